@@ -72,7 +72,7 @@ ifdef METHOD
 else
 	OMP_NUM_THREADS=1 $(BIN)/snakemake --keep-going $(TRACKS:%=results/tables/%.parquet) \
 		--config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
-	$(BIN)/python -m fl.cli.comparison
+	$(BIN)/python -m tools.comparison
 endif
 
 fixtures-demo: $(VENV)/extras.stamp ## generated files: a tiny study of every published data set, a published study of each paper for a round

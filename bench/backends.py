@@ -1,7 +1,7 @@
 """What `auto` chooses, beside every backend: ``python -m bench.backends``, in under ten minutes.
 
 For each workload the milliseconds of a step of all participants by each backend, the backend that
-the rule gives for a run of so many rounds (`fl.train.auto`), and how many times as long such a run
+the rule gives for a run of so many rounds (`fl.runner.auto`), and how many times as long such a run
 then takes as with the backend that ends first, compiling included. Backends take turns,
 ``--repeats`` times, on one thread; the shortest time of the processor of each counts. On a CPU
 programs of convolutions are slow to compile and no faster than the stack: W3 shows it.
@@ -29,7 +29,7 @@ from fl.models.cnn import CNN
 from fl.models.convnet import ConvNet
 from fl.models.mlp import MLP
 from fl.models.resnet18 import ResNet18
-from fl.train import auto
+from fl.runner import auto
 
 
 @dataclass(frozen=True)

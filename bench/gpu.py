@@ -230,7 +230,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("No card that torch can use; a rehearsal: --device cpu --rehearse")
-    where = begin("one run at a time", asked.device)
+    location = begin("one run at a time", asked.device)
     lines = ["| | |", "|---|---|"]
     print("\n".join(lines), flush=True)
     bench = Bench(asked.device, TINY if asked.rehearse else Scale())
@@ -238,7 +238,7 @@ def main() -> None:
         lines.append(f"| {row} |")
         print(lines[-1], flush=True)
     if asked.write:
-        asked.write.write_text("\n".join([where, "", *lines, ""]))
+        asked.write.write_text("\n".join([location, "", *lines, ""]))
 
 
 if __name__ == "__main__":

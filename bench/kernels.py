@@ -21,9 +21,9 @@ from torch import Tensor
 
 from bench.timing import begin, shortest
 from fl.api import trees
-from fl.parts.deep_kernel import DeepKernel
-from fl.parts.distances import three_distances
-from fl.parts.mmd import GRID, kernel_statistics, optimal_kernel_weights
+from fl.blocks.deep_kernel import DeepKernel
+from fl.blocks.distances import three_distances
+from fl.blocks.mmd import GRID, kernel_statistics, optimal_kernel_weights
 
 CLIENTS, RIDGE = 8, 1e-3
 SIZES = {"32 x 128 features": (32, 128), "500 samples of 20 features": (500, 20)}

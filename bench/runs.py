@@ -158,8 +158,8 @@ def inside(bundle: str, store: str) -> None:
 
     with loading():  # As the command does, which is not collecting garbage either then.
         from fl.plan.bundle import read
+        from fl.runner import job
         from fl.store.store import Store
-        from fl.train import job
 
     begun = time.process_time()
     failed = job.train_bundle(read(Path(bundle)), Store(Path(store)))

@@ -182,8 +182,8 @@ def whole(folder: Path, clients: int) -> Iterator[tuple[str, float, float]]:
 
 def _cost(folder: Path | None, *words: str) -> tuple[float, float]:
     """The processor's seconds of a command, and the most memory that it ever had, in GiB."""
-    where = ["--config", str(folder)] if folder else []
-    command = [sys.executable, "-m", "fl", *words, *where]
+    location = ["--config", str(folder)] if folder else []
+    command = [sys.executable, "-m", "fl", *words, *location]
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(started.pid, 0)
     if status:

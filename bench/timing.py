@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.workloads import CLASSES, LR, WORKLOADS, Workload
-from fl.api.method import Pass, Setting
+from fl.api.method import BuildContext, Pass
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine import engine
@@ -46,10 +46,10 @@ MODELS: dict[str, Make] = {
 def begin(what: str = "", device: str = "cpu") -> str:
     """`quiet`; prints the machine and ``what`` is measured, and returns that line."""
     quiet()
-    where = platform.processor() or platform.machine()
+    location = platform.processor() or platform.machine()
     if device == "cuda":
-        where = torch.cuda.get_device_name()
-    line = f"torch {torch.__version__}, {where}, one thread{what and '; '}{what}"
+        location = torch.cuda.get_device_name()
+    line = f"torch {torch.__version__}, {location}, one thread{what and '; '}{what}"
     print(f"{line}\n", flush=True)
     return line
 
@@ -90,8 +90,8 @@ def simulation(
     split = np.resize([True, False], 2 * len(sizes)).repeat(np.stack([sizes, tested], 1).flatten())
     numbers = {"train": np.flatnonzero(split), "test": np.flatnonzero(~split)}
     held = ClientData({name: ByClient(numbers[name], its) for name, its in each.items()})
-    setting = Setting(network, settled, CLASSES, work.clients, work.shape)
-    made = (method or FedAvg()).build(setting)
+    context = BuildContext(network, settled, CLASSES, work.clients, work.shape)
+    made = (method or FedAvg()).build(context)
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
     return Simulation(made, network, settled, arrays, held, CLASSES, seed=0)
 

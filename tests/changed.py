@@ -20,7 +20,7 @@ LIBRARY = {
     "methods": "contract",
     "terms": "contract",
     "alterations": "contract",
-    "wire": "contract",
+    "filters": "contract",
     "aggregations": "contract",
     "models": "models",
     "datasets": "data",

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fl.base import plugins
-from fl.base.errors import Where
+from fl.base.errors import Location
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
-plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Where("env"))
+plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Location("env"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # In the background a shell ignores Ctrl-C, for tests and what they start alike.

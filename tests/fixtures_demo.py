@@ -29,12 +29,12 @@ import sources  # noqa: E402
 from sources.server import serving  # noqa: E402
 
 from fl.base import registry  # noqa: E402
-from fl.base.errors import Where  # noqa: E402
+from fl.base.errors import Location  # noqa: E402
 from fl.base.schema import COMPLETE  # noqa: E402
 from fl.data import materials  # noqa: E402
 from fl.data.lock import NAME as LOCK  # noqa: E402
 
-WHERE = Where("fixtures-demo")
+WHERE = Location("fixtures-demo")
 METHODS = {"local": None, "fedavg": None}
 Studies = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, Mapping[str, Any]]

@@ -23,7 +23,7 @@ import torch
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.analyses.cooperation import correlation, heat_map, similarity
 from fl.base.fields import NonNegative
-from fl.parts.mixing import fedsac_weights
+from fl.blocks.mixing import fedsac_weights
 
 TRACES = ("similarity", "complementarity")
 NETWORKS = ("similarity only", "complementarity only", "both")

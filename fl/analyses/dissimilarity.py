@@ -20,7 +20,7 @@ import numpy as np
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.base.drawing import Look, axes_of, logarithmic, pictured
 from fl.base.schema import StudySetting
-from fl.parts.dissimilarity import MEASURES
+from fl.blocks.dissimilarity import MEASURES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -35,7 +35,7 @@ from fl.api import trees
 from fl.base import rng
 from fl.base.fields import Count, Seed
 from fl.base.schema import PERSONAL
-from fl.parts.virtual import IMAGES
+from fl.blocks.virtual import IMAGES
 
 if TYPE_CHECKING:
     from fl.engine.simulation import Simulation

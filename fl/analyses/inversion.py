@@ -83,12 +83,12 @@ class Inversion:
     def check(self, shape: tuple[int, ...], clients: int | None) -> None:
         """Refuse (`FedloomError`) what are no images, and clients that are not there."""
         if len(shape) != 3:
-            raise FedloomError(f"inputs have shape {shape}; allowed: images")
+            raise FedloomError(f"inputs have shape {shape}. Allowed: images")
         last = self.client + self.clients - 1
         if clients is not None and last >= clients:
             asked = f"client: is {self.client}, clients: is {self.clients}"
             raise FedloomError(
-                f"{asked}, but there is no client {last}; allowed: 0 to {clients - 1}"
+                f"{asked}, but there is no client {last}. Allowed: 0 to {clients - 1}"
             )
 
     def read(self, runs: Sequence[Source]) -> Result:
@@ -139,7 +139,7 @@ class Inversion:
                 return variables
         raise FedloomError(
             f"client: is {self.client}, clients: is {self.clients}, and the run has no client "
-            f"{client}; allowed: those that take part"
+            f"{client}. Allowed: those that take part"
         )
 
     def _batches(
@@ -150,7 +150,7 @@ class Inversion:
         if len(samples) < self.batch:
             raise FedloomError(
                 f"batch: is {self.batch}, and client {client} has {len(samples)} training "
-                f"samples; allowed: at most {len(samples)} there"
+                f"samples. Allowed: at most {len(samples)} there"
             )
         labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
         order = rng.generator(self.seed, "inversion").permutation(len(samples))
@@ -164,7 +164,7 @@ class Inversion:
             if len(images) < self.batch:
                 raise FedloomError(
                     f"batch: is {self.batch}, and the run keeps {len(images)} virtual images of a "
-                    f"client; allowed: at most {len(images)}, or more of them (kept)"
+                    f"client. Allowed: at most {len(images)}, or more of them (kept)"
                 )
             chosen = torch.from_numpy(spread(y.numpy())[: self.batch].copy())
             device = simulation.arrays.device
@@ -329,7 +329,7 @@ def perceptual() -> Distance | None:
             network = lpips.LPIPS(net="alex", verbose=False).double()
         except Exception as error:
             raise FedloomError(
-                f"LPIPS: {_alexnet()} cannot be read ({error}); allowed: torchvision's weights of "
+                f"LPIPS: {_alexnet()} cannot be read ({error}). Allowed: torchvision's weights of "
                 "AlexNet, or no such file"
             ) from error
 

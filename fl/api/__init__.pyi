@@ -39,7 +39,7 @@ from fl.api.method import (
     Refresh as Refresh,
     Sampling as Sampling,
     ServerWork as ServerWork,
-    Setting as Setting,
+    BuildContext as BuildContext,
     Sweep as Sweep,
     only as only,
     steps_of as steps_of,

@@ -94,7 +94,7 @@ class Alterations:
         def alter(layer: str, features: Tensor) -> Tensor:
             if layer in altered:
                 raise FedloomError(
-                    f"layers: the model uses {layer} more than once in a pass; allowed: a layer "
+                    f"layers: the model uses {layer} more than once in a pass. Allowed: a layer "
                     "that it uses once"
                 )
             altered.append(layer)

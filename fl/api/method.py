@@ -27,7 +27,7 @@ from fl.base.declaration import declared as declared
 
 
 @dataclass(frozen=True)
-class Setting:
+class BuildContext:
     """What a method is built for: the network, how it trains, how many classes and clients.
 
     clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:

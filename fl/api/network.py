@@ -164,7 +164,7 @@ class Network:
             if name not in there:
                 kinds = [f"{known!r} ({type(layer).__name__})" for known, layer in there.items()]
                 raise FedloomError(
-                    f"layers: the model has no layer {name!r}; allowed: {', '.join(kinds)}"
+                    f"layers: the model has no layer {name!r}. Allowed: {', '.join(kinds)}"
                 )
             self._module.get_submodule(name).register_forward_hook(partial(self._passed, name))
             self._watched.add(name)
@@ -173,7 +173,7 @@ class Network:
         """What comes out of a watched layer: altered first, then seen by taps."""
         if not isinstance(output, Tensor):
             raise FedloomError(
-                f"layers: {name} gives a {type(output).__name__}; allowed: a layer that gives one "
+                f"layers: {name} gives a {type(output).__name__}. Allowed: a layer that gives one "
                 "tensor"
             )
         if name in self._call.alter:
@@ -256,7 +256,7 @@ class Network:
         self._tried(variables, x)
         if drawn_since(before):
             layer = culprit(self._module, lambda: self._tried(variables, x))
-            raise FedloomError(f"{layer} draws random numbers in evaluation mode; allowed: none")
+            raise FedloomError(f"{layer} draws random numbers in evaluation mode. Allowed: none")
         if not torch.equal(first.nan_to_num(), again.nan_to_num()):
             raise FedloomError(f"the model gives two results for one input and one key; {ALLOWED}")
         self.random = self.random or draws.drawn

@@ -16,11 +16,11 @@ from fl.api.method import (
     KINDS,
     PERSONAL_PARAMS,
     Averaging,
+    BuildContext,
     Method,
     Pass,
     Refresh,
     Sampling,
-    Setting,
     View,
 )
 from fl.api.network import Network, Output
@@ -82,7 +82,7 @@ class Trains:
 
 
 def recipe(
-    setting: Setting,
+    context: BuildContext,
     *,
     terms: tuple[Term, ...] = (task_loss,),
     local: Predicate = nothing,
@@ -92,8 +92,8 @@ def recipe(
 ) -> Method:
     """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
 
-    Terms that the study adds (``setting.terms``) are added to them; see `Adaptive` for those with a
-    state of their own. So are what it alters in features (``setting.alterations``, `Alteration`).
+    Terms that the study adds (``context.terms``) are added to them; see `Adaptive` for those with a
+    state of their own. So are what it alters in features (``context.alterations``, `Alteration`).
 
     local: weights and buffers that never leave the client (all of them: no federation at all).
     passes: one after another; what a pass trains of the shared weights only its own upload holds,
@@ -108,27 +108,27 @@ def recipe(
     Trees may carry more than this knows of: what another function put into the server's, a client's
     or the work tree stays there, and whatever is uploaded is averaged.
     """
-    keep = setting.training.keep_optimizer
+    keep = context.training.keep_optimizer
     if keep and len(passes) > 1:
         allowed = "false, or a method whose clients train in one pass"
         raise FedloomError(
-            f"keep_optimizer: is true, and clients train in several; allowed: {allowed}"
+            f"keep_optimizer: is true, and clients train in several. Allowed: {allowed}"
         )
-    alterations = Alterations(setting.alterations)
-    setting.network.alter(alterations.layers)
+    alterations = Alterations(context.alterations)
+    context.network.alter(alterations.layers)
     parts = _Parts(
-        setting.network,
-        optimizer(setting.training),
+        context.network,
+        optimizer(context.training),
         alterations,
-        tuple(term for term in (*terms, *setting.terms) if not isinstance(term, Adaptive)),
-        tuple(term for term in (*terms, *setting.terms) if isinstance(term, Adaptive)),
+        tuple(term for term in (*terms, *context.terms) if not isinstance(term, Adaptive)),
+        tuple(term for term in (*terms, *context.terms) if isinstance(term, Adaptive)),
         local,
         passes,
         keep_optimizer if keep is None else keep,
         personal_params,
-        setting.task,
+        context.task,
     )
-    names = [name for kind in KINDS for name in setting.network.names[kind]]
+    names = [name for kind in KINDS for name in context.network.names[kind]]
     return Method(
         parts.init, tuple(map(parts.make, passes)), Averaging(_average), _views(names, local)
     )
@@ -204,7 +204,7 @@ class _Parts:
             if len(variables["params"]) < len(self.network.names["params"]):
                 raise FedloomError(
                     "terms: the method's server has no whole model, so that drift from it cannot "
-                    "be measured; allowed: a method that shares all weights"
+                    "be measured. Allowed: a method that shares all weights"
                 )
             return self.network.eval(variables["params"], variables["buffers"], batch["x"])
 

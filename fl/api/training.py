@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.fields import LARGEST, Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
@@ -115,7 +115,7 @@ class Training:
     early_stopping: Count | None = None
 
     @staticmethod
-    def settle(values: dict[str, object], where: Where) -> dict[str, object]:
+    def settle(values: dict[str, object], location: Location) -> dict[str, object]:
         """The values, with what follows from them filled in.
 
         Raises:
@@ -123,22 +123,24 @@ class Training:
         """
         if values["local_epochs"] is not None and values["local_steps"] is not None:
             raise ConfigError(
-                where / "local_steps",
+                location / "local_steps",
                 f"is {values['local_steps']!r} beside local_epochs {values['local_epochs']!r}",
                 "one of local_epochs and local_steps",
             )
         if values["local_steps"] is None and values["local_epochs"] is None:
             values["local_epochs"] = 1
-        _check_stragglers(values, where)
+        _check_stragglers(values, location)
         if values["nesterov"] and not (values["optimizer"] == "sgd" and values["momentum"]):
             problem = "is true without momentum of SGD"
-            raise ConfigError(where / "nesterov", problem, "optimizer: sgd, and momentum above 0")
+            raise ConfigError(
+                location / "nesterov", problem, "optimizer: sgd, and momentum above 0"
+            )
         try:
             augmentation_steps(str(values["augmentation"]))
         except ValueError as error:
             problem = f"is {values['augmentation']!r}; {error}"
-            raise ConfigError(where / "augmentation", problem, AUGMENTATIONS) from None
-        _check_decay(Training(**values), where)  # type: ignore[arg-type]  # Checked by now.
+            raise ConfigError(location / "augmentation", problem, AUGMENTATIONS) from None
+        _check_decay(Training(**values), location)  # type: ignore[arg-type]  # Checked by now.
         return values
 
 
@@ -148,17 +150,17 @@ AUGMENTATIONS = (
 )
 
 
-def _check_stragglers(values: dict[str, object], where: Where) -> None:
+def _check_stragglers(values: dict[str, object], location: Location) -> None:
     """Refuse stragglers if nobody is left to train, or if the work cannot be done in part."""
     share, dropped = values.get("stragglers", 0.0), values.get("partial_work") == "dropped"
     if share == 1 and dropped:
         problem = "is 1.0 and partial_work is 'dropped', which leaves nobody to train"
-        raise ConfigError(where / "stragglers", problem, "below 1, or partial_work: kept")
+        raise ConfigError(location / "stragglers", problem, "below 1, or partial_work: kept")
     if share and not dropped and 1 in (values["local_epochs"], values["local_steps"]):
         key = "local_epochs" if values["local_epochs"] == 1 else "local_steps"
         problem = f"is {share!r} and {key} is 1, of which there is no part"
         allowed = "partial_work: dropped, or 2 or more local_epochs or local_steps"
-        raise ConfigError(where / "stragglers", problem, allowed)
+        raise ConfigError(location / "stragglers", problem, allowed)
 
 
 def augmentation_steps(text: str) -> list[tuple[str, float]]:
@@ -179,13 +181,13 @@ def augmentation_steps(text: str) -> list[tuple[str, float]]:
     return steps
 
 
-def _check_decay(training: Training, where: Where) -> None:
+def _check_decay(training: Training, location: Location) -> None:
     """Refuse a schedule that ends at a rate which no weight can hold."""
     with contextlib.suppress(OverflowError):
         if learning_rate(training, training.rounds, 1) <= LARGEST:
             return
     problem = f"is {training.lr_decay!r}, by which the rate grows without end"
-    raise ConfigError(where / "lr_decay", problem, "1 or less, or a little more for few rounds")
+    raise ConfigError(location / "lr_decay", problem, "1 or less, or a little more for few rounds")
 
 
 def learning_rate(training: Training, round_: int, step: int = 0, steps: int = 1) -> float:

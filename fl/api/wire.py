@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.protocols import Batch, Combine
 from fl.api.trees import Tree
 from fl.base import rng
@@ -138,6 +138,6 @@ class Aggregation:
     least: int = 1
 
 
-def per_round(setting: Setting) -> int:
+def per_round(context: BuildContext) -> int:
     """How many clients take part in a round."""
-    return max(1, round(setting.training.participation * setting.participants))
+    return max(1, round(context.training.participation * context.participants))

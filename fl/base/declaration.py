@@ -24,7 +24,7 @@ class Declared:
     result of one of the methods named.
     distils: its views have ``images`` of every class, which others may train on.
     needs: `val`, validation samples of every participant; `server`, labelled samples that its
-    server trains on (`fl.api.method.Setting.at_server`).
+    server trains on (`fl.api.method.BuildContext.at_server`).
     training: values of training keys that it sets where a study does not.
     modalities: clients of several modalities can share its server, as that only averages
     (`Averaging`), or tells them apart itself by `MODALITY`: it then sees what all of them sent as
@@ -95,7 +95,7 @@ def declare(
     def made(kind: type[Kind]) -> type[Kind]:
         if "__dataclass_fields__" in vars(kind):
             problem = "is a dataclass under @declare, which makes it one"
-            raise FedloomError(f"{kind.__name__}: {problem}; allowed: @declare(...) alone")
+            raise FedloomError(f"{kind.__name__}: {problem}. Allowed: @declare(...) alone")
         for name, value in {**vars(said), "title": title or kind.__name__}.items():
             setattr(kind, name, value)
         return dataclass(frozen=True)(kind)

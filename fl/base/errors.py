@@ -1,7 +1,7 @@
 """Errors a user can act on.
 
-Every message names the place (file and key), the value found there and what would be allowed, and
-is printed without a traceback. Anything else that is raised is a bug in Fedloom.
+A message reads ``file: key: what is wrong. Allowed: values. Try: advice`` and is printed without a
+traceback. Any other exception is a bug in Fedloom.
 """
 
 from __future__ import annotations
@@ -51,10 +51,25 @@ MANY, FEW = 100, 10
 
 
 class FedloomError(Exception):
-    """Something the user can mend: a config, a file, a full disk."""
+    """An error that the user can mend: in a config, a file, a full disk.
+
+    Args:
+        problem: A main clause, with what is wrong and where.
+        allowed: The values that would be allowed; the message has it after ``Allowed:``.
+        advice: What to do about it; the message has it after ``Try:``.
+    """
+
+    def __init__(self, problem: str = "", allowed: str = "", advice: str = "") -> None:
+        self.problem, self.allowed, self.advice = problem, allowed, advice
+        message = problem
+        if allowed:
+            message += f". Allowed: {allowed}"
+        if advice:
+            message += f". Try: {advice}"
+        super().__init__(message)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """Return the lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -92,31 +107,40 @@ def extra(what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Where:
-    """A place in a config: the file, and the path of keys inside it.
+class Location:
+    """Location of a config value: the file, and the path of keys inside it.
 
-    ``where / "methods" / "fedprox"`` is the place two keys further in.
+    ``location / "methods" / "fedprox"`` is two keys further in.
     """
 
     file: str
     key: str = ""
 
-    def __truediv__(self, key: str | int) -> Where:
-        return Where(self.file, f"{self.key}.{key}" if self.key else str(key))
+    def __truediv__(self, key: str | int) -> Location:
+        return Location(self.file, f"{self.key}.{key}" if self.key else str(key))
 
     def __str__(self) -> str:
         return f"{self.file}: {self.key}" if self.key else self.file
 
 
 class ConfigError(FedloomError):
-    """A config value that is not allowed: where it stands, what is wrong, what would be right."""
+    """A config value that is not allowed.
 
-    def __init__(self, where: Where, problem: str, allowed: str = "") -> None:
-        self.where, self.problem, self.allowed = where, problem, allowed
-        super().__init__(f"{where}: {problem}" + (f"; allowed: {allowed}" if allowed else ""))
+    Args:
+        location: The file and key of the value.
+        problem: What is wrong with it.
+        allowed: The values that would be allowed.
+        advice: What to do about it.
+    """
+
+    def __init__(
+        self, location: Location, problem: str, allowed: str = "", advice: str = ""
+    ) -> None:
+        super().__init__(f"{location}: {problem}", allowed, advice)
+        self.location, self.problem = location, problem
 
 
-def unknown(where: Where, kind: str, name: object, names: Iterable[str]) -> ConfigError:
+def unknown(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:
     """The error for a name that is not among ``names``, with the nearest one suggested; of very
     many names those alone that are near are listed.
     """
@@ -129,4 +153,4 @@ def unknown(where: Where, kind: str, name: object, names: Iterable[str]) -> Conf
     if len(known) > MANY:
         listed = difflib.get_close_matches(str(name), known, n=FEW, cutoff=0.0)
         allowed = f"{', '.join(listed)} and {len(known) - len(listed)} others"
-    return ConfigError(where, f"unknown {kind} {name!r}{hint}", allowed)
+    return ConfigError(location, f"unknown {kind} {name!r}{hint}", allowed)

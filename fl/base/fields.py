@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def parse(
-    target: type | Callable[..., Any], values: Mapping[str, Any] | None, where: Where
+    target: type | Callable[..., Any], values: Mapping[str, Any] | None, location: Location
 ) -> dict[str, Any]:
     """All declared keys of ``target``, with the given values checked and defaults filled in.
 
@@ -128,17 +128,17 @@ def parse(
         ConfigError: For an unknown key, a required one that is missing, a wrong type or a number
             out of bounds.
     """
-    values = mapping(values, where)
+    values = mapping(values, location)
     declared = fields(target)
     for key in values:
         if key not in declared:
-            raise unknown(where / key, "key", key, declared)
+            raise unknown(location / key, "key", key, declared)
     resolved = {}
     for name, field in declared.items():
         if name in values:
-            resolved[name] = value(field.hint, values[name], where / name)
+            resolved[name] = value(field.hint, values[name], location / name)
         elif field.default is REQUIRED:
-            raise ConfigError(where / name, "is missing", describe(field.hint))
+            raise ConfigError(location / name, "is missing", describe(field.hint))
         else:
             resolved[name] = field.default
     return resolved
@@ -158,19 +158,19 @@ def _lists(value: Any) -> Any:
     return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def mapping(values: Any, where: Where) -> Mapping[str, Any]:
+def mapping(values: Any, location: Location) -> Mapping[str, Any]:
     """``values`` as a mapping with text keys; nothing (``None``) is the empty one."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise ConfigError(where, f"is {values!r}", "a mapping (key: value)")
+        raise ConfigError(location, f"is {values!r}", "a mapping (key: value)")
     for key in values:
         if not isinstance(key, str):
-            raise ConfigError(where / str(key), f"the key {key!r} is not text", "a text key")
+            raise ConfigError(location / str(key), f"the key {key!r} is not text", "a text key")
     return values
 
 
-def value(hint: Any, given: Any, where: Where) -> Any:
+def value(hint: Any, given: Any, location: Location) -> Any:
     """``given``, converted to the annotation ``hint``.
 
     Raises:
@@ -181,24 +181,25 @@ def value(hint: Any, given: Any, where: Where) -> Any:
     if hint is Any:
         return given
     if origin in (typing.Union, types.UnionType):
-        return _union(args, given, where)
+        return _union(args, given, location)
     if origin is dict:
         return {
-            key: value(args[1], item, where / key) for key, item in mapping(given, where).items()
+            key: value(args[1], item, location / key)
+            for key, item in mapping(given, location).items()
         }
     if origin is Literal:
         if given not in args or isinstance(given, bool) != any(
             given is a for a in args if isinstance(a, bool)
         ):
-            raise unknown(where, "value", given, [str(a) for a in args])
+            raise unknown(location, "value", given, [str(a) for a in args])
         return given
     if origin in (tuple, list):
         if not isinstance(given, list | tuple):
-            raise ConfigError(where, f"is {given!r}", describe(hint))
-        return origin(value(args[0], item, where / i) for i, item in enumerate(given))
+            raise ConfigError(location, f"is {given!r}", describe(hint))
+        return origin(value(args[0], item, location / i) for i, item in enumerate(given))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return hint(**parse(hint, given, where))
-    return _scalar(hint, bound, given, where)
+        return hint(**parse(hint, given, location))
+    return _scalar(hint, bound, given, location)
 
 
 def _strip(hint: Any) -> tuple[Bound | None, Any]:
@@ -217,7 +218,7 @@ def is_sequence(hint: Any) -> bool:
     return typing.get_origin(hint) in (tuple, list)
 
 
-def _union(options: tuple[Any, ...], given: Any, where: Where) -> Any:
+def _union(options: tuple[Any, ...], given: Any, location: Location) -> Any:
     if given is None and type(None) in options:
         return None
     errors = []
@@ -225,31 +226,31 @@ def _union(options: tuple[Any, ...], given: Any, where: Where) -> Any:
         if option is type(None):
             continue
         try:
-            return value(option, given, where)
+            return value(option, given, location)
         except ConfigError as error:
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]
-    raise ConfigError(where, f"is {given!r}", " or ".join(describe(o) for o in options))
+    raise ConfigError(location, f"is {given!r}", " or ".join(describe(o) for o in options))
 
 
-def _scalar(kind: Any, bound: Bound | None, given: Any, where: Where) -> Any:
+def _scalar(kind: Any, bound: Bound | None, given: Any, location: Location) -> Any:
     allowed = describe(kind if bound is None else Annotated[kind, bound])
     number = isinstance(given, int | float) and not isinstance(given, bool)
     if kind is float and number:
         try:
             given = float(given)
         except OverflowError:
-            raise ConfigError(where, f"is {given!r}", allowed) from None
+            raise ConfigError(location, f"is {given!r}", allowed) from None
     if kind is int and isinstance(given, float) and given.is_integer():
         given = int(given)
     if type(given) is not kind:
-        raise ConfigError(where, f"is {given!r} ({type(given).__name__})", allowed)
+        raise ConfigError(location, f"is {given!r} ({type(given).__name__})", allowed)
     bound = bound or (Bound() if kind is float else None)
     if bound is not None and not bound.admits(given):
         if given > bound.limit:
             allowed += f" and <= {_text(bound.limit)}"
-        raise ConfigError(where, f"is {given!r}", allowed)
+        raise ConfigError(location, f"is {given!r}", allowed)
     return given
 
 

@@ -60,9 +60,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0)
         if remedy is None:
             raise
-        where = f" ({error.filename})" if error.filename else ""
+        location = f" ({error.filename})" if error.filename else ""
         raise FedloomError(
-            f"{path}: {remedy}, then start again: what was complete before is kept{where}"
+            f"{path}: {remedy}, then start again: what was complete before is kept{location}"
         ) from error
 
 
@@ -190,7 +190,7 @@ def ordinary(path: Path) -> Iterator[io.BufferedReader]:
         raise DataError(f"{path}: is no file that can be opened ({error.strerror})") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise DataError(f"{path}: is a folder, a pipe or a device; allowed: a file")
+        raise DataError(f"{path}: is a folder, a pipe or a device. Allowed: a file")
     with os.fdopen(handle, "rb") as file:
         yield file
 
@@ -254,7 +254,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         with ordinary(path) as file:
             content = file.read(RECORD_BYTES + 1)
         if len(content) > RECORD_BYTES:
-            raise DataError(f"{path}: is too long for a record; allowed: {RECORD_BYTES:,} bytes")
+            raise DataError(f"{path}: is too long for a record. Allowed: {RECORD_BYTES:,} bytes")
         record = parse_json(content)
     except ValueError as error:
         raise DataError(f"{path}: is not readable as JSON ({error})") from None
@@ -274,7 +274,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 def _check_described(path: Path, name: str, described: Any) -> None:
     """Raise `DataError` for a record's file that may lie elsewhere or has no description."""
     if not name.isprintable() or {*name} & {*"/\\"} or name in ("", ".", ".."):
-        raise DataError(f"{path}: has a file {name!r}; allowed: names of files in its own folder")
+        raise DataError(f"{path}: has a file {name!r}. Allowed: names of files in its own folder")
     kinds = {"size": int, "sha256": str}
     if not isinstance(described, dict) or any(
         type(described.get(key)) is not kind for key, kind in kinds.items()

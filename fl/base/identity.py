@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from fl.base import plugins, registry, syntax
 from fl.base.digest import digest as digest
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.base.files import parse_json
 
 ROOT = plugins.FL
 NUMBERS = ROOT / "numbers.json"
 
 CORE, DATA = "core", "data"
-ROOMS = {CORE: ("base", "pytorch", "api", "parts", "engine"), DATA: ("base", "data")}
+ROOMS = {CORE: ("base", "pytorch", "api", "blocks", "engine"), DATA: ("base", "data")}
 """The rooms whose files, but for those of entries, all runs share, and all data.
 
 These are two roots, as an edit of the engine must not prepare a data set again, which may take
@@ -154,7 +154,7 @@ def roots() -> list[str]:
         for kind in registry.FOLDERS
         if kind != "analysis"
         for name in registry.names(kind)
-        if registry.file(kind, name, Where("numbers")).is_relative_to(ROOT)
+        if registry.file(kind, name, Location("numbers")).is_relative_to(ROOT)
     ]
 
 
@@ -219,7 +219,7 @@ def _paths(root: str) -> list[Path]:
         shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
         return sorted(p for p in shared - of_entries if p.suffix in (".py", ".pyi"))
     kind = next(kind for kind in registry.FOLDERS if root.startswith(f"{kind} "))
-    return _of_entry(registry.file(kind, root.removeprefix(f"{kind} "), Where("the spec")))
+    return _of_entry(registry.file(kind, root.removeprefix(f"{kind} "), Location("the spec")))
 
 
 def _folders(package: Path) -> list[Path]:

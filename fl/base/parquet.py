@@ -28,5 +28,5 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
         table = stored.to_pandas(ignore_metadata=True)
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"{path}: has the column {name!r} twice; allowed: each once")
+            raise DataError(f"{path}: has the column {name!r} twice. Allowed: each once")
     return table, dict(stored.schema.metadata or {})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 
 VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})", re.ASCII)
 
@@ -32,46 +32,48 @@ class Folders:
     lock: str
 
 
-def expand(text: str, where: Where) -> str:
+def expand(text: str, location: Location) -> str:
     """``text`` with ``~``, ``~user``, ``$NAME`` and ``${NAME}`` replaced, as a shell would.
 
     Raises:
-        ConfigError: At ``where``, for a variable that is not set or a user who is not known.
+        ConfigError: At ``location``, for a variable that is not set or a user who is not known.
     """
 
     def value(match: re.Match[str]) -> str:
         name = match["plain"] or match["braced"]
         if not os.environ.get(name):
             problem = f"is {text!r}, but the environment variable {name!r} is not set"
-            raise ConfigError(where, problem, "a variable that has a value, or the folder itself")
+            raise ConfigError(
+                location, problem, "a variable that has a value, or the folder itself"
+            )
         return os.environ[name]
 
     # The home first, as in a shell: a `~` inside of a variable is a character.
     home = os.path.expanduser(text)  # noqa: PTH111 `Path` would take the user's last slash away.
     if text.startswith("~") and home.startswith("~"):
         user = text.partition("/")[0]
-        raise ConfigError(where, f"is {text!r}, but {user!r} is nobody's home", "a folder")
+        raise ConfigError(location, f"is {text!r}, but {user!r} is nobody's home", "a folder")
     return VARIABLE.sub(value, home)
 
 
 def path_of(text: str) -> Path:
     """The path that a user wrote for a file or a folder of data; a relative one starts here."""
-    return Path(expand(text, Where("path")))
+    return Path(expand(text, Location("path")))
 
 
-def place(text: str, where: Where) -> str:
+def place(text: str, location: Location) -> str:
     """A folder as Snakemake and a shell are told of it, expanded and without needless slashes.
 
     Raises:
-        ConfigError: At ``where``, for what `expand` refuses, and for names that Snakemake reads as
-            something else: braces are its wildcards, ``://`` is its storage, a line is one path.
+        ConfigError: At ``location``, for what `expand` refuses, and for names that Snakemake reads
+            as something else: braces are its wildcards, ``://`` is its storage, a line is one path.
     """
-    expanded = expand(text, where)
+    expanded = expand(text, location)
     wrong = next((what for what, is_so in _wrong(expanded).items() if is_so), None)
     if wrong is not None:
         meant = "" if expanded == text else f" ({expanded!r})"
         allowed = "a folder whose path Snakemake can carry, e.g. results"
-        raise ConfigError(where, f"is {text!r}{meant}, which {wrong}", allowed)
+        raise ConfigError(location, f"is {text!r}{meant}, which {wrong}", allowed)
     return str(Path(expanded))
 
 

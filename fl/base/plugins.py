@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.files import is_folder
 
 FL = Path(__file__).resolve().parents[1]
@@ -23,15 +23,15 @@ SNAPSHOT = FL.parent / "snapshot.json"
 _roots: dict[str, Path] = {FL.name: FL}
 
 
-def use(folders: Iterable[str], where: Where) -> None:
+def use(folders: Iterable[str], location: Location) -> None:
     """Make the packages in these folders available to this process.
 
     Raises:
-        ConfigError: At ``where``, for a folder that does not exist, is no Python name, or has the
-            name of another package.
+        ConfigError: At ``location``, for a folder that does not exist, is no Python name, or has
+            the name of another package.
     """
     for i, text in enumerate(folders):
-        at = where / i
+        at = location / i
         try:
             folder = Path(text).resolve(strict=True)
         except (OSError, ValueError, RuntimeError):

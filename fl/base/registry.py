@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from fl.base import faults, fields, plugins, reading
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 
 ROOT = plugins.FL
 
@@ -29,8 +29,8 @@ FOLDERS = {
     "method": "methods",
     "term": "terms",
     "alteration": "terms/alterations",
-    "stage": "wire",
-    "aggregation": "wire/aggregations",
+    "stage": "uploads/filters",
+    "aggregation": "uploads/aggregations",
     "model": "models",
     "task": "api/tasks",
     "data set": "data/datasets",
@@ -66,7 +66,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Entry(Said):
+class Component(Said):
     """One thing that a config can name.
 
     Attributes:
@@ -75,9 +75,9 @@ class Entry(Said):
 
     target: Any
 
-    def parse(self, values: Mapping[str, Any] | None, where: Where) -> dict[str, Any]:
+    def parse(self, values: Mapping[str, Any] | None, location: Location) -> dict[str, Any]:
         """Its config keys, checked and with defaults; see `fl.base.fields.parse`."""
-        return fields.parse(self.target, values, where)
+        return fields.parse(self.target, values, location)
 
     def make(self, settled: Mapping[str, Any]) -> Any:
         """The instance for values that `parse` returned, or that were read from a spec.
@@ -85,65 +85,65 @@ class Entry(Said):
         Raises:
             ConfigError: For a value that is missing or not allowed.
         """
-        where, typed = Where(self.name), {}
+        location, typed = Location(self.name), {}
         for name, field in fields.fields(self.target).items():
             if name not in settled:
-                raise ConfigError(where / name, "is missing", fields.describe(field.hint))
-            typed[name] = fields.value(field.hint, settled[name], where / name)
+                raise ConfigError(location / name, "is missing", fields.describe(field.hint))
+            typed[name] = fields.value(field.hint, settled[name], location / name)
         return self.target(**typed)
 
 
 def names(kind: str) -> list[str]:
     """All names of a kind, those of plugins included, without importing anything."""
-    return sorted(_modules(kind, Where("plugins")))
+    return sorted(_modules(kind, Location("plugins")))
 
 
-def find(kind: str, name: str, where: Where) -> Entry:
-    """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
-    module_name = _named(kind, name, where)
+def find(kind: str, name: str, location: Location) -> Component:
+    """The entry of that name, or a `ConfigError` at ``location`` with the nearest one suggested."""
+    module_name = _named(kind, name, location)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise _broken(where, module_name, error) from error
-    return _defined(kind, name, module, where)
+        raise _broken(location, module_name, error) from error
+    return _defined(kind, name, module, location)
 
 
 @cache
-def _defined(kind: str, name: str, module: ModuleType, where: Where) -> Entry:
+def _defined(kind: str, name: str, module: ModuleType, location: Location) -> Component:
     """The entry that a module defines."""
     said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
-    return Entry(**vars(said), target=_target(module, where))
+    return Component(**vars(said), target=_target(module, location))
 
 
-def declared(kind: str, name: str, where: Where) -> Entry:
+def declared(kind: str, name: str, location: Location) -> Component:
     """As `find`, for who only asks for keys: where they can be told by reading the file, it is not
     imported, and the target is a dataclass of these keys alone.
     """
-    place = file(kind, name, where)
+    place = file(kind, name, location)
     # A file of the user's own is imported, so that its author is told what is wrong with it.
     target = reading.dataclass_of(place) if place.is_relative_to(ROOT) else None
     if target is None:
-        return find(kind, name, where)
+        return find(kind, name, location)
     text = ast.get_docstring(ast.parse(place.read_bytes()))
-    return Entry(**vars(_said(kind, name, place, text)), target=target)
+    return Component(**vars(_said(kind, name, place, text)), target=target)
 
 
-def file(kind: str, name: str, where: Where) -> Path:
+def file(kind: str, name: str, location: Location) -> Path:
     """The file of the entry of that name, or a `ConfigError` as of `find`; not imported."""
-    return _file(_named(kind, name, where))
+    return _file(_named(kind, name, location))
 
 
-def _named(kind: str, name: str, where: Where) -> str:
+def _named(kind: str, name: str, location: Location) -> str:
     """The module of the entry of that name."""
-    modules = _modules(kind, where)
+    modules = _modules(kind, location)
     if name not in modules:
-        raise unknown(where, kind, name, modules)
+        raise unknown(location, kind, name, modules)
     return modules[name]
 
 
-def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
+def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Component, Any]:
     """The registry's entry for a spec, and the entry's target made with the spec's values."""
-    entry = find(kind, spec["name"], Where("the spec"))
+    entry = find(kind, spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     return entry, entry.make(values)
 
@@ -156,13 +156,13 @@ def added(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]
 
 def described(kind: str) -> list[Said]:
     """The documentation of all entries, read without importing them."""
-    where, descriptions = Where("plugins"), []
-    for name, module in sorted(_modules(kind, where).items()):
+    location, descriptions = Location("plugins"), []
+    for name, module in sorted(_modules(kind, location).items()):
         file = _file(module)
         try:
             text = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
         except (SyntaxError, ValueError) as error:
-            raise _broken(where, module, error) from error
+            raise _broken(location, module, error) from error
         descriptions.append(_said(kind, name, file, text))
     return descriptions
 
@@ -173,9 +173,9 @@ def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
     return Said(kind, name, file, " ".join(summary.split()), " ".join(citation.split()), notes)
 
 
-def _broken(where: Where, module: str, error: BaseException) -> ConfigError:
+def _broken(location: Location, module: str, error: BaseException) -> ConfigError:
     problem = f"{module} cannot be imported ({faults.told(error)})"
-    return ConfigError(where, problem)
+    return ConfigError(location, problem)
 
 
 def _file(module: str) -> Path:
@@ -183,7 +183,7 @@ def _file(module: str) -> Path:
     return plugins.roots()[package].joinpath(*inner).with_suffix(".py")
 
 
-def _modules(kind: str, where: Where) -> Mapping[str, str]:
+def _modules(kind: str, location: Location) -> Mapping[str, str]:
     """Module by name, over ``fl`` and all plugins."""
     modules: dict[str, str] = {}
     for package, root in plugins.roots().items():
@@ -191,7 +191,7 @@ def _modules(kind: str, where: Where) -> Mapping[str, str]:
         for name, module in _named_stems(prefix, _stems(folder)).items():
             if modules.setdefault(name, module) != module:
                 problem = f"the {kind} {name!r} stands in {modules[name]} and in {module}"
-                raise ConfigError(where, problem, "each name once")
+                raise ConfigError(location, problem, "each name once")
     return modules
 
 
@@ -221,12 +221,12 @@ def _listed(folder: Path, changed: int) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("[a-z]*.py")))
 
 
-def entries(kind: str) -> list[Entry]:
+def entries(kind: str) -> list[Component]:
     """All entries of a kind; imports them."""
-    return [find(kind, name, Where("")) for name in names(kind)]
+    return [find(kind, name, Location("")) for name in names(kind)]
 
 
-def _target(module: Any, where: Where) -> Any:
+def _target(module: Any, location: Location) -> Any:
     function = getattr(module, module.__name__.rpartition(".")[2], None)
     if inspect.isfunction(function):
         return function
@@ -239,5 +239,5 @@ def _target(module: Any, where: Where) -> Any:
     ]
     if len(things) != 1:
         problem = f"{module.__name__} has {len(things)} dataclasses with `build` or `read`"
-        raise ConfigError(where, problem, "exactly one")
+        raise ConfigError(location, problem, "exactly one")
     return things[0]

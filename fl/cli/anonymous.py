@@ -57,7 +57,7 @@ def check(stage: Path, folder: Path, settings: Settings) -> None:
         if told:
             inner = path.relative_to(stage)
             problem = f"{inner}: tells {min(told)!r}, and the crate is to be anonymous"
-            raise FedloomError(f"{problem}; allowed: files without it, or without --anonymous")
+            raise FedloomError(f"{problem}. Allowed: files without it, or without --anonymous")
 
 
 def _packed(content: bytes) -> bool:

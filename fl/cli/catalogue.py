@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import fields, meanings, registry
-from fl.base.errors import Where
-from fl.base.registry import Entry
+from fl.base.errors import Location
+from fl.base.registry import Component
 
 WIDTH = 100
 UNSAID = "what it means is not said in its docstring"
@@ -33,7 +33,7 @@ def listing(kind: str) -> Iterator[str]:
 
 def details(kind: str, name: str) -> Iterator[str]:
     """An entry's summary, citation and notes, and every key that configs can set."""
-    entry = registry.declared(kind, name, Where("NAME"))
+    entry = registry.declared(kind, name, Location("NAME"))
     yield f"{entry.name}: {entry.summary}"
     if entry.citation:
         yield from ("", *_filled(entry.citation))
@@ -54,7 +54,7 @@ def details(kind: str, name: str) -> Iterator[str]:
     yield from ("", f"file: {_short(entry.file)}")
 
 
-def keys_of(entry: Entry) -> dict[str, str]:
+def keys_of(entry: Component) -> dict[str, str]:
     """The meanings of an entry's keys; those of the keys that all schemes share are in `Common`."""
     by_key = meanings.meanings(entry.target)
     if inspect.isfunction(entry.target):

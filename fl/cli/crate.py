@@ -27,11 +27,10 @@ import yaml
 
 from fl import report
 from fl.base import files, plugins, registry
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.base.registry import Said
 from fl.base.units import counted
 from fl.cli import anonymous as nameless
-from fl.cli import snapshot
 from fl.cli.store_commands import readable
 from fl.data.lock import NAME as LOCK
 from fl.plan import analyses, config, plan
@@ -40,10 +39,11 @@ from fl.plan.plan import Plan
 from fl.report import references
 from fl.report.facts import Facts, gather
 from fl.report.references import Work
+from fl.runner import environment
 from fl.store import import_export
 from fl.store.import_export import NEW
 from fl.store.store import Store
-from fl.train import environment
+from fl.workflow import snapshot
 
 SITE = ("partition", "account", "qos", "constraint", "gpu_type")
 """Keys of `execution` that are of one cluster."""
@@ -117,7 +117,7 @@ def _code(stage: Path, draft: Path, anonymous: bool) -> None:
 
 
 def _config(target: Path, folder: Path, name: str, planned: Plan) -> None:
-    study, _ = config.study(folder, name, Where(name))
+    study, _ = config.study(folder, name, Location(name))
     names = planned.studies[name]["names"]
     sources = {cells.source for cells in study.published}
     sources |= {study.best.source} if study.best else set()
@@ -268,7 +268,7 @@ def _access(said: Said) -> dict[str, Any]:
     """Where a data set comes from."""
     if said.kind != "data set":
         return {}
-    target = registry.find(said.kind, said.name, Where(said.name)).target
+    target = registry.find(said.kind, said.name, Location(said.name)).target
     addresses = [source.url for source in getattr(target, "sources", ()) if source.url]
     terms = "Not in this crate. Its publisher says under which licence it may be used."
     return {

@@ -43,7 +43,7 @@ def explain(
         begins = f"{', '.join(matching)} begin so" if matching else "begins no run"
         raise FedloomError(
             f"run {wanted!r}: {begins} of the {len(there)} in {store.root} and the {len(planned)} "
-            "of the studies asked for; allowed: the beginning of one (python -m fl plan --runs), "
+            "of the studies asked for. Allowed: the beginning of one (python -m fl plan --runs), "
             "and beside it the study of a run that is not stored"
             + "".join(f"; {line}" for line in left_out)
         )

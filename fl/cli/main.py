@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.base import faults
-from fl.base.errors import LEFT, FedloomError, Where, unknown
+from fl.base.errors import LEFT, FedloomError, Location, unknown
 from fl.base.files import check_writable
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
@@ -25,7 +25,7 @@ from fl.store.store import Store
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Bundle
-    from fl.train.team import Team
+    from fl.runner.team import Team
 
 KINDS = {
     "methods": "method",
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in f"error: {error}".split("\n"):
             say(line, file=sys.stderr)
     except SystemExit as error:  # Of a plugin: nothing of ours ends the process by it.
-        problem = f"{faults.told(error)}: a plugin ends the program; allowed: to raise an error"
+        problem = f"{faults.told(error)}: a plugin ends the program. Allowed: to raise an error"
         say(f"error: {problem}", file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()
@@ -85,7 +85,7 @@ class _Version(argparse.Action):
     """Prints the version and ends; git is asked only then."""
 
     def __call__(self, *_: Any) -> None:
-        from fl.train import environment
+        from fl.runner import environment
 
         print(f"fedloom {environment.version()}")
         raise SystemExit(0)
@@ -195,13 +195,13 @@ def _plan(parsed: argparse.Namespace) -> None:
 def _train(parsed: argparse.Namespace) -> int:
     with loading():
         from fl.plan import bundle, jobs
-        from fl.train import launch
+        from fl.runner import launch
 
     bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
     if launch.member():
         with loading():
-            from fl.train import team
+            from fl.runner import team
         return team.run(bundles, store, partial(_trained, bundles, store, parsed.log))
     lacking = [planned for planned in bundles if jobs.lacks(planned, store)]
     if not lacking:
@@ -233,9 +233,9 @@ def _trained(
     """Train what is lacking, and say what failed."""
     with loading():
         from fl.plan import jobs
-        from fl.train import slurm
-        from fl.train.job import train_bundle  # imports torch, which takes seconds
-        from fl.train.leaving import Interrupted
+        from fl.runner import slurm
+        from fl.runner.job import train_bundle  # imports torch, which takes seconds
+        from fl.runner.leaving import Interrupted
 
     def lacking() -> int:
         return sum(len(jobs.lacks(bundle, store)) for bundle in bundles)
@@ -267,8 +267,8 @@ def _studies(parsed: argparse.Namespace) -> None:
 
 
 def _status(parsed: argparse.Namespace) -> None:
-    from fl.cli import status
     from fl.plan.estimate import Rates
+    from fl.workflow import status
 
     settings = config.settings(parsed.config)
     store = readable(settings.store)
@@ -319,7 +319,7 @@ def _recompute(parsed: argparse.Namespace) -> int:
     run = recomputed.matching(parsed.wanted, store)
     with loading():
         from fl.data.lock import NAME as LOCK
-        from fl.train.recompute import recompute
+        from fl.runner.recompute import recompute
     made = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
     for line in recomputed.lines(made):
         say(line)
@@ -340,7 +340,7 @@ def _tables(parsed: argparse.Namespace) -> None:
 
     settings = config.settings(parsed.config)
     results = Path(settings.results)
-    config.check_name(parsed.name, Where("the command line"))
+    config.check_name(parsed.name, Location("the command line"))
     study = _planned(results, "studies", parsed.name)
     result_files.write(study, Path(settings.store), results)
 
@@ -372,7 +372,7 @@ def _tracks(parsed: argparse.Namespace) -> None:
     known = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
     known = list(dict.fromkeys([*table["track"], *known]))
     if parsed.track and parsed.track not in known:
-        raise unknown(Where("the command line"), "track", parsed.track, known)
+        raise unknown(Location("the command line"), "track", parsed.track, known)
     if parsed.track and parsed.track not in set(table["track"]):
         say("No results of this track are kept.")
         return
@@ -396,7 +396,7 @@ def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]
     """A study for the config as it is now; for a job, as the graph planned it."""
     settings = config.settings(parsed.config)
     if parsed.planned:
-        config.check_name(parsed.study, Where("the command line"))
+        config.check_name(parsed.study, Location("the command line"))
         return settings, _planned(Path(settings.results), "studies", parsed.study)
     from fl.plan import plan
 
@@ -437,7 +437,7 @@ def _analyse(parsed: argparse.Namespace) -> None:
     results = Path(settings.results)
     known = plan_files.summary(results / "plan").get("analyses", {})
     if known and parsed.name not in known:
-        raise unknown(Where("the command line"), "analysis of the plan", parsed.name, known)
+        raise unknown(Location("the command line"), "analysis of the plan", parsed.name, known)
     made = make_analysis.make(
         _planned(results, "analyses", parsed.name), results, Path(settings.store)
     )

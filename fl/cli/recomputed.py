@@ -10,7 +10,7 @@ from fl.cli.printing import aligned
 from fl.store.store import Store
 
 if TYPE_CHECKING:
-    from fl.train.recompute import Recomputed
+    from fl.runner.recompute import Recomputed
 
 
 def matching(wanted: str, store: Store) -> str:
@@ -23,7 +23,7 @@ def matching(wanted: str, store: Store) -> str:
     if len(runs) != 1:
         problem = f"{', '.join(runs[:5])} begin so" if runs else "begins no finished run"
         allowed = f"the beginning of one run of {store.root} (python -m fl store ls)"
-        raise FedloomError(f"run {wanted!r}: {problem}; allowed: {allowed}")
+        raise FedloomError(f"run {wanted!r}: {problem}. Allowed: {allowed}")
     return runs[0]
 
 
@@ -36,8 +36,8 @@ def lines(made: Recomputed) -> Iterator[str]:
     yield from aligned(rows)
     for each in made.differences:
         at = ", ".join(f"{key} {value}" for key, value in each.at.items())
-        where = f": {each.stored!r}, here {each.here!r} ({at})" if each.size else ""
-        yield f"largest difference of {each.metric}: {each.size:.3g}{where}"
+        location = f": {each.stored!r}, here {each.here!r} ({at})" if each.size else ""
+        yield f"largest difference of {each.metric}: {each.size:.3g}{location}"
     largest = max((each.size for each in made.differences), default=0.0)
     if not largest:
         yield "all metrics are the same, to the last digit"

@@ -33,7 +33,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise FedloomError(
-            f"name {name!r}; allowed: small letters, digits and dashes between them, a letter first"
+            f"name {name!r}. Allowed: small letters, digits and dashes between them, a letter first"
         )
     cls = "".join(word.capitalize() for word in name.split("-"))
     function = name.replace("-", "_")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import fields, files, registry
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.base.units import counted, size, written
 from fl.cli.printing import aligned, plain, say
 from fl.data import materials
@@ -75,7 +75,7 @@ def readable(place: str | Path) -> Store:
     if not store.root.is_dir():
         return store
     if not os.access(store.root, os.R_OK | os.X_OK):
-        raise FedloomError(f"{place}: permission denied; allowed: a store that you may read")
+        raise FedloomError(f"{place}: permission denied. Allowed: a store that you may read")
     for run in sorted(store.root.iterdir()):
         if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
             say(f"{run}: permission denied; passed over", file=sys.stderr)
@@ -146,7 +146,7 @@ def _text(kind: str, choice: Mapping[str, Any], hidden: Iterable[str] = ()) -> s
 @cache
 def _defaults(kind: str, name: str) -> dict[str, str]:
     try:
-        declared = fields.fields(registry.declared(kind, name, Where(name)).target)
+        declared = fields.fields(registry.declared(kind, name, Location(name)).target)
     except FedloomError:
         return {}
     return {key: written(field.default) for key, field in declared.items()}

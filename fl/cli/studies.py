@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import FedloomError, Where, unknown
+from fl.base.errors import FedloomError, Location, unknown
 from fl.base.units import counted, duration
 from fl.cli.printing import aligned
 from fl.plan import needed, plan
@@ -63,7 +63,7 @@ def look(folder: Path, paper: str = "") -> list[Overview]:
     each = [_overview(folder, name, papers[::-1], paper) for name in needed.every(folder)]
     seen = [overview for overview in each if overview is not None]
     if paper and not seen:
-        raise unknown(Where("the command line"), "paper", paper, [*papers, NONE])
+        raise unknown(Location("the command line"), "paper", paper, [*papers, NONE])
     return sorted(seen, key=lambda overview: (overview.paper == NONE, overview.paper))
 
 

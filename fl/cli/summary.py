@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base.digest import digest
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.base.schema import SETTING, UNSEEN
 from fl.base.units import counted, duration
 from fl.plan import analyses, jobs
@@ -34,7 +34,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     A run that two studies ask for is counted once in the totals.
     """
     members = {member["run"] for bundle in plan.bundles.values() for member in bundle["runs"]}
-    bundles = {name: Bundle.of(bundle, Where(name)) for name, bundle in plan.bundles.items()}
+    bundles = {name: Bundle.of(bundle, Location(name)) for name, bundle in plan.bundles.items()}
     lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
     missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
     again = {member.run for member in missing if store.has(member.run)}

@@ -110,11 +110,11 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
     """
     gaps = values.isna() | (values.astype(str).str.strip() == "")
     if not empty:
-        Wrong.check(gaps, lambda _: "is empty; allowed: a name")
+        Wrong.check(gaps, lambda _: "is empty. Allowed: a name")
     if values.dtype.kind == "f":
         # Above that, whole numbers that differ are one float.
         broken = ~gaps & ((values != values.round()) | (values.abs() > 2**53))
-        allowed = "allowed: text or whole numbers"
+        allowed = "Allowed: text or whole numbers"
         Wrong.check(broken, lambda row: f"{values.iloc[row]} is no class; {allowed}")
         values = values.fillna(0).astype(np.int64)
     pairs = zip(values, gaps, strict=True)
@@ -125,7 +125,7 @@ def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
     """Names of splits."""
     texts = _texts(values, empty)
     known = np.isin(texts, [*SPLIT, ""])
-    Wrong.check(~known, lambda row: f"is {texts[row]!r}; allowed: {', '.join(SPLIT)}")
+    Wrong.check(~known, lambda row: f"is {texts[row]!r}. Allowed: {', '.join(SPLIT)}")
     return texts
 
 
@@ -145,14 +145,14 @@ def names(path: Path, separator: str = ",", other: str = "") -> list[str]:
     Args:
         other: What might lie there instead, for the error where nothing does.
     """
-    allowed = "allowed: a CSV file with a header, or Parquet"
+    allowed = "Allowed: a CSV file with a header, or Parquet"
     if not is_file(path):
         raise DataError(f"{path}: there is no such file; {allowed}{other}")
     with reading(path, "cannot be read as a table", allowed):
         header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
     for name in header:
         if header.count(name) > 1:
-            raise DataError(f"{path}: column {name!r} stands twice; allowed: each name once")
+            raise DataError(f"{path}: column {name!r} stands twice. Allowed: each name once")
     return header
 
 
@@ -240,7 +240,7 @@ def _parquet(
             type_ = file.schema_arrow.field(name).type
             if not any(getattr(types, takes)(type_) for takes in kind.takes):
                 shown = str(type_)[:100]
-                wrong[name] = f"column {name!r} is of type {shown}; allowed: {kind.allowed}"
+                wrong[name] = f"column {name!r} is of type {shown}. Allowed: {kind.allowed}"
         fine = [name for name in kinds if name not in wrong]
         for batch in file.iter_batches(ROWS, columns=fine):
             # Truths with gaps would be objects.
@@ -274,7 +274,7 @@ def _csv(
                     row = chunk.index[0] + 1
                     mixed = "numbers and True or False"
                     wrong[name] = (
-                        f"column {name!r}: {mixed}, from row {row} on; allowed: one of both"
+                        f"column {name!r}: {mixed}, from row {row} on. Allowed: one of both"
                     )
             # All were read: pandas passes over surplus cells where it is to read some columns.
             yield chunk[list(kinds)]
@@ -297,9 +297,9 @@ def numbered(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
 def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) -> None:
     """Raise a `DataError` for labels that are no classes."""
     if not samples:
-        raise DataError(f"{path}: has no rows; allowed: at least one below the header")
+        raise DataError(f"{path}: has no rows. Allowed: at least one below the header")
     if len(classes) < 2:
-        raise DataError(f"{path}: {key} has one value only, {classes[0]!r}; allowed: two classes")
+        raise DataError(f"{path}: {key} has one value only, {classes[0]!r}. Allowed: two classes")
     _check_repeated(path, key, classes, samples)
 
 
@@ -307,7 +307,7 @@ def check_categories(path: Path, name: str, values: Sequence[str], samples: int)
     """Raise a `DataError` for a column with too many values to be as many features."""
     if len(values) > CATEGORIES:
         problem = f"{path}: column {name!r} has {len(values)} different values"
-        raise DataError(f"{problem}; allowed: up to {CATEGORIES}, or name it under `drop`")
+        raise DataError(f"{problem}. Allowed: up to {CATEGORIES}, or name it under `drop`")
     _check_repeated(path, f"column {name!r}", values, samples)
 
 
@@ -315,4 +315,4 @@ def _check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -
     """Raise a `DataError` for a column in which nearly every row has a value of its own."""
     if 2 * len(values) > samples:
         problem = f"{path}: {key} has {len(values)} different values in {samples} rows"
-        raise DataError(f"{problem}; allowed: classes of two samples or more, on average")
+        raise DataError(f"{problem}. Allowed: classes of two samples or more, on average")

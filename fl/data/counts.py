@@ -50,7 +50,7 @@ def enough(sizes: Mapping[str, int], least: int, name: str) -> list[str]:
     if not kept:
         most = max(sizes.values(), default=0)
         raise DataError(
-            f"{name}: min_samples is {least}; allowed: at most {most}, the most there are"
+            f"{name}: min_samples is {least}. Allowed: at most {most}, the most there are"
         )
     return kept
 

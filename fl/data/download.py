@@ -124,7 +124,7 @@ def _take(url: str, name: str, target: Path, partial: Path) -> None:
         path = Path(url2pathname(address.path)).resolve()
     else:
         allowed = "http:, https:, file:, package:"
-        raise DataError(f"source {name}: url is {url!r}; allowed: {allowed}")
+        raise DataError(f"source {name}: url is {url!r}. Allowed: {allowed}")
     if not path.is_file():
         raise DataError(f"{target}: cannot be fetched from {url} (there is no file {path})")
     partial.unlink(missing_ok=True)

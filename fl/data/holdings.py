@@ -59,7 +59,7 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
 
 
 def _fail(source: str, problem: str, allowed: str) -> None:
-    raise DataError(f"{source}: {problem}; allowed: {allowed}")
+    raise DataError(f"{source}: {problem}. Allowed: {allowed}")
 
 
 def check_columns(table: pd.DataFrame, source: str) -> None:
@@ -179,7 +179,7 @@ def read(path: str | Path) -> pd.DataFrame:
     except (OSError, ValueError, DataError) as error:
         reason = error if Path(path).exists() else "no such file"
         raise DataError(
-            f"{path}: cannot be read as a partition table ({reason}); allowed: a complete Parquet"
+            f"{path}: cannot be read as a partition table ({reason}). Allowed: a complete Parquet"
             f" file with the columns {', '.join(PARTITION_COLUMNS)}"
         ) from error
     for name, kind in INTEGERS.items():

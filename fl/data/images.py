@@ -111,7 +111,7 @@ def _in_mode(image: Image, mode: str, converts: tuple[str, ...], name: str) -> I
         return image.copy()
     if image.mode not in converts:
         allowed = ", ".join(dict.fromkeys((mode, *converts)))
-        raise DataError(f"{name}: is a picture of mode {image.mode}; allowed: {allowed}")
+        raise DataError(f"{name}: is a picture of mode {image.mode}. Allowed: {allowed}")
     return image.convert(mode)
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 from fl import data
 from fl.api.task import DEFAULT, Task
 from fl.base import fields, identity, registry
-from fl.base.errors import DataError, Where
+from fl.base.errors import DataError, Location
 from fl.base.files import damage, read_sealed, write_json, write_sealed, write_table
-from fl.base.registry import Entry, entry_of
+from fl.base.registry import Component, entry_of
 from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
@@ -32,9 +32,9 @@ That of a data set which is read from files of the user's own has their ``conten
 """
 
 
-def task_entry(dataset: Spec) -> Entry:
+def task_entry(dataset: Spec) -> Component:
     """The registry's entry for the task that a data set says it has; it imports torch."""
-    return registry.find("task", task_name(dataset), Where(dataset["name"]) / "task")
+    return registry.find("task", task_name(dataset), Location(dataset["name"]) / "task")
 
 
 def task_name(dataset: Spec) -> str:
@@ -68,14 +68,14 @@ def dataset_id(spec: Spec) -> str:
 
 def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
-    entry = registry.find("partition scheme", spec["name"], Where("the spec"))
+    entry = registry.find("partition scheme", spec["name"], Location("the spec"))
     brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
     scheme = identity.entry("partition scheme", entry.name)
     code = [identity.code(scheme), identity.code(identity.DATA)]
     return f"{entry.name}-{identity.digest([_named(entry, spec), code, dataset, brought])}"
 
 
-def _named(entry: Entry, spec: Spec) -> dict[str, Any]:
+def _named(entry: Component, spec: Spec) -> dict[str, Any]:
     """What names data: a spec without its defaults, as of `fl.plan.specs.defaults`."""
     usual = fields.at_default(entry.target, spec)
     return {key: value for key, value in spec.items() if key not in usual}
@@ -180,7 +180,7 @@ def another(record: Mapping[str, Any], root: Path, results: Path) -> str | None:
 
 
 def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
-    entry = registry.find("partition scheme", spec["name"], Where("the spec"))
+    entry = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = deal(entry.target, values, prepared, entry.name)
     folder.mkdir(parents=True, exist_ok=True)

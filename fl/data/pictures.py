@@ -61,12 +61,12 @@ def in_folders(top: Path) -> Listed:
         for folder in _folders(parent):
             inside = [file for file in below(folder) if is_image(file)]
             if not inside:
-                raise DataError(f"{folder}: holds no image; allowed: {_allowed()}")
+                raise DataError(f"{folder}: holds no image. Allowed: {_allowed()}")
             files += inside
             labels += [folder.name] * len(inside)
             splits += [split_of[parent]] * len(inside) if split_of else []
     for row in _again(files):
-        raise DataError(f"{files[row]}: is in {top} twice, by a link; allowed: each image once")
+        raise DataError(f"{files[row]}: is in {top} twice, by a link. Allowed: each image once")
     return Listed(tuple(files), tuple(labels), _classes(top, labels), splits=tuple(splits))
 
 
@@ -88,7 +88,7 @@ def _split_folders(top: Path, folders: list[Path]) -> dict[Path, str]:
     if len(named) < len(folders) or len({*splits}) < len(splits) or "train" not in splits:
         listed = ", ".join(folder.name for folder in folders[:20])
         raise DataError(
-            f"{top}: has the folders {listed}; allowed: folders of classes alone, or of splits"
+            f"{top}: has the folders {listed}. Allowed: folders of classes alone, or of splits"
             " alone: train, and beside it test, val (or valid, validation)"
         )
     return dict(sorted(named.items(), key=lambda item: SPLIT.index(item[1])))
@@ -104,11 +104,11 @@ def _folders(top: Path) -> list[Path]:
     for path in inside:
         if is_image(path):
             raise DataError(
-                f"{path}: lies in no folder of a class; allowed: {top}/CLASS/{path.name}"
+                f"{path}: lies in no folder of a class. Allowed: {top}/CLASS/{path.name}"
             )
     folders = [path for path in inside if path.is_dir()]
     if not folders:
-        raise DataError(f"{top}: has no folders; allowed: one for each class, with images in it")
+        raise DataError(f"{top}: has no folders. Allowed: one for each class, with images in it")
     return folders
 
 
@@ -165,7 +165,7 @@ def in_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> Li
     for place, file in enumerate(files):
         if not holds(file, keys["image"]):
             problem = f"column {keys['image']!r} holds no pictures"
-            raise DataError(f"{file}: {problem}; allowed: bytes, or a struct that has `bytes`")
+            raise DataError(f"{file}: {problem}. Allowed: bytes, or a struct that has `bytes`")
         rows = _texts(file, {key: column for key, column in keys.items() if key != "image"})
         named = class_names(file, keys["label"])
         rows["label"] = [_named(file, text, named) for text in rows["label"]]
@@ -207,7 +207,7 @@ def _named(path: Path, text: str, names: Sequence[str]) -> str:
         return text
     if not text.isdecimal() or int(text) >= len(names):
         problem = f"{path}: has the label {text}, and {len(names)} names of classes"
-        raise DataError(f"{problem}; allowed: 0 to {len(names) - 1}")
+        raise DataError(f"{problem}. Allowed: 0 to {len(names) - 1}")
     return names[int(text)]
 
 
@@ -224,7 +224,7 @@ def _shards(path: Path, files: Sequence[Path]) -> list[str]:
     for file, split in zip(files, by_name, strict=True):
         if split is None:
             named = "train, test, val (or valid, validation)"
-            raise DataError(f"{file}: its name is no split's, unlike others; allowed: {named}")
+            raise DataError(f"{file}: its name is no split's, unlike others. Allowed: {named}")
     return [split for split in by_name if split is not None]
 
 
@@ -239,7 +239,7 @@ def _held(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
                 content = value.get("bytes") if isinstance(value, dict) else value
                 name = f"{path}: row {row}"
                 if not content:
-                    raise DataError(f"{name}: holds no picture; allowed: its bytes in the file")
+                    raise DataError(f"{name}: holds no picture. Allowed: its bytes in the file")
                 yield name, content
 
 

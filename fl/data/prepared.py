@@ -162,12 +162,12 @@ class Writer:
         others = {str(text) for text in given.tolist()} - {*SPLIT}
         if others:
             problem = f"{self.folder}: array split has {min(others)!r}"
-            raise DataError(f"{problem}; allowed: {', '.join(SPLIT)}")
+            raise DataError(f"{problem}. Allowed: {', '.join(SPLIT)}")
         return np.array([SPLIT.index(text) for text in given.tolist()], np.int8)
 
     def _path(self, name: str) -> Path:
         if name not in ARRAYS and not INPUT.fullmatch(name):
-            raise ValueError(f"array {name!r}; allowed: {', '.join(ARRAYS)}, input_NAME")
+            raise ValueError(f"array {name!r}. Allowed: {', '.join(ARRAYS)}, input_NAME")
         return self.temporary / f"{name}.npy"
 
 
@@ -241,7 +241,7 @@ class Prepared:
         """
         there = {"x": self.x, **({} if self.text is None else {"text": self.text}), **self.inputs}
         if name not in there:
-            raise DataError(f"{self.folder}: has no inputs {name!r}; allowed: {', '.join(there)}")
+            raise DataError(f"{self.folder}: has no inputs {name!r}. Allowed: {', '.join(there)}")
         return there[name]
 
     def normalisation_of(self, name: str) -> dict[str, Any] | None:
@@ -273,17 +273,17 @@ def _description(
         raise DataError(f"{folder}: {problem}")
     if meta["normalisation"] is None and arrays["x"].dtype.kind not in "iu":
         raise DataError(
-            f"{folder}: x is {arrays['x'].dtype}; allowed: whole numbers, as tokens are"
+            f"{folder}: x is {arrays['x'].dtype}. Allowed: whole numbers, as tokens are"
         )
     low, high = int(arrays["y"].min()), int(arrays["y"].max())
     if low < 0 or high >= len(classes):
         raise DataError(
-            f"{folder}: labels run from {low} to {high}; allowed: 0 to {len(classes) - 1}, as there"
+            f"{folder}: labels run from {low} to {high}. Allowed: 0 to {len(classes) - 1}, as there"
             f" are {len(classes)} class names"
         )
     if "split" in arrays and (arrays["split"].min() < 0 or arrays["split"].max() >= len(SPLIT)):
         raise DataError(
-            f"{folder}: array split has unknown numbers; allowed: 0 to {len(SPLIT) - 1}"
+            f"{folder}: array split has unknown numbers. Allowed: 0 to {len(SPLIT) - 1}"
         )
     return {
         **meta,
@@ -303,10 +303,10 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
     """What keeps the arrays from being one data set, or nothing."""
     for name in ("x", "y"):
         if name not in arrays:
-            return f"array {name} is missing; allowed: x and y at least"
+            return f"array {name} is missing. Allowed: x and y at least"
     samples = len(arrays["x"])
     if not samples:
-        return "array x is empty; allowed: at least one sample"
+        return "array x is empty. Allowed: at least one sample"
     for name in sorted(set(arrays) - {"x"}):
         array, further = arrays[name], INPUT.fullmatch(name)
         what = "numbers" if further else "one whole number"
@@ -316,7 +316,7 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
         fits = array.shape[:1] == (samples,) and array.ndim == dimensions
         if not fits or array.dtype.kind not in ("iuf" if further else "iu"):
             problem = f"array {name} is {array.dtype} {list(array.shape)}"
-            return f"{problem}; allowed: {what} for each of the {samples} samples of x"
+            return f"{problem}. Allowed: {what} for each of the {samples} samples of x"
     return ""
 
 

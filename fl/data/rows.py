@@ -26,7 +26,7 @@ class Rows:
         """Write ``rows`` ``[n, ...]``, of the type and shape of the first ones."""
         if (rows.dtype, rows.shape[1:]) != (self._dtype, self._shape):
             kind, expected = f"{rows.dtype} {rows.shape[1:]}", f"{self._dtype} {self._shape}"
-            raise ValueError(f"{self._file.name}: rows are {kind}; allowed: {expected}")
+            raise ValueError(f"{self._file.name}: rows are {kind}. Allowed: {expected}")
         self._file.write(np.ascontiguousarray(rows).data)
         self._count += len(rows)
 

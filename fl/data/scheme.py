@@ -171,7 +171,7 @@ def _published(
         if split is None or not (split == wanted).any():
             raise DataError(
                 f"partition {name}: {key} is published, but the data set has no such split of its"
-                " own; allowed: a data set that has, or a number"
+                " own. Allowed: a data set that has, or a number"
             )
     return typing.cast(np.ndarray, split)
 

@@ -23,7 +23,7 @@ LEAST = 3
 def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> None:
     """Unless met, raise a `DataError` that names the key, its value and what is allowed."""
     if not met:
-        raise DataError(f"partition {scheme}: {key} is {value}; allowed: {allowed}")
+        raise DataError(f"partition {scheme}: {key} is {value}. Allowed: {allowed}")
 
 
 def check(

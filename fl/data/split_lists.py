@@ -92,7 +92,7 @@ def _list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[str], li
             for items in loaded
         )
     for label in set(labels) - set(classes):
-        raise DataError(f"{name}: has the class {label!r}; allowed: {', '.join(classes)}")
+        raise DataError(f"{name}: has the class {label!r}. Allowed: {', '.join(classes)}")
     if len(paths) != len(labels):
         raise DataError(f"{name}: has {len(paths)} paths but {len(labels)} labels")
     return paths, [classes.index(label) for label in labels]

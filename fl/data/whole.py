@@ -26,7 +26,7 @@ def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
     with reading(at, "is no list of numbers"):
         array = np.asarray(values)
     if array.dtype.kind not in "iuf":
-        raise DataError(f"{at} is an array of {array.dtype}; allowed: {allowed}")
+        raise DataError(f"{at} is an array of {array.dtype}. Allowed: {allowed}")
     # Of pixels the type alone says that nothing can be wrong, and there are many of them.
     if array.dtype == np.uint8 and low <= 0 and high >= 255:
         return array
@@ -35,6 +35,6 @@ def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
         fits &= array == np.floor(array)
     if not fits.all():
         place = np.unravel_index(int(np.argmin(fits)), array.shape)
-        where = ", ".join(str(int(n)) for n in place)
-        raise DataError(f"{at}[{where}] is {array[place]}; allowed: {allowed}")
+        location = ", ".join(str(int(n)) for n in place)
+        raise DataError(f"{at}[{location}] is {array[place]}. Allowed: {allowed}")
     return array if array is values and array.dtype.kind in "iu" else array.astype(np.int64)

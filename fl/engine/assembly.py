@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fl.api.method import Attached, Method, Setting, declared
+from fl.api.method import Attached, BuildContext, Method, declared
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
@@ -85,7 +85,7 @@ def assemble(
         count = spec.get("train_on")
         return train_on.some(made, count) if isinstance(count, int) else made
     if spec.get("train_on") is not None:
-        raise FedloomError("train_on: is set; allowed: where all clients have the same inputs")
+        raise FedloomError("train_on: is set. Allowed: where all clients have the same inputs")
 
     def whole() -> Any:
         return parts.model.build(shapes, classes)
@@ -173,7 +173,7 @@ def _simulation(
     Args:
         by_modality: The simulation of each modality, for the method that trains all of them.
     """
-    setting = Setting(
+    context = BuildContext(
         *(network, training, classes, data.clients, arrays.shape, seed),
         away=len(data.away),
         task=parts.task,
@@ -185,7 +185,7 @@ def _simulation(
         # Where clients differ in modality, the server trains in that of each alone.
         at_server=None if by_modality else serving(arrays, data, network, training, classes, seed),
     )
-    method = build(parts.method, setting)
+    method = build(parts.method, context)
     if by_modality:
         names = map(named, _groups(parts, data))
         apart = not declared(parts.method.method).modalities
@@ -219,7 +219,7 @@ def check_validated(method: Any, data: ClientData) -> None:
         shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
         raise FedloomError(
             f"{declared(method).title}: no validation samples at {len(lacking)} of "
-            f"{len(data.participants)} clients ({shown}); allowed: a partition with a val in which "
+            f"{len(data.participants)} clients ({shown}). Allowed: a partition with a val in which "
             "every client that takes part has some (min_samples, or a larger val)"
         )
 
@@ -228,22 +228,22 @@ def check_served(method: Any, data: ClientData) -> None:
     """Refuse (`FedloomError`) a server without samples where a method trains on it."""
     if declared(method).server_data and not len(data.server):
         raise FedloomError(
-            f"{declared(method).title}: the server has no samples; allowed: a partition whose "
+            f"{declared(method).title}: the server has no samples. Allowed: a partition whose "
             "share for it, `server`, is at least a sample of some client's"
         )
 
 
-def build(composed: Composed, setting: Setting) -> Method:
+def build(composed: Composed, context: BuildContext) -> Method:
     """The method, with what the study adds to it."""
-    terms = tuple(term.build(setting) for term in composed.terms)
-    alterations = tuple(alteration.build(setting) for alteration in composed.alterations)
-    made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    terms = tuple(term.build(context) for term in composed.terms)
+    alterations = tuple(alteration.build(context) for alteration in composed.alterations)
+    made: Method = composed.method.build(replace(context, terms=terms, alterations=alterations))
     for term in terms:
         if isinstance(term, Attached):
             made = term.attach(made)
-    stages = [stage.build(setting) for stage in composed.wire]
-    instead = [aggregation.build(setting) for aggregation in composed.aggregation]
-    return wired(made, setting, composed.method, stages, instead[0] if instead else None)
+    stages = [stage.build(context) for stage in composed.wire]
+    instead = [aggregation.build(context) for aggregation in composed.aggregation]
+    return wired(made, context, composed.method, stages, instead[0] if instead else None)
 
 
 def computing(make: Callable[[], nn.Module], training: Training) -> Network:
@@ -261,7 +261,7 @@ def _labels(prepared: Prepared, task: Task) -> np.ndarray:
     labels: np.ndarray | None = getattr(prepared, task.labels)
     if labels is None:
         raise DataError(
-            f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
+            f"{prepared.folder}: has no {task.given}. Allowed: a data set for {task.name}"
         )
     return labels
 

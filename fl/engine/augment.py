@@ -63,7 +63,7 @@ def turn(x: Tensor, key: Tensor) -> Tensor:
     if x.shape[-2] != x.shape[-1]:
         shape = " x ".join(map(str, x.shape[-2:]))
         raise FedloomError(
-            f"augmentation: images of {shape} cannot be turned; allowed: square ones"
+            f"augmentation: images of {shape} cannot be turned. Allowed: square ones"
         )
     angles = (keyed.uniform(key, TURN) * 4).long()
     turned = torch.stack([torch.rot90(x, times, (-2, -1)) for times in range(4)], 1)

@@ -106,7 +106,7 @@ class ClientStates(Mapping[str, Any]):
         """
         for key, fact in self.facts.items():
             if key in values and not torch.equal(fact[clients], values[key]):
-                raise FedloomError(f"the {key} of a client is not what it was; allowed: no change")
+                raise FedloomError(f"the {key} of a client is not what it was. Allowed: no change")
         leaves = trees.apply(lambda like, leaf: leaf.to(like.dtype), self.initial, values)
         rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
         return ClientStates(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})

@@ -45,7 +45,7 @@ def check(separate: bool, networks: Mapping[str, Network]) -> None:
     if separate and common:
         raise FedloomError(
             f"the server does more than average what is sent, but {' and '.join(networks)} "
-            f"have {', '.join(sorted(common))} in common; allowed: a model whose modalities have "
+            f"have {', '.join(sorted(common))} in common. Allowed: a model whose modalities have "
             "no weight in common"
         )
 

@@ -1,6 +1,6 @@
 """The rounds of runs, one after another, evaluated.
 
-Watching, storing and resuming a run are in `fl.train.job`.
+Watching, storing and resuming a run are in `fl.runner.job`.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Simulation:
         return (*rosters, self._roster(last, clients, work, round_, ""))
 
     def _roster(
-        self, phase: Phase, clients: np.ndarray, work: Work, round_: int, where: str
+        self, phase: Phase, clients: np.ndarray, work: Work, round_: int, location: str
     ) -> Roster:
         """Who takes part in a phase, and the batches of its passes; every pass draws its own."""
         if phase.everyone:
@@ -132,7 +132,7 @@ class Simulation:
                 clients,
                 work,
                 round_,
-                f"batches{f' of pass {number}' if number else ''}{where}",
+                f"batches{f' of pass {number}' if number else ''}{location}",
             )
             for number, pass_ in enumerate(phase.passes)
         ]

@@ -32,7 +32,7 @@ def some(simulation: Simulation, count: int) -> Simulation:
             if len(of_class) < count and client in simulation.client_data.participants:
                 raise FedloomError(
                     f"train_on: is {count}, and client {client} has {len(of_class)} training "
-                    f"samples of class {label}; allowed: as many as every client has of every class"
+                    f"samples of class {label}. Allowed: as many as every client has of every class"
                 )
             numbers.append(of_class[:count])
         chosen.append(np.sort(np.concatenate(numbers)))
@@ -48,7 +48,7 @@ def images(simulation: Simulation, given: Tensor) -> Simulation:
     clients, count = given.shape[:2]
     if clients != simulation.client_data.clients or count % simulation.classes:
         raise FedloomError(
-            f"train_on: there are {count} images for each of {clients} clients; allowed: as many "
+            f"train_on: there are {count} images for each of {clients} clients. Allowed: as many "
             f"of each of {simulation.classes} classes for {simulation.client_data.clients} clients"
         )
     begin = simulation.arrays.size

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, ByMean, Method, Pass, Setting, Sweep, declared
+from fl.api.method import COUNTS, BuildContext, ByMean, Method, Pass, Sweep, declared
 from fl.api.protocols import is_spending, spends
 from fl.api.trees import Rate, Tree
 from fl.api.wire import WIRE, Aggregation, Crossing, Message, Stage, attackers
@@ -27,7 +27,7 @@ ROUND, ATTACKERS, KEPT = "round", "attackers", "kept"
 
 def wired(
     method: Method,
-    setting: Setting,
+    context: BuildContext,
     named: Any,
     stages: Sequence[Stage | None],
     aggregation: Aggregation | None,
@@ -45,10 +45,10 @@ def wired(
     crossed = tuple(stage for stage in stages if stage is not None)
     if not crossed and aggregation is None:
         return method
-    _check_method(method, setting, declared(named).title)
-    _check_noise(crossed, aggregation, setting)
-    _check_dropped(crossed, aggregation, setting)
-    layout = _Layout.of(method, setting)
+    _check_method(method, context, declared(named).title)
+    _check_noise(crossed, aggregation, context)
+    _check_dropped(crossed, aggregation, context)
+    layout = _Layout.of(method, context)
     if not layout.floats:
         raise _refused(declared(named).title, "its clients send nothing")
     if layout.scaling:
@@ -56,10 +56,10 @@ def wired(
         raise _refused(declared(named).title, problem)
     if layout.counters and crossed[-1:] and crossed[-1].multiplier:
         raise FedloomError(
-            "wire.noise: clients send counters of batch normalisation, which no noise hides; "
-            "allowed: a model without it, or a method that keeps it local, such as fedbn"
+            "wire.noise: clients send counters of batch normalisation, which no noise hides. "
+            "Allowed: a model without it, or a method that keeps it local, such as fedbn"
         )
-    return _Wired(method, setting, layout, crossed, aggregation).method()
+    return _Wired(method, context, layout, crossed, aggregation).method()
 
 
 def without_wire(tree: Tree) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def without_wire(tree: Tree) -> dict[str, Any]:
     return {key: leaf for key, leaf in tree.items() if key != WIRE}
 
 
-def _check_method(method: Method, setting: Setting, title: str) -> None:
+def _check_method(method: Method, context: BuildContext, title: str) -> None:
     """Refuse a method of which uploads in one phase and their mean are not all."""
     problem = ""
     if not isinstance(method.aggregate, ByMean):
@@ -78,7 +78,7 @@ def _check_method(method: Method, setting: Setting, title: str) -> None:
         problem = "its server makes something for each client alone"
     elif any(isinstance(pass_, Sweep) for pass_ in method.passes):
         problem = "its clients send what they see, not what they train"
-    elif setting.lacking:
+    elif context.lacking:
         problem = "clients differ in modality, and do not send the same weights"
     if problem:
         raise _refused(title, problem)
@@ -90,49 +90,49 @@ def _refused(title: str, problem: str) -> FedloomError:
         "dissimilarity), scaffold, ditto, fedbn"
     )
     return FedloomError(
-        f"wire, aggregation: do not go with {title}, as {problem}; allowed: {allowed}"
+        f"wire, aggregation: do not go with {title}, as {problem}. Allowed: {allowed}"
     )
 
 
 def _check_noise(
-    stages: Sequence[Stage], aggregation: Aggregation | None, setting: Setting
+    stages: Sequence[Stage], aggregation: Aggregation | None, context: BuildContext
 ) -> None:
     """Refuse noise that hides no client, as what one client can change is not bounded."""
     noisy = [place for place, stage in enumerate(stages) if stage.multiplier]
     if not noisy:
         return
-    place, training = noisy[0], setting.training
+    place, training = noisy[0], context.training
     if place == 0 or not stages[place - 1].bounds:
         problem = "follows no clip, so that one client may change more than the noise hides"
-        raise FedloomError(f"wire.noise: {problem}; allowed: clip or adaptive-clip right before it")
+        raise FedloomError(f"wire.noise: {problem}. Allowed: clip or adaptive-clip right before it")
     if place + 1 < len(stages):
         raise FedloomError(
-            f"wire.{stages[place + 1].name}: follows noise, which the server adds; allowed: before "
+            f"wire.{stages[place + 1].name}: follows noise, which the server adds. Allowed: before "
             "clip, where clients are"
         )
     if aggregation is not None:
         raise FedloomError(
-            "aggregation: is set beside noise, whose scale is that of a mean; allowed: one of both"
+            "aggregation: is set beside noise, whose scale is that of a mean. Allowed: one of both"
         )
     if training.weighting != "uniform":
         raise FedloomError(
             f"weighting: is {training.weighting}, and wire.noise hides a client that weighs 1 of "
-            "all; allowed: uniform"
+            "all. Allowed: uniform"
         )
 
 
 def _check_dropped(
-    stages: Sequence[Stage], aggregation: Aggregation | None, setting: Setting
+    stages: Sequence[Stage], aggregation: Aggregation | None, context: BuildContext
 ) -> None:
     """Refuse rounds that lose clients where their number counts."""
-    training, problem = setting.training, ""
+    training, problem = context.training, ""
     if any(stage.multiplier for stage in stages):
         problem = "wire.noise divides by a fixed number of clients"
     elif aggregation is not None and aggregation.least > 1:
         problem = f"aggregation needs {aggregation.least} clients in every round"
     if problem and training.stragglers and training.partial_work == "dropped":
         allowed = "another value, or stragglers 0"
-        raise FedloomError(f"partial_work: is dropped, and {problem}; allowed: {allowed}")
+        raise FedloomError(f"partial_work: is dropped, and {problem}. Allowed: {allowed}")
 
 
 def check_count(clip: str, counted: float, multiplier: float, taking: int) -> None:
@@ -149,7 +149,7 @@ def check_count(clip: str, counted: float, multiplier: float, taking: int) -> No
             allowed = f"less than {most:g}, or {allowed}"
         raise FedloomError(
             f"wire.noise.multiplier: is {multiplier:g}, as much as the noise on the count of "
-            f"clients gives alone, or more; allowed: {allowed}"
+            f"clients gives alone, or more. Allowed: {allowed}"
         )
 
 
@@ -168,15 +168,15 @@ class _Layout:
     scaling: str = ""
 
     @classmethod
-    def of(cls, method: Method, setting: Setting) -> _Layout:
+    def of(cls, method: Method, context: BuildContext) -> _Layout:
         """That of a method."""
         with torch.no_grad():
-            variables = setting.network.init(0)
+            variables = context.network.init(0)
             server, client = method.init(variables)
             client = {
                 **client,
                 "id": torch.tensor(0),
-                COUNTS: torch.zeros(setting.classes, dtype=torch.int64),
+                COUNTS: torch.zeros(context.classes, dtype=torch.int64),
             }
             server = method.send(server) if method.send else server
             upload: Tree = {}
@@ -262,7 +262,7 @@ class _Wired:
     """What makes the functions of the new method."""
 
     inner: Method
-    setting: Setting
+    context: BuildContext
     layout: _Layout
     stages: tuple[Stage, ...]
     aggregation: Aggregation | None
@@ -286,10 +286,10 @@ class _Wired:
     def admit(self, counts: Tensor, clients: Tensor) -> None:
         if self.inner.admit:
             self.inner.admit(counts, clients)
-        taking = max(1, round(self.setting.training.participation * len(clients)))
+        taking = max(1, round(self.context.training.participation * len(clients)))
         if self.aggregation and taking < self.aggregation.least:
             raise FedloomError(
-                f"aggregation: {taking} clients take part in a round; allowed: "
+                f"aggregation: {taking} clients take part in a round. Allowed: "
                 f"{self.aggregation.least} or more, or fewer attackers or chosen"
             )
         for before, stage in zip(self.stages, self.stages[1:], strict=False):
@@ -306,7 +306,7 @@ class _Wired:
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
         server, client = self.inner.init(variables)
         row = self.layout.zeros.to(trees.leaves(variables)[0].device)
-        seed, clients = self.setting.seed, self.setting.clients
+        seed, clients = self.context.seed, self.context.clients
         mine: dict[str, Any] = {ROUND: torch.zeros((), dtype=torch.int64, device=row.device)}
         if self.flipping:
             mine[ATTACKERS] = {
@@ -333,7 +333,7 @@ class _Wired:
         states, kept = dict(mine.get(KEPT, {})), dict(clients.get(WIRE, {}))
         number = int(mine[ROUND]) + 1
         ids = tuple(clients["id"].tolist())
-        crossing = Crossing(rows, n, ids, number, self.setting.seed, self.setting.clients)
+        crossing = Crossing(rows, n, ids, number, self.context.seed, self.context.clients)
         for stage in self.stages:
             its = {"kept": kept.get(stage.name, {}), "state": states.get(stage.name, {})}
             crossing = stage.apply(replace(crossing, **its))

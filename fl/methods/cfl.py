@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     Count,
     Index,
     Method,
     NonNegative,
-    Setting,
     Tree,
     declare,
     only,
@@ -35,9 +35,9 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.parts.mixing import cosines, flat
-from fl.parts.payload import on_payload
-from fl.parts.trained import scoring_trained
+from fl.blocks.mixing import cosines, flat
+from fl.blocks.payload import on_payload
+from fl.blocks.trained import scoring_trained
 
 
 @declare("personal", tasks="any")
@@ -58,16 +58,16 @@ class CFL:
     most: Count = 8
     scored: Literal["cluster", "trained"] = "cluster"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
-        base = recipe(setting)
+        base = recipe(context)
         local = on_payload(only(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             server = {
                 "models": trees.repeat(shared(variables, None), self.most),
-                "cluster": torch.zeros(setting.clients, dtype=torch.int64, device=like.device),
+                "cluster": torch.zeros(context.clients, dtype=torch.int64, device=like.device),
                 "scale": torch.zeros((), dtype=torch.float64, device=like.device),
                 "round": torch.zeros((), dtype=torch.int64, device=like.device),
             }

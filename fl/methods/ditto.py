@@ -18,9 +18,9 @@ from typing import Literal
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     Method,
     NonNegative,
-    Setting,
     Tree,
     declare,
     everything,
@@ -30,8 +30,8 @@ from fl.api import (
     shared,
     task_loss,
 )
-from fl.parts.pair import pair
-from fl.parts.proximal import proximal
+from fl.blocks.pair import pair
+from fl.blocks.proximal import proximal
 
 
 @declare("global", "personal", tasks="any", modalities=True)
@@ -43,13 +43,13 @@ class Ditto:
     lam: NonNegative = 0.1
     shared: Literal["trained", "initial"] = "trained"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg paired with Local under a proximal term."""
         terms = (task_loss, proximal(self.lam)) if self.lam else (task_loss,)
-        personal = recipe(setting, terms=terms, local=everything, keep_optimizer=True)
+        personal = recipe(context, terms=terms, local=everything, keep_optimizer=True)
         if self.shared == "initial":
             return alone(personal)
-        return pair(recipe(replace(setting, terms=()), keep_optimizer=True), personal)
+        return pair(recipe(replace(context, terms=()), keep_optimizer=True), personal)
 
 
 def alone(own: Method) -> Method:

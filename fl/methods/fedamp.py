@@ -20,10 +20,10 @@ from torch import Tensor
 
 from fl.api import (
     PAYLOAD,
+    BuildContext,
     Method,
     NonNegative,
     Positive,
-    Setting,
     Share,
     Tree,
     declare,
@@ -34,9 +34,9 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.parts.mixing import cosines, mix, squared_distances
-from fl.parts.payload import on_payload
-from fl.parts.proximal import proximal
+from fl.blocks.mixing import cosines, mix, squared_distances
+from fl.blocks.payload import on_payload
+from fl.blocks.proximal import proximal
 
 
 @declare("personal", tasks="any")
@@ -57,10 +57,10 @@ class FedAMP:
     own: Share = 0.5
     of: Literal["models", "moves"] = "models"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local training under a proximal term to what the server mixed for the client."""
         terms = (task_loss, proximal(self.lam / self.alpha))
-        base = recipe(setting, terms=terms, local=everything)
+        base = recipe(context, terms=terms, local=everything)
         local = on_payload(only(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

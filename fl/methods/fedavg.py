@@ -9,13 +9,13 @@ statistics of batch normalisation are averaged like weights.
 
 from __future__ import annotations
 
-from fl.api import Method, Setting, declare, recipe
+from fl.api import BuildContext, Method, declare, recipe
 
 
 @declare("global", tasks="any", modalities=True)
 class FedAvg:
     """FedAvg (algorithm 1) has no hyper-parameters beyond those of training."""
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """The sample-weighted mean of locally trained models."""
-        return recipe(setting)
+        return recipe(context)

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api import Averaging, Method, Positive, Setting, Share, Tree, declare, recipe, trees
-from fl.parts.sending import all_but
+from fl.api import Averaging, BuildContext, Method, Positive, Share, Tree, declare, recipe, trees
+from fl.blocks.sending import all_but
 
 
 @declare("global", tasks="any", modalities=True)
@@ -21,9 +21,9 @@ class FedAvgM:
     beta: Share = 0.9
     eta: Positive = 1.0
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """v <- beta v + (w - mean_k w_k);  w <- w - eta v."""
-        base = recipe(setting)
+        base = recipe(context)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)

@@ -9,13 +9,13 @@ The paper's personalised results come from fine-tuning the result on each client
 
 from __future__ import annotations
 
-from fl.api import Method, Setting, Trains, declare, recipe, without
+from fl.api import BuildContext, Method, Trains, declare, recipe, without
 
 
 @declare("global", modalities=True)
 class FedBABU:
     """FedBABU has no hyper-parameters of its own."""
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg that trains everything but the head."""
-        return recipe(setting, passes=(Trains(without(setting.network.head)),))
+        return recipe(context, passes=(Trains(without(context.network.head)),))

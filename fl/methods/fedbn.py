@@ -6,15 +6,15 @@ Normalization. ICLR 2021. arXiv:2102.07623.
 
 from __future__ import annotations
 
-from fl.api import FedloomError, Method, Setting, declare, recipe, within
+from fl.api import BuildContext, FedloomError, Method, declare, recipe, within
 
 
 @declare("personal", tasks="any")
 class FedBN:
     """FedBN (algorithm 1) has no hyper-parameters of its own."""
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg over everything but batch normalisation."""
-        if not setting.network.batch_norm:
+        if not context.network.batch_norm:
             raise FedloomError("fedbn: the model has no batch normalisation to keep local")
-        return recipe(setting, local=within(setting.network.batch_norm))
+        return recipe(context, local=within(context.network.batch_norm))

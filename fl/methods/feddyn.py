@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     ByMean,
     Forward,
     Method,
     Positive,
-    Setting,
     Tree,
     declare,
     only,
@@ -31,8 +31,8 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.parts.proximal import proximal
-from fl.parts.sending import all_but
+from fl.blocks.proximal import proximal
+from fl.blocks.sending import all_but
 
 
 @declare("global", tasks="any")
@@ -44,11 +44,11 @@ class FedDyn:
     alpha: Positive = 0.01
     scored: Literal["server", "mean"] = "server"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
         terms = (task_loss, against_drift, proximal(self.alpha))
-        base = recipe(setting, terms=terms)
-        local, everybody = only(base), setting.participants
+        base = recipe(context, terms=terms)
+        local, everybody = only(base), context.participants
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)

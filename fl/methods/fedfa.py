@@ -32,19 +32,19 @@ from torch import Tensor
 from fl.api import (
     Batch,
     Bound,
+    BuildContext,
     Method,
     NonNegative,
     Positive,
-    Setting,
     Share,
     Term,
     declare,
     recipe,
     task_loss,
 )
-from fl.parts.aligned_features import align, aligned, check_batches
-from fl.parts.augmented_layers import Fusion, drawn, exchanged, federated
-from fl.parts.feature_statistics import augment, moments, restyled
+from fl.blocks.aligned_features import align, aligned, check_batches
+from fl.blocks.augmented_layers import Fusion, drawn, exchanged, federated
+from fl.blocks.feature_statistics import augment, moments, restyled
 
 
 @declare("global", title="FedFA^l", tasks="any")
@@ -78,21 +78,21 @@ class FedFA:
     bins: Annotated[int, Bound(low=2)] = 8
     tau: Positive = 0.01
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg whose clients augment features, align them, and send the statistics of both."""
         if self.augment == "clients":
-            setting = federated(setting, self.layers, self.p, self.statistics_momentum)
+            context = federated(context, self.layers, self.p, self.statistics_momentum)
         elif self.augment != "none":
             change = self.within_batch if self.augment == "batch" else self.at_random
-            setting = drawn(setting, self.layers, self.p, change)
+            context = drawn(context, self.layers, self.p, change)
         terms: list[Term] = [task_loss]
         if self.histograms:
-            check_batches(setting, "fedfa")
-            terms.append(align(setting, self.lam, self.bins, self.tau))
-        method = recipe(setting, terms=tuple(terms))
+            check_batches(context, "fedfa")
+            terms.append(align(context, self.lam, self.bins, self.tau))
+        method = recipe(context, terms=tuple(terms))
         if self.augment == "clients":
-            method = exchanged(method, setting, self.layers, self.fusion)
-        return aligned(method, setting, self.bins, self.tau) if self.histograms else method
+            method = exchanged(method, context, self.layers, self.fusion)
+        return aligned(method, context, self.bins, self.tau) if self.histograms else method
 
     def within_batch(self, x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
         """Statistics of features [b, c, h, w] moved by ``factor`` deviations over the batch."""

@@ -19,9 +19,18 @@ just trained and send both, so that the anchors of one round guide in the next.
 
 from __future__ import annotations
 
-from fl.api import Count, Method, NonNegative, Positive, Setting, cross_entropy, declare, recipe
-from fl.parts.anchored import anchored_after, anchored_before
-from fl.parts.anchors import Averaged, Guiding, averaged, guide
+from fl.api import (
+    BuildContext,
+    Count,
+    Method,
+    NonNegative,
+    Positive,
+    cross_entropy,
+    declare,
+    recipe,
+)
+from fl.blocks.anchored import anchored_after, anchored_before
+from fl.blocks.anchors import Averaged, Guiding, averaged, guide
 
 
 @declare("global")
@@ -42,8 +51,8 @@ class FedFM:
     anchors: Averaged = "weighted"
     lite: bool = False
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with one more term, and anchors for it on the server."""
-        base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
+        base = recipe(context, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
         attached = anchored_after if self.lite else anchored_before
-        return attached(base, setting, averaged(self.anchors), self.first)
+        return attached(base, context, averaged(self.anchors), self.first)

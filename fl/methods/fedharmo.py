@@ -21,12 +21,12 @@ from torch import Tensor
 from fl.api import (
     Averaging,
     Batch,
+    BuildContext,
     FedloomError,
     Method,
     NonNegative,
     Phase,
     Predictor,
-    Setting,
     Sweep,
     Tree,
     declare,
@@ -35,7 +35,7 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.parts.sharpness import at_worst
+from fl.blocks.sharpness import at_worst
 
 AMPLITUDE = "amplitude"
 
@@ -52,16 +52,16 @@ class FedHarmo:
     alpha: NonNegative = 0.05
     spectrum: Spectrum = "whole"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedSAM on images that are brought to one amplitude."""
-        network, shape = setting.network, setting.shape
+        network, shape = context.network, context.shape
         if len(shape) != 3:
             given = ", ".join(map(str, shape))
             raise FedloomError(
-                f"fedharmo: inputs are of shape ({given}); allowed: images, (channels, height, "
+                f"fedharmo: inputs are of shape ({given}). Allowed: images, (channels, height, "
                 "width)"
             )
-        base = recipe(setting)
+        base = recipe(context)
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -2,8 +2,8 @@
 
 Zhao, Barnaghi, Haddadi. Multimodal Federated Learning on IoT Data. IoTDI 2022. arXiv:2109.04833.
 
-Clients train everything before the classifier as an encoder, with a decoder (`fl.parts.decoder`) of
-what they hold, and never look at labels. The server averages both by numbers of samples and then
+Clients train everything before the classifier as an encoder, with a decoder (`fl.blocks.decoder`)
+of what they hold, and never look at labels. The server averages both by numbers of samples and then
 trains the classifier on samples of its own (a partition's ``server``), whose features the averaged
 encoder gives in evaluation mode; it goes on from the classifier of the last round. As in the
 released code the classifier is one linear layer, and an optimizer starts afresh in each round; it
@@ -27,12 +27,12 @@ from fl.api import (
     PERSONAL_PARAMS,
     Averaging,
     Batch,
+    BuildContext,
     Count,
     Method,
     Pass,
     Rate,
     Sampling,
-    Setting,
     Trains,
     Tree,
     declare,
@@ -44,8 +44,8 @@ from fl.api import (
     trees,
     without,
 )
-from fl.parts.decoder import decoders, reconstruction
-from fl.parts.sending import all_but
+from fl.blocks.decoder import decoders, reconstruction
+from fl.blocks.sending import all_but
 
 DECODERS = "decoders"
 
@@ -59,14 +59,14 @@ class FedIoT:
     server_epochs: Count = 5
     width: Count = 256
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
-        body, training = without(setting.network.head), head_pass(setting, self.server_epochs)
+        body, training = without(context.network.head), head_pass(context, self.server_epochs)
         base = recipe(
-            setting,
-            terms=(reconstruction(setting),),
+            context,
+            terms=(reconstruction(context),),
             passes=(Trains(body),),
-            personal_params=lambda variables: decoders(setting, self.width, variables["params"]),
+            personal_params=lambda variables: decoders(context, self.width, variables["params"]),
         )
         local = only(base)
 
@@ -87,10 +87,10 @@ class FedIoT:
             }
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            assert setting.at_server is not None
+            assert context.at_server is not None
             number = server["round"] + 1
             averaged = trees.overlaid(server, trees.mean(uploads, n))
-            trained = setting.at_server(training, shared(averaged, None), int(number))
+            trained = context.at_server(training, shared(averaged, None), int(number))
             return {**averaged, **trained, "round": number}, dict(clients)
 
         return replace(
@@ -103,12 +103,12 @@ class FedIoT:
         )
 
 
-def head_pass(setting: Setting, epochs: int) -> Pass:
-    """A pass for `fl.api.method.Setting.at_server`, over a tree with ``params`` and ``buffers``.
+def head_pass(context: BuildContext, epochs: int) -> Pass:
+    """A pass for `fl.api.method.BuildContext.at_server`, over a tree of ``params`` and ``buffers``.
 
     The body is in evaluation mode. The optimizer is the run's and starts afresh.
     """
-    network, steps = setting.network, optimizer(setting.training)
+    network, steps = context.network, optimizer(context.training)
 
     def begin(server: Tree, client: Tree) -> Tree:
         params = client["params"]
@@ -120,7 +120,7 @@ def head_pass(setting: Setting, epochs: int) -> Pass:
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = {**work["frozen"], **work["params"]}
         outputs = network.eval(params, work["buffers"], batch["x"]).outputs
-        return setting.task.loss(outputs, batch), {}
+        return context.task.loss(outputs, batch), {}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         params, state = steps.step(work["params"], grads, work["optimizer"], lr)

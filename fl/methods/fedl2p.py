@@ -28,11 +28,11 @@ import torch
 
 from fl.api import (
     Bound,
+    BuildContext,
     Count,
     Method,
     Pass,
     Positive,
-    Setting,
     Share,
     Sweep,
     Tree,
@@ -41,9 +41,9 @@ from fl.api import (
     select,
     trees,
 )
-from fl.parts.hyperlearning import Learning, Rules, concluded, counting, keep_best
-from fl.parts.steering import BEGIN, Steering
-from fl.parts.tuning import check_normalised, check_plain, measuring, of_server, told_clients
+from fl.blocks.hyperlearning import Learning, Rules, concluded, counting, keep_best
+from fl.blocks.steering import BEGIN, Steering
+from fl.blocks.tuning import check_normalised, check_plain, measuring, of_server, told_clients
 
 
 @declare(
@@ -80,10 +80,10 @@ class FedL2P:
     clip: Positive = 1.0
     iterations: Count = 3
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """A sweep for statistics, then the iterations, on a model that stays as it is."""
-        check_plain(setting, "fedl2p")
-        steering = Steering(setting)
+        check_plain(context, "fedl2p")
+        steering = Steering(context)
         learns = {"both": ("bn", "lr")}.get(self.learns, (self.learns,))
         if "bn" in learns:
             check_normalised(steering, "fedl2p")
@@ -91,13 +91,13 @@ class FedL2P:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             sigmoid = self.bn_output == "sigmoid"
-            meta = steering.meta(setting, like, learns, self.bn_begin, sigmoid)
+            meta = steering.meta(context, like, learns, self.bn_begin, sigmoid)
             speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
             rules = tuple(name for name, holds in speaking.items() if holds)
             server = {
                 "origin": select(variables, everything),
                 "meta": meta,
-                "fixed": steering.fixed(setting, like, learns, self.beta, rules),
+                "fixed": steering.fixed(context, like, learns, self.beta, rules),
                 "best": meta,
                 "lowest": like.new_full((), torch.finfo(like.dtype).max),
             }

@@ -26,12 +26,12 @@ from torch import Tensor
 
 from fl.api import (
     KINDS,
+    BuildContext,
     Count,
     Index,
     Method,
     NonNegative,
     Positive,
-    Setting,
     Share,
     Tree,
     cross_entropy,
@@ -42,10 +42,10 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.parts import virtual
-from fl.parts.global_images import ANCHORS, GlobalImages, on_both
-from fl.parts.harmony import Harmony, harmonised
-from fl.parts.virtual import IMAGES, Matching, Start, distribution_matching
+from fl.blocks import virtual
+from fl.blocks.global_images import ANCHORS, GlobalImages, on_both
+from fl.blocks.harmony import Harmony, harmonised
+from fl.blocks.virtual import IMAGES, Matching, Start, distribution_matching
 
 
 @declare("global", one_input=True)
@@ -82,17 +82,17 @@ class FedLGD:
     tau: Positive = 0.07
     kept: Count = 1
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg on virtual images, with distillation on both sides."""
-        virtual.check_images(setting)
+        virtual.check_images(context)
         distilling = self.server_steps, self.image_lr, self.image_momentum
-        anchors = GlobalImages(setting, self.global_images, self.due, *distilling)
+        anchors = GlobalImages(context, self.global_images, self.due, *distilling)
         term = harmonised(self.lam, self.regulariser, self.tau, anchors.labelled)
-        plain, harmonious = recipe(setting), recipe(setting, terms=(cross_entropy, term))
+        plain, harmonious = recipe(context), recipe(context, terms=(cross_entropy, term))
         matching = Matching(self.real, self.image_lr, self.image_momentum)
-        warming = distribution_matching(setting, matching, lambda round_: self.warmup, "new")
+        warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
         passes = (
-            distribution_matching(setting, matching, self._refreshes, "shared"),
+            distribution_matching(context, matching, self._refreshes, "shared"),
             on_both(only(plain), anchors, self.images, self.due),
             on_both(only(harmonious), anchors, self.images, lambda round_: not self.due(round_)),
         )
@@ -100,9 +100,9 @@ class FedLGD:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = plain.init(variables)
             like = trees.leaves(variables["params"])[0]
-            key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=like.device)
+            key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=like.device)
             images = anchors.noise(key, like.dtype)
-            local_images = virtual.nothing(setting, variables, self.images)
+            local_images = virtual.nothing(context, variables, self.images)
             client = {**client, IMAGES: local_images, ANCHORS: torch.zeros_like(images)}
             return {**server, IMAGES: images, "key": key, "round": torch.zeros_like(key)}, client
 
@@ -122,13 +122,13 @@ class FedLGD:
             aggregate,
             {"global": view},
             before=(
-                virtual.begun(setting, self.images, self.initial, warming),
+                virtual.begun(context, self.images, self.initial, warming),
                 anchors.sending(),
             ),
             send=lambda server: {kind: server[kind] for kind in KINDS},
             trace=lambda server: {"global": server[IMAGES]},
             trace_clients=lambda clients: {
-                "local": virtual.some(clients[IMAGES], setting.classes, self.kept)
+                "local": virtual.some(clients[IMAGES], context.classes, self.kept)
             },
             admit=virtual.admit(self.images),
             works=(anchors.work(),),

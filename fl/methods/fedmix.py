@@ -23,11 +23,11 @@ from torch.func import grad
 
 from fl.api import (
     Batch,
+    BuildContext,
     FedloomError,
     Forward,
     Method,
     Phase,
-    Setting,
     Share,
     Sweep,
     Tree,
@@ -53,16 +53,16 @@ class FedMix:
 
     lam: Share = 0.05
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg on the mixed loss, after a phase that brings the means."""
-        if setting.network.of_tokens:
-            raise FedloomError("fedmix: inputs are tokens; allowed: numbers, which can be averaged")
-        base = recipe(setting, terms=(self.mixed,))
-        local, shape, classes = only(base), setting.shape, setting.classes
+        if context.network.of_tokens:
+            raise FedloomError("fedmix: inputs are tokens. Allowed: numbers, which can be averaged")
+        base = recipe(context, terms=(self.mixed,))
+        local, shape, classes = only(base), context.shape, context.classes
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            like, clients = trees.leaves(variables["params"])[0], setting.clients
+            like, clients = trees.leaves(variables["params"])[0], context.clients
             means = {
                 "x": like.new_zeros((clients, *shape)),
                 "y": like.new_zeros((clients, classes)),
@@ -91,7 +91,7 @@ class FedMix:
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             return local.loss(server, work, {**batch, "x": (1 - self.lam) * batch["x"]})
 
-        everybody = setting.training.participation == 1 and not setting.training.stragglers
+        everybody = context.training.participation == 1 and not context.training.stragglers
         before = Phase(
             (Sweep(look, end),),
             gather,

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fl.api import (
     Averaging,
+    BuildContext,
     Method,
     NonNegative,
     Rate,
-    Setting,
     Tree,
     declare,
     only,
@@ -30,8 +30,8 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.parts.path import check_sgd, length, started, stepped
-from fl.parts.proximal import proximal
+from fl.blocks.path import check_sgd, length, started, stepped
+from fl.blocks.proximal import proximal
 
 
 @declare("global", tasks="any")
@@ -40,11 +40,11 @@ class FedNova:
 
     mu: NonNegative = 0.0
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """w <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
-        check_sgd(setting, "fednova")
-        base = recipe(setting, terms=(task_loss, *([proximal(self.mu)] if self.mu else [])))
-        local, momentum = only(base), setting.training.momentum
+        check_sgd(context, "fednova")
+        base = recipe(context, terms=(task_loss, *([proximal(self.mu)] if self.mu else [])))
+        local, momentum = only(base), context.training.momentum
 
         def begin(server: Tree, client: Tree) -> Tree:
             return started(local.begin(server, client))

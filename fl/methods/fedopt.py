@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import Averaging, Method, Positive, Setting, Share, Tree, declare, recipe, trees
-from fl.parts.sending import all_but
+from fl.api import Averaging, BuildContext, Method, Positive, Share, Tree, declare, recipe, trees
+from fl.blocks.sending import all_but
 
 
 @declare("global", tasks="any", modalities=True)
@@ -29,13 +29,13 @@ class FedOpt:
     beta2: Share = 0.99
     tau: Positive = 1e-3
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """With d the mean of w_k - w:  m <- beta1 m + (1 - beta1) d;
 
         v <- beta2 v + (1 - beta2) d^2 (adam), v - (1 - beta2) d^2 sign(v - d^2) (yogi), v + d^2
         (adagrad);  w <- w + eta m / (sqrt(v) + tau).
         """
-        base = recipe(setting)
+        base = recipe(context)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     Forward,
     Method,
     NonNegative,
     Predictor,
-    Setting,
     Term,
     Tree,
     View,
@@ -35,8 +35,8 @@ from fl.api import (
     recipe,
     weighted_mean,
 )
-from fl.parts.anchored import anchored_after
-from fl.parts.anchors import Averaged, averaged, present, squared_guiding
+from fl.blocks.anchored import anchored_after
+from fl.blocks.anchors import Averaged, averaged, present, squared_guiding
 
 
 @declare("personal")
@@ -52,11 +52,11 @@ class FedProto:
     predict: Literal["prototype", "head"] = "prototype"
     prototypes: Averaged = "weighted"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local with one more term, whose clients send prototypes."""
-        network = setting.network
-        base = recipe(setting, terms=(cross_entropy, towards(self.lam)), local=everything)
-        shared = anchored_after(base, setting, averaged(self.prototypes))
+        network = context.network
+        base = recipe(context, terms=(cross_entropy, towards(self.lam)), local=everything)
+        shared = anchored_after(base, context, averaged(self.prototypes))
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features

@@ -25,13 +25,13 @@ from torch import Tensor
 from fl.api import (
     Averaging,
     Batch,
+    BuildContext,
     Count,
     Forward,
     Method,
     NonNegative,
     Phase,
     Positive,
-    Setting,
     Sweep,
     Tree,
     declare,
@@ -39,9 +39,9 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.parts.dissimilarity import measuring_dissimilarity
-from fl.parts.proximal import proximal
-from fl.parts.sending import all_but
+from fl.blocks.dissimilarity import measuring_dissimilarity
+from fl.blocks.proximal import proximal
+from fl.blocks.sending import all_but
 
 KEPT = ("mu", "loss", "falls", "rounds")
 """What the server keeps to adapt mu."""
@@ -62,15 +62,15 @@ class FedProx:
     patience: Count = 5
     dissimilarity: bool = False
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with one more loss term."""
-        plain = recipe(setting, terms=(task_loss, proximal(self.mu)))
-        method = self._adapting(setting) if self.adapt else plain
-        return measuring_dissimilarity(method, setting) if self.dissimilarity else method
+        plain = recipe(context, terms=(task_loss, proximal(self.mu)))
+        method = self._adapting(context) if self.adapt else plain
+        return measuring_dissimilarity(method, context) if self.dissimilarity else method
 
-    def _adapting(self, setting: Setting) -> Method:
+    def _adapting(self, context: BuildContext) -> Method:
         """With a phase before each round in which mu is adapted."""
-        base, network = recipe(setting, terms=(task_loss, weighted)), setting.network
+        base, network = recipe(context, terms=(task_loss, weighted)), context.network
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -80,7 +80,7 @@ class FedProx:
         def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
             output = network.eval(server["params"], server["buffers"], batch["x"])
             count = batch["weight"].sum()
-            return {"loss": setting.task.loss(output.outputs, batch) * count, "count": count}
+            return {"loss": context.task.loss(output.outputs, batch) * count, "count": count}
 
         def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
             return dict(client), {"loss": seen["loss"] / seen["count"].clamp(min=1)}
@@ -116,5 +116,5 @@ class FedProx:
 
 
 def weighted(forward: Forward) -> Tensor:
-    """`fl.parts.proximal.proximal`, with the ``mu`` that the server sent."""
+    """`fl.blocks.proximal.proximal`, with the ``mu`` that the server sent."""
     return proximal(1.0)(forward) * forward.shared["mu"]

@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Literal
 
 from fl.api import (
+    BuildContext,
     Count,
     Method,
     Pass,
-    Setting,
     Trains,
     Tree,
     declare,
@@ -42,11 +42,11 @@ class FedRep:
     head_steps: Count | None = None
     statistics: Literal["body", "both"] = "body"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Two passes: the local head, then the shared body."""
-        head = setting.network.head
+        head = context.network.head
         passes = (Trains(within(head), self.head_epochs), Trains(without(head)))
-        method = recipe(setting, local=within(head), passes=passes)
+        method = recipe(context, local=within(head), passes=passes)
         first, second = steps_of(method)
         if self.head_steps is not None:
             first = replace(first, sampling=replace(first.sampling, steps=self.steps_of_round))

@@ -21,12 +21,12 @@ from torch import Tensor
 from fl.api import (
     PERSONAL_PARAMS,
     Batch,
+    BuildContext,
     FedloomError,
     Method,
     NonNegative,
     Positive,
     Rate,
-    Setting,
     Tree,
     declare,
     only,
@@ -49,14 +49,14 @@ class FedRobust:
     eta2: Positive = 0.01
     matrix: Literal["full", "diagonal"] = "full"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg on f_k(w; Lambda x + delta) - lambda (||Lambda - I||^2 + ||delta||^2)."""
-        size = math.prod(setting.shape)
-        if setting.network.of_tokens:
-            raise FedloomError("fedrobust: inputs are tokens; allowed: numbers, which can shift")
+        size = math.prod(context.shape)
+        if context.network.of_tokens:
+            raise FedloomError("fedrobust: inputs are tokens. Allowed: numbers, which can shift")
         if self.matrix == "full" and size > LARGEST:
             raise FedloomError(
-                f"fedrobust: matrix is 'full', of {size} x {size} numbers; allowed: diagonal, or "
+                f"fedrobust: matrix is 'full', of {size} x {size} numbers. Allowed: diagonal, or "
                 f"inputs of at most {LARGEST} numbers"
             )
 
@@ -66,7 +66,7 @@ class FedRobust:
             matrix = torch.diag(ones) if self.matrix == "full" else ones
             return {"matrix": matrix, "shift": torch.zeros_like(ones)}
 
-        base = recipe(setting, personal_params=still)
+        base = recipe(context, personal_params=still)
         local = only(base)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:

@@ -20,10 +20,10 @@ from torch import Tensor
 from fl.api import (
     COUNTS,
     PERSONAL_PARAMS,
+    BuildContext,
     Forward,
     Method,
     Predictor,
-    Setting,
     Tree,
     View,
     classification_loss,
@@ -34,7 +34,7 @@ from fl.api import (
     shared,
     within,
 )
-from fl.parts import heads
+from fl.blocks import heads
 
 
 @declare("global", "personal")
@@ -45,11 +45,11 @@ class FedRoD:
 
     head: Literal["shared", "local"] = "shared"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with a balanced loss, and a head beside it that stays local."""
-        network = setting.network
+        network = context.network
         base = recipe(
-            setting,
+            context,
             terms=(balanced, personalised),
             local=within(network.head if self.head == "local" else ()),
             personal_params=lambda variables: heads.blank_head(network, variables["params"]),

@@ -43,11 +43,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fl.api import Bound, Count, Method, NonNegative, Setting, Share, Tree, declare, trees
-from fl.parts import cooperation
-from fl.parts.cooperation import COMMON, among, collaborators, common, compared, of_modalities
-from fl.parts.mixing import ALIKE, alike_above, cosines, fedsac_weights
-from fl.parts.subspaces import (
+from fl.api import Bound, BuildContext, Count, Method, NonNegative, Share, Tree, declare, trees
+from fl.blocks import cooperation
+from fl.blocks.cooperation import COMMON, among, collaborators, common, compared, of_modalities
+from fl.blocks.mixing import ALIKE, alike_above, cosines, fedsac_weights
+from fl.blocks.subspaces import (
     Angles,
     check_samples,
     check_width,
@@ -104,11 +104,11 @@ class FedSaC:
     collaborators: Count | None = None
     mixed: Share = 1.0
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
-        names, network = compared("fedsac", setting.network, self.layers), setting.network
+        names, network = compared("fedsac", context.network, self.layers), context.network
         check_width("fedsac", network, self.k, self.crop)
-        shared = [name for name in names if name in common(setting)] if setting.lacking else []
+        shared = [name for name in names if name in common(context)] if context.lacking else []
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             def likeness(of: list[str]) -> Tensor:
@@ -119,17 +119,17 @@ class FedSaC:
                 return alike_above(cosines(params), self.alike)
 
             number = int(server["round"]) + 1
-            alpha = self.alpha if number <= self.until * setting.training.rounds + 1e-9 else 0.0
-            drawn = collaborators(clients["id"], self.collaborators, setting.seed, number)
+            alpha = self.alpha if number <= self.until * context.training.rounds + 1e-9 else 0.0
+            drawn = collaborators(clients["id"], self.collaborators, context.seed, number)
             bases = uploads["basis"]
             if self.noise or self.crop < 1:
-                told = self.noise, self.crop, setting.seed, number
+                told = self.noise, self.crop, context.seed, number
                 bases = disguised(bases, clients["id"], *told)
             alike = complementarity(bases, self.principal_angles)
             weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
             within = [
                 among(rows, drawn, n, weights, (likeness(names_held), alike))
-                for rows, names_held in of_modalities(setting, clients, names)
+                for rows, names_held in of_modalities(context, clients, names)
             ]
             made = dict(zip(MATRICES, torch.stack(within).sum(0), strict=True))
             if shared:
@@ -139,7 +139,7 @@ class FedSaC:
             return made
 
         return cooperation.cooperating(
-            setting,
+            context,
             weigh,
             mu=self.lam,
             regulariser=self.regulariser,

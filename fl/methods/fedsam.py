@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fl.api import Method, NonNegative, Setting, declare, only, recipe
-from fl.parts.sharpness import at_worst
+from fl.api import BuildContext, Method, NonNegative, declare, only, recipe
+from fl.blocks.sharpness import at_worst
 
 
 @declare("global", tasks="any")
@@ -28,7 +28,7 @@ class FedSAM:
     rho: NonNegative = 0.05
     statistics: Literal["both", "first"] = "both"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""
-        base = recipe(setting)
+        base = recipe(context)
         return replace(base, passes=(at_worst(only(base), self.rho, self.statistics == "both"),))

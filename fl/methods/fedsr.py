@@ -21,11 +21,11 @@ from torch import Tensor
 
 from fl.api import (
     PERSONAL_PARAMS,
+    BuildContext,
     Forward,
     Method,
     NonNegative,
     Predictor,
-    Setting,
     Tree,
     classification_loss,
     declare,
@@ -37,7 +37,7 @@ from fl.api import (
     trees,
     weighted_mean,
 )
-from fl.parts.heads import head_of, outputs, width
+from fl.blocks.heads import head_of, outputs, width
 
 ENCODER = "encoder"
 NOISE = 0
@@ -54,18 +54,18 @@ class FedSR:
     alpha_l2r: NonNegative = 0.01
     alpha_cmi: NonNegative = 0.001
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg of a model with a probabilistic layer."""
-        network = setting.network
+        network = context.network
 
         def personal_params(variables: Tree) -> Tree:
             like = trees.leaves(variables["params"])[0]
             size = width(network, variables["params"])
-            table = like.new_zeros((setting.classes, size))
+            table = like.new_zeros((context.classes, size))
             reference = {"mu": table, "sigma": table + 1, "scale": like.new_ones(())}
-            return {ENCODER: encoder(size, setting.seed, like), "reference": reference}
+            return {ENCODER: encoder(size, context.seed, like), "reference": reference}
 
-        base = recipe(setting, terms=(self.term,), personal_params=personal_params)
+        base = recipe(context, terms=(self.term,), personal_params=personal_params)
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -11,7 +11,7 @@ otherwise.
 
 from __future__ import annotations
 
-from fl.api import Method, Setting, declare, everything, recipe
+from fl.api import BuildContext, Method, declare, everything, recipe
 
 
 @declare(
@@ -25,6 +25,6 @@ from fl.api import Method, Setting, declare, everything, recipe
 class FineTune:
     """Fine-tuning has no hyper-parameters of its own."""
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Every weight is the client's own from the start."""
-        return recipe(setting, local=everything, keep_optimizer=True)
+        return recipe(context, local=everything, keep_optimizer=True)

@@ -22,13 +22,13 @@ from torch import Tensor
 
 from fl.api import (
     Batch,
+    BuildContext,
     Count,
     FedloomError,
     Inputs,
     Method,
     Predictor,
     Sampling,
-    Setting,
     Tree,
     declare,
     everything,
@@ -37,7 +37,7 @@ from fl.api import (
     recipe,
     trees,
 )
-from fl.parts.tuning import SAMPLES, check_plain
+from fl.blocks.tuning import SAMPLES, check_plain
 
 
 @declare(
@@ -60,22 +60,22 @@ class FineTuneBN:
     scored: Count = 50
     samples: Literal["all", "train"] = "train"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local training, with another loss or another way to be scored."""
-        check_plain(setting, "finetune-bn")
-        network = setting.network
+        check_plain(context, "finetune-bn")
+        network = context.network
         if not network.batch_norm and self.statistics != "client":
             raise FedloomError(
                 f"finetune-bn: statistics is {self.statistics}, but the model has no batch "
-                "normalisation; allowed: client, or a model that has"
+                "normalisation. Allowed: client, or a model that has"
             )
-        base = recipe(setting, local=everything, keep_optimizer=True)
+        base = recipe(context, local=everything, keep_optimizer=True)
         tuning = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
 
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             params = {**work["frozen"], **work["params"]}
             outputs = network.eval(params, work["buffers"], batch["x"]).outputs
-            return setting.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
+            return context.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
 
         def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
             params, buffers, whole = variables["params"], variables["buffers"], {"x": x}

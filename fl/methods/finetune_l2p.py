@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fl.api import Method, Sampling, Setting, Tree, declare, everything, select, trees
-from fl.parts.steering import Steering
-from fl.parts.tuning import SAMPLES, check_plain, measuring, nothing_to_tell, told_clients, tuning
+from fl.api import BuildContext, Method, Sampling, Tree, declare, everything, select, trees
+from fl.blocks.steering import Steering
+from fl.blocks.tuning import SAMPLES, check_plain, measuring, nothing_to_tell, told_clients, tuning
 
 
 @declare(
@@ -32,17 +32,17 @@ class FineTuneL2P:
 
     samples: Literal["all", "train"] = "all"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """A sweep before the first round; then fine-tuning from round to round."""
-        check_plain(setting, "finetune-l2p")
-        steering, split = Steering(setting), SAMPLES[self.samples]
+        check_plain(context, "finetune-l2p")
+        steering, split = Steering(context), SAMPLES[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             # Without stored nets, in a rehearsal, they are fresh ones.
             learns = ("bn", "lr") if steering.normalised else ("lr",)
-            meta = variables.get("meta") or steering.meta(setting, like, learns)
-            fixed = steering.fixed(setting, like, learns, 1.0)
+            meta = variables.get("meta") or steering.meta(context, like, learns)
+            fixed = steering.fixed(context, like, learns, 1.0)
             server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
             model = select(variables, everything)
             model["buffers"] = steering.restarted(model["buffers"])

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     Forward,
     Method,
     Network,
     Positive,
-    Setting,
     Tree,
     cross_entropy,
     declare,
@@ -30,9 +30,9 @@ from fl.api import (
     trees,
     weighted_mean,
 )
-from fl.parts.anchored import anchored_after
-from fl.parts.first_neighbours import finch, means
-from fl.parts.heads import width
+from fl.blocks.anchored import anchored_after
+from fl.blocks.first_neighbours import finch, means
+from fl.blocks.heads import width
 
 
 @declare("global")
@@ -41,10 +41,10 @@ class FPL:
 
     tau: Positive = 0.02
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms, whose clients send prototypes beside their models."""
-        base = recipe(setting, terms=(cross_entropy, self.pulled))
-        drawn = max(1, round(setting.training.participation * setting.participants))
+        base = recipe(context, terms=(cross_entropy, self.pulled))
+        drawn = max(1, round(context.training.participation * context.participants))
         # First neighbours leave no cluster of one, so that there are at most half as many.
         most = max(1, drawn // 2)
 
@@ -55,7 +55,7 @@ class FPL:
         def gather(old: Tensor, sent: Tree) -> Tensor:
             return clustered(sent["means"], sent["counts"], old)
 
-        return anchored_after(base, setting, gather, start=start)
+        return anchored_after(base, context, gather, start=start)
 
     def pulled(self, forward: Forward) -> Tensor:
         """The contrast with the clusters of all classes, and the distance to the class's mean

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from fl.api import (
     Batch,
+    BuildContext,
     Count,
     Inputs,
     Method,
     Positive,
     Predictor,
-    Setting,
     Share,
     Tree,
     declare,
@@ -58,9 +58,9 @@ class KNNPer:
     distances: Literal["mean", "summed"] = "mean"
     votes: Literal["shares", "softmax"] = "shares"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """The stored model as it is, with a view that remembers samples."""
-        network = setting.network
+        network = context.network
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             return select(variables, everything), {}
@@ -84,14 +84,14 @@ class KNNPer:
                 lam = 0.5 if self.lam is None else self.lam
                 return {**memory, "lam": memory["model"].new_tensor(lam)}
             val = known["val"]
-            near = self.neighbours(memory, val["features"], setting.classes)
+            near = self.neighbours(memory, val["features"], context.classes)
             return {**memory, "lam": best_share(near, val["model"], val["y"])}
 
         def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
             seen = seen_by(variables, x)
             mixed = seen["model"]
             if memory:
-                near = self.neighbours(memory, seen["features"], setting.classes)
+                near = self.neighbours(memory, seen["features"], context.classes)
                 mixed = memory["lam"] * near + (1 - memory["lam"]) * mixed
             # Logarithms, as outputs are scores whose softmax are probabilities.
             return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()

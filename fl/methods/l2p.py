@@ -18,13 +18,13 @@ from typing import Annotated, Literal
 
 from fl.api import (
     Bound,
+    BuildContext,
     Count,
     FedloomError,
     Method,
     Pass,
     Positive,
     Sampling,
-    Setting,
     Sweep,
     Tree,
     declare,
@@ -32,9 +32,9 @@ from fl.api import (
     select,
     trees,
 )
-from fl.parts.hyperlearning import Learning, Rules, concluded
-from fl.parts.steering import Steering
-from fl.parts.tuning import (
+from fl.blocks.hyperlearning import Learning, Rules, concluded
+from fl.blocks.steering import Steering
+from fl.blocks.tuning import (
     SAMPLES,
     check_normalised,
     check_plain,
@@ -75,22 +75,22 @@ class L2P:
     clip: Positive = 1.0
     iterations: Count = 3
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Iterations that every client makes for itself, and fine-tuning in the last round."""
-        check_plain(setting, "l2p")
-        if setting.away:
+        check_plain(context, "l2p")
+        if context.away:
             raise FedloomError(
-                "l2p: clients are held out of training, and L2P has no nets for whom it never saw; "
-                "allowed: a partition without unseen clients, or fedl2p"
+                "l2p: clients are held out of training, and L2P has no nets for whom it never saw. "
+                "Allowed: a partition without unseen clients, or fedl2p"
             )
-        steering = Steering(setting)
+        steering = Steering(context)
         check_normalised(steering, "l2p")
         split = SAMPLES[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             model = select(variables, everything)
-            meta = steering.meta(setting, like, ("bn", "lr"))
+            meta = steering.meta(context, like, ("bn", "lr"))
             server = {"origin": model, "meta": meta, "fixed": {}}
             return server, {**model, "meta": meta, **steering.unseen(like)}
 
@@ -107,7 +107,7 @@ class L2P:
             buffers = steering.mixed(work["buffers"], stored, client["hyper"]["beta"])
             return {**client, "params": dict(work["params"]), "buffers": buffers}, {}
 
-        rounds = setting.training.rounds
+        rounds = context.training.rounds
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
         rules = Rules("implicit", self.psi, self.neumann, rates, self.clip)
         learning = Learning(steering, rules, due=lambda round_: round_ < rounds)

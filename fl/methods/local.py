@@ -8,13 +8,13 @@ A round is only a stretch of training here, so the optimizer's state is kept fro
 
 from __future__ import annotations
 
-from fl.api import Method, Setting, declare, everything, recipe
+from fl.api import BuildContext, Method, declare, everything, recipe
 
 
 @declare("personal", tasks="any", alone=True, modalities=True)
 class Local:
     """Local has no hyper-parameters."""
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Every weight stays local."""
-        return recipe(setting, local=everything, keep_optimizer=True)
+        return recipe(context, local=everything, keep_optimizer=True)

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from fl.api import (
     SHARED,
+    BuildContext,
     Compared,
     Forward,
     Method,
     NonNegative,
     Positive,
     See,
-    Setting,
     Tree,
     cross_entropy,
     declare,
@@ -46,13 +46,13 @@ class MOON:
     tau: Positive = 0.5
     second: Literal["contrast", "squared", "none"] = "contrast"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with one more term; a client keeps the model that it sent last."""
         if self.second == "none":
-            return recipe(setting)
+            return recipe(context)
         if self.second == "squared":
-            return recipe(setting, terms=(cross_entropy, model_distance(self.mu)))
-        base = recipe(setting, terms=(cross_entropy, model_contrast(self.mu, self.tau, "previous")))
+            return recipe(context, terms=(cross_entropy, model_distance(self.mu)))
+        base = recipe(context, terms=(cross_entropy, model_contrast(self.mu, self.tau, "previous")))
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

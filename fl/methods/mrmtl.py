@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     Method,
     NonNegative,
-    Setting,
     Tree,
     declare,
     everything,
@@ -27,7 +27,7 @@ from fl.api import (
     shared,
     task_loss,
 )
-from fl.parts.proximal import proximal
+from fl.blocks.proximal import proximal
 
 
 @declare("global", "personal", title="MR-MTL", tasks="any")
@@ -36,10 +36,10 @@ class MRMTL:
 
     lam: NonNegative = 0.1
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
         terms = (task_loss, proximal(self.lam))
-        base = recipe(setting, terms=terms, local=everything, keep_optimizer=True)
+        base = recipe(context, terms=terms, local=everything, keep_optimizer=True)
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

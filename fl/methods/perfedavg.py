@@ -30,11 +30,11 @@ from fl.api import (
     ALTERATION_STATES,
     Alterations,
     Batch,
+    BuildContext,
     FedloomError,
     Method,
     Output,
     Positive,
-    Setting,
     Tree,
     declare,
     only,
@@ -59,15 +59,15 @@ class PerFedAvg:
     statistics: Literal["outer", "both"] = "outer"
     delta: Positive = 1e-3
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg on F(w) = f(w - alpha grad f(w; D); D'), equation 3."""
-        size = setting.training.batch_size
+        size = context.training.batch_size
         if size < 2:
-            raise FedloomError(f"perfedavg: batch_size is {size}; allowed: 2 or more, to be cut")
-        if setting.terms:
-            raise FedloomError("perfedavg: terms are set; allowed: none, as its loss is its own")
-        base, network = recipe(setting), setting.network
-        local, alterations = only(base), Alterations(setting.alterations)
+            raise FedloomError(f"perfedavg: batch_size is {size}. Allowed: 2 or more, to be cut")
+        if context.terms:
+            raise FedloomError("perfedavg: terms are set. Allowed: none, as its loss is its own")
+        base, network = recipe(context), context.network
+        local, alterations = only(base), Alterations(context.alterations)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             # Every other sample, so that what fills up a last batch falls to both halves.
@@ -81,12 +81,12 @@ class PerFedAvg:
 
             def before(params: Tree) -> tuple[Tensor, Tree]:
                 output, _ = forward(params, work["buffers"], inner)
-                return setting.task.loss(output.outputs, inner), output.buffers
+                return context.task.loss(output.outputs, inner), output.buffers
 
             def after(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
                 output, met = forward(params, buffers, outer)
                 aux = {"buffers": output.buffers, "met": met}
-                return setting.task.loss(output.outputs, outer), aux
+                return context.task.loss(output.outputs, outer), aux
 
             direction, moved = grad(before, has_aux=True)(work["params"])
             if self.order != "second":

@@ -23,9 +23,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import Method, NonNegative, Positive, Setting, Share, Tree, declare, rng, trees
-from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
-from fl.parts.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
+from fl.api import BuildContext, Method, NonNegative, Positive, Share, Tree, declare, rng, trees
+from fl.blocks.cooperation import WEIGHTS, Regulariser, cooperating
+from fl.blocks.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
 
 
 @declare("personal", title="pFedGraph", tasks="any")
@@ -48,18 +48,18 @@ class PFedGraph:
     graph: Literal["inferred", "shuffled"] = "inferred"
     mixed: Share = 1.0
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local training, after every round of which the models are mixed."""
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             moved = trees.apply(torch.sub, uploads["params"], server["origin"])
             similarity = alike_above(cosines(moved), ALIKE)
             if self.graph == "shuffled":
-                draw = rng.generator(setting.seed, "shuffled graph", int(server["round"]))
+                draw = rng.generator(context.seed, "shuffled graph", int(server["round"]))
                 order = torch.from_numpy(draw.permutation(len(n))).to(n.device)
                 similarity = similarity[order][:, order]
             return {WEIGHTS: pfedgraph_weights(n / n.sum(), similarity, self.lam)}
 
         return cooperating(
-            setting, weigh, mu=self.mu, regulariser=self.regulariser, mixed=self.mixed
+            context, weigh, mu=self.mu, regulariser=self.regulariser, mixed=self.mixed
         )

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fl.api import (
     PAYLOAD,
+    BuildContext,
     Count,
     Method,
     NonNegative,
     Positive,
-    Setting,
     Share,
     Tree,
     declare,
@@ -36,9 +36,9 @@ from fl.api import (
     sgd,
     trees,
 )
-from fl.parts.layers import linear
-from fl.parts.payload import on_payload
-from fl.parts.trained import scoring_trained
+from fl.blocks.layers import linear
+from fl.blocks.payload import on_payload
+from fl.blocks.trained import scoring_trained
 
 
 @declare("personal", title="pFedHN", tasks="any")
@@ -61,14 +61,14 @@ class PFedHN:
     clip: Positive = 50.0
     scored: Literal["generated", "trained"] = "generated"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
-        base = recipe(setting, local=lambda name: name in setting.network.names["buffers"])
+        base = recipe(context, local=lambda name: name in context.network.names["buffers"])
         local = on_payload(only(base))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            made = self.hypernetwork(setting, variables["params"])
+            made = self.hypernetwork(context, variables["params"])
             shapes = trees.apply(torch.zeros_like, variables["params"])
             server = {"hyper": made, "optimizer": optimizer.init(made), "like": shapes}
             return server, base.init(variables)[1]
@@ -118,13 +118,13 @@ class PFedHN:
         shorter = (self.clip / size.clamp(min=1e-12)).clamp(max=1.0)
         return trees.unflatten(hyper, [g * shorter for g in gradients])
 
-    def hypernetwork(self, setting: Setting, params: Tree) -> Tree:
+    def hypernetwork(self, context: BuildContext, params: Tree) -> Tree:
         """Embeddings of all clients, hidden layers, and a linear head for each of the weights."""
         like = trees.leaves(params)[0]
-        draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "hypernetwork"))
+        draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "hypernetwork"))
 
-        width = self.embedding or 1 + setting.clients // 4
-        normal = torch.randn(setting.clients, width, generator=draw, dtype=torch.float64)
+        width = self.embedding or 1 + context.clients // 4
+        normal = torch.randn(context.clients, width, generator=draw, dtype=torch.float64)
         sizes = [width, *[self.hidden] * (self.layers + 1)]
         hidden = {str(i): linear(draw, like, *sizes[i : i + 2]) for i in range(self.layers + 1)}
         heads = {

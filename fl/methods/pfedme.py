@@ -22,13 +22,13 @@ from torch import Tensor
 from fl.api import (
     KINDS,
     Averaging,
+    BuildContext,
     Count,
     Forward,
     Method,
     NonNegative,
     Positive,
     Rate,
-    Setting,
     Term,
     Tree,
     declare,
@@ -58,9 +58,9 @@ class PFedMe:
     beta: Positive = 1.0
     scored: Literal["theta", "w"] = "theta"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Local training on repeated batches, beside a copy of the shared model that is sent."""
-        base = recipe(setting, terms=(task_loss, near(self.lam)))
+        base = recipe(context, terms=(task_loss, near(self.lam)))
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import ByMean, Method, Positive, Rate, Setting, Tree, declare, only, recipe, trees
-from fl.parts.path import check_sgd, length, started, stepped
+from fl.api import BuildContext, ByMean, Method, Positive, Rate, Tree, declare, only, recipe, trees
+from fl.blocks.path import check_sgd, length, started, stepped
 
 
 @declare("global", title="SCAFFOLD", tasks="any")
@@ -30,12 +30,12 @@ class Scaffold:
     eta_g: Positive = 1.0
     divisor: Literal["path", "steps"] = "path"
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg on gradients g + c - c_k; the server's tree has c, the client's c_k."""
-        check_sgd(setting, "scaffold")
-        base = recipe(setting)
+        check_sgd(context, "scaffold")
+        base = recipe(context)
         # Without momentum a path is as long as its steps times the rate.
-        momentum = setting.training.momentum if self.divisor == "path" else 0.0
+        momentum = context.training.momentum if self.divisor == "path" else 0.0
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
@@ -70,7 +70,7 @@ class Scaffold:
                 lambda x, y: x + self.eta_g * (y - x), server["params"], mean["params"]
             )
             control = trees.apply(
-                lambda c, d: c + len(n) / setting.participants * d,
+                lambda c, d: c + len(n) / context.participants * d,
                 server["control"],
                 mean["control"],
             )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fl.api import Method, Setting, Tree, declare, everything, select, shared
+from fl.api import BuildContext, Method, Tree, declare, everything, select, shared
 
 
 @declare("global", tasks="any", training={"rounds": 1, "local_epochs": 1})
 class Untrained:
     """It has no hyper-parameters."""
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """No pass at all."""
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -9,7 +9,7 @@ to where its virtual images are, but does not move those; another contrast, of v
 does. All weights are those of the released code's experiments.
 
 The generator is our own small network in the manner of StyleGAN, with random weights from
-`generator_seed` (`fl.parts.generator`); the released code draws from a StyleGAN-v2 of its own, and
+`generator_seed` (`fl.blocks.generator`); the released code draws from a StyleGAN-v2 of its own, and
 spreads the noise of its classes by an optimisation. As in FedLGD's comparison, virtual images have
 the classes of the task, where the released experiments have classes of their own for them in the
 classifier, and match them in the contrast alone. The images go to all clients before round 1, and
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    BuildContext,
     Count,
     Forward,
     Method,
@@ -34,7 +35,6 @@ from fl.api import (
     Phase,
     Positive,
     Seed,
-    Setting,
     Sweep,
     Term,
     Tree,
@@ -47,9 +47,9 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.parts.generator import generated
-from fl.parts.losses import supervised_contrast
-from fl.parts.virtual import check_images, labels, unchanged
+from fl.blocks.generator import generated
+from fl.blocks.losses import supervised_contrast
+from fl.blocks.virtual import check_images, labels, unchanged
 
 IMAGES = "virtual"
 STREAM = keyed.stream_of("virtual batch")
@@ -74,16 +74,16 @@ class VHL:
     tau: Positive = 0.07
     generator_seed: Seed = 0
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg with one more term, and a phase that sends the images."""
-        check_images(setting)
-        base = recipe(setting, terms=(cross_entropy, self.term(setting.classes)))
+        check_images(context)
+        base = recipe(context, terms=(cross_entropy, self.term(context.classes)))
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             like = trees.leaves(variables["params"])[0]
-            made = generated(self.generator_seed, setting.classes, self.images, setting.shape)
+            made = generated(self.generator_seed, context.classes, self.images, context.shape)
             images = made.to(like)
             return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.api import KINDS, Count, Method, Predictor, Setting, Tree, declare, rng
-from fl.parts import virtual
-from fl.parts.virtual import IMAGES, Matching, Start
+from fl.api import KINDS, BuildContext, Count, Method, Predictor, Tree, declare, rng
+from fl.blocks import virtual
+from fl.blocks.virtual import IMAGES, Matching, Start
 
 STATE = "optimizer"
 
@@ -53,17 +53,17 @@ class WarmUp:
     steps: Count = 100
     real: Count = 256
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """Distribution matching, round after round; every client works for itself."""
-        virtual.check_images(setting)
-        matching = Matching(self.real, None, setting.training.momentum)
+        virtual.check_images(context)
+        matching = Matching(self.real, None, context.training.momentum)
         matching_pass = virtual.distribution_matching(
-            setting, matching, lambda round_: self.steps, "new"
+            context, matching, lambda round_: self.steps, "new"
         )
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            images = virtual.nothing(setting, variables, self.images)
-            key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=images.device)
+            images = virtual.nothing(context, variables, self.images)
+            key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=images.device)
             server = {kind: dict(variables[kind]) for kind in KINDS}
             state = matching_pass.begin(server, {IMAGES: images})[STATE]
             return {**server, "key": key}, {IMAGES: images, STATE: state}
@@ -79,19 +79,19 @@ class WarmUp:
             init,
             (replace(matching_pass, begin=begin, end=end),),
             virtual.unchanged,
-            {"personal": Predictor(variables_of, self._nearest(setting), by_sample=True)},
-            before=(virtual.begun(setting, self.images, self.initial),),
+            {"personal": Predictor(variables_of, self._nearest(context), by_sample=True)},
+            before=(virtual.begun(context, self.images, self.initial),),
             send=lambda server: {},
             admit=virtual.admit(self.images),
         )
 
-    def _nearest(self, setting: Setting) -> Any:
+    def _nearest(self, context: BuildContext) -> Any:
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             def features(images: Tensor) -> Tensor:
-                seen = setting.network.eval(variables["params"], variables["buffers"], images)
+                seen = context.network.eval(variables["params"], variables["buffers"], images)
                 return seen.features.flatten(1)
 
-            means = features(variables[IMAGES]).unflatten(0, (setting.classes, -1)).mean(1)
+            means = features(variables[IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
             return -torch.cdist(features(x), means).square()
 
         return predict

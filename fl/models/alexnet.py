@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fl.api import Count
-from fl.parts.normalisation import Norm, normalisation
+from fl.blocks.normalisation import Norm, normalisation
 
 POOLED = (1, 2, 5)
 """Blocks that end in pooling."""

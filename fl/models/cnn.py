@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.api import Count
-from fl.parts.projection import classifier
+from fl.blocks.projection import classifier
 
 
 @dataclass(frozen=True)

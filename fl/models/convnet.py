@@ -43,8 +43,8 @@ class ConvNet:
         """Logits for images of shape (channels, height, width), of 2^depth pixels at least."""
         if len(shape) != 3 or min(shape[1:]) >> self.depth == 0:
             raise FedloomError(
-                f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}; "
-                f"allowed: images of at least {2**self.depth} x {2**self.depth}"
+                f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}. "
+                f"Allowed: images of at least {2**self.depth} x {2**self.depth}"
             )
         depth, height, width = shape
         blocks: list[nn.Module] = []

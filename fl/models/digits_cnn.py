@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fl.parts.normalisation import Norm, normalisation
+from fl.blocks.normalisation import Norm, normalisation
 
 CHANNELS, HIDDEN = (64, 64, 128), (2048, 512)
 

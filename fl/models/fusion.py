@@ -20,8 +20,8 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from fl.api import Count
+from fl.blocks.modalities import Several
 from fl.data.modality import ANY
-from fl.parts.modalities import Several
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count
-from fl.parts.modalities import Several
+from fl.blocks.modalities import Several
 
 
 @dataclass(frozen=True)

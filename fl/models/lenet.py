@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.api import Count
-from fl.parts.projection import classifier
+from fl.blocks.projection import classifier
 
 SMALLEST = 16
 """The least height and width of which two convolutions and two poolings leave a pixel."""

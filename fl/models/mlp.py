@@ -14,7 +14,7 @@ from itertools import pairwise
 from torch import nn
 
 from fl.api import Count
-from fl.parts.normalisation import Norm, normalisation
+from fl.blocks.normalisation import Norm, normalisation
 
 
 @dataclass(frozen=True)

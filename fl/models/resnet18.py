@@ -9,7 +9,7 @@ convolution of stride 1 in place of the 7x7 one of stride 2, and no max-pooling.
 
 from __future__ import annotations
 
-from fl.parts.resnets import ResNet
+from fl.blocks.resnets import ResNet
 
 
 class ResNet18(ResNet):  # noqa: D101 (the keys' meanings are inherited)

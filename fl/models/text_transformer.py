@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count, Share
-from fl.parts.encoder import encoder
+from fl.blocks.encoder import encoder
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count
-from fl.parts.normalisation import Norm, normalisation
+from fl.blocks.normalisation import Norm, normalisation
 
 
 @dataclass(frozen=True)

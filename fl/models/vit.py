@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count, Positive, Share
-from fl.parts.encoder import encoder
+from fl.blocks.encoder import encoder
 
 
 @dataclass(frozen=True)

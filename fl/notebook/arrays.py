@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from fl.base import files
-from fl.base.errors import ConfigError, FedloomError, Where
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.data.datasets.arrays import check
 from fl.data.images import pixels
 from fl.notebook.plainly import plainly
 
-AT = Where("fl.arrays")
+AT = Location("fl.arrays")
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,7 +31,7 @@ class Bar:
         self._bar.set_description(text)
 
     def showing(self, title: str, rounds: int, done: int) -> Rounds:
-        """See `fl.train.progress.Showing`."""
+        """See `fl.runner.progress.Showing`."""
         self.say(title)
         return Rounds(self._bar)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fl.base import files, plugins, registry
 from fl.base.digest import digest
-from fl.base.errors import ConfigError, FedloomError, Where
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.notebook import source
 
 HOME = "classes"
@@ -36,44 +36,46 @@ class Classes:
         self._home = results / HOME
         self.plugins: list[str] = []
 
-    def models(self, items: Any, where: Where) -> Any:
+    def models(self, items: Any, location: Location) -> Any:
         """A study's models, with names in place of classes."""
         if not isinstance(items, list):
             return items
-        return [self._item("model", item, where / i) for i, item in enumerate(items)]
+        return [self._item("model", item, location / i) for i, item in enumerate(items)]
 
-    def methods(self, entries: Any, where: Where) -> Any:
+    def methods(self, entries: Any, location: Location) -> Any:
         """A study's entries, with names in place of classes."""
         if not isinstance(entries, Mapping):
             return entries
-        return {label: self._entry(given, where / str(label)) for label, given in entries.items()}
+        return {
+            label: self._entry(given, location / str(label)) for label, given in entries.items()
+        }
 
-    def _entry(self, given: Any, where: Where) -> Any:
+    def _entry(self, given: Any, location: Location) -> Any:
         if is_own(given):
-            name, values = self._named("method", given, where)
+            name, values = self._named("method", given, location)
             return {"method": name, **values}
         if not isinstance(given, Mapping):
             return given
         said = dict(given)
         if is_own(said.get("method")):
-            name, values = self._named("method", said["method"], where / "method")
+            name, values = self._named("method", said["method"], location / "method")
             said = {**values, **said, "method": name}
         for key, kind in registry.ADDED.items():
             if isinstance(said.get(key), Mapping):
-                pairs = [self._added(kind, n, v, where / key) for n, v in said[key].items()]
+                pairs = [self._added(kind, n, v, location / key) for n, v in said[key].items()]
                 said[key] = dict(pairs)
         return said
 
-    def _added(self, kind: str, name: str, given: Any, where: Where) -> tuple[str, Any]:
-        return self._named(kind, given, where / name) if is_own(given) else (name, given)
+    def _added(self, kind: str, name: str, given: Any, location: Location) -> tuple[str, Any]:
+        return self._named(kind, given, location / name) if is_own(given) else (name, given)
 
-    def _item(self, kind: str, item: Any, where: Where) -> Any:
+    def _item(self, kind: str, item: Any, location: Location) -> Any:
         if not is_own(item):
             return item
-        name, values = self._named(kind, item, where)
+        name, values = self._named(kind, item, location)
         return {name: values}
 
-    def _named(self, kind: str, thing: Any, where: Where) -> tuple[str, dict[str, Any]]:
+    def _named(self, kind: str, thing: Any, location: Location) -> tuple[str, dict[str, Any]]:
         """The name of a class, and the values of its keys where it is an instance; its plugin is
         written and in use.
         """
@@ -81,24 +83,26 @@ class Classes:
         if not dataclasses.is_dataclass(cls) or not hasattr(cls, "build"):
             made = '@declare("global") makes one' if kind == "method" else "with `build`"
             problem = f"is of the class {cls.__name__}, which is no {kind}"
-            raise ConfigError(where, problem, f"a name, or a dataclass ({made}; docs/tutorial.md)")
+            raise ConfigError(
+                location, problem, f"a name, or a dataclass ({made}; docs/tutorial.md)"
+            )
         try:
             text = source.module(cls, f"{cls.__name__}, of a notebook.")
         except FedloomError as error:
-            raise ConfigError(where, str(error)) from None
+            raise ConfigError(location, str(error)) from None
         stem = f"{snake(cls.__name__)}_{digest(text)[:8]}"
-        self._use(stem, Path(registry.FOLDERS[kind]).name, text, where)
+        self._use(stem, Path(registry.FOLDERS[kind]).name, text, location)
         values = {} if thing is cls else {f.name: getattr(thing, f.name) for f in _keys(cls)}
         return stem.replace("_", "-"), values
 
-    def _use(self, stem: str, folder: str, text: str, where: Where) -> None:
+    def _use(self, stem: str, folder: str, text: str, location: Location) -> None:
         package = plugins.roots().get(stem, self._home / stem)
         path = package / folder / f"{stem}.py"
         if not path.exists():
             with files.disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 files.write_bytes(path, f"{text}\n".encode())
-        plugins.use([str(package)], where)
+        plugins.use([str(package)], location)
         self.plugins.append(str(package))
 
 

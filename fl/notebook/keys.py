@@ -11,13 +11,13 @@ import numpy as np
 
 from fl.api.training import Training
 from fl.base import fields
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 from fl.notebook.arrays import Given
 from fl.notebook.classes import Classes, is_own, label
 from fl.plan import config
 from fl.plan.config import Settings, Study
 
-CALL = Where("fl.run")
+CALL = Location("fl.run")
 """Where errors say that a key stands."""
 
 ONE = {"dataset": "datasets", "partition": "partitions", "model": "models"}

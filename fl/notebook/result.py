@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fl import report
-from fl.base.errors import FedloomError, Where, unknown
+from fl.base.errors import FedloomError, Location, unknown
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 from fl.notebook.plainly import plainly
 from fl.plan.bundle import Bundle, Member
@@ -182,17 +182,17 @@ class Result:
         self, method: str, seed: int | None, setting: Mapping[str, str], every: bool = False
     ) -> list[str]:
         """The complete runs of an entry at its selected point: one of a seed, or of every seed."""
-        where, runs = Where(f"the study {self.study['study']}"), self.runs()
+        location, runs = Location(f"the study {self.study['study']}"), self.runs()
         for key, value in {**setting, "method": method}.items():
             if key not in (*SETTING, "method"):
-                raise unknown(where, "argument", key, SETTING)
+                raise unknown(location, "argument", key, SETTING)
             if value not in set(runs[key]):
-                raise unknown(where, key, value, set(runs[key]))
+                raise unknown(location, key, value, set(runs[key]))
             runs = runs[runs[key] == value]
         several = [key for key in SETTING if runs[key].nunique() > 1]
         if several:
             known = "; ".join(f"{key}= one of {', '.join(runs[key].unique())}" for key in several)
-            raise FedloomError(f"{where}: {method!r} ran in several settings; allowed: {known}")
+            raise FedloomError(f"{location}: {method!r} ran in several settings. Allowed: {known}")
         chosen = runs[runs["selected"] & (runs["state"] == COMPLETE)].sort_values("seed")
         if seed is not None:
             chosen = chosen[chosen["seed"] == seed]
@@ -200,7 +200,7 @@ class Result:
             known = ", ".join(map(str, sorted(runs["seed"].unique())))
             of_seed = "" if seed is None else f" of seed {seed}"
             raise FedloomError(
-                f"{where}: there is no complete run of {method!r}{of_seed}; its seeds: {known}"
+                f"{location}: there is no complete run of {method!r}{of_seed}; its seeds: {known}"
             )
         return list(chosen["run"][: None if every else 1])
 
@@ -226,11 +226,11 @@ class Result:
 
 def _kept(store: Store, run: str, stage: str | None, split: str) -> pd.DataFrame:
     """The predictions that a run has kept, of a stage and a split."""
-    seen, where = store.predictions(run), Where(str(store.place(run)))
+    seen, location = store.predictions(run), Location(str(store.place(run)))
     stages = set(seen["stage"])
     shown = stage or (PERSONAL if PERSONAL in stages else GLOBAL)
     for name, wanted in (("stage", shown), ("split", split)):
         if wanted not in set(seen[name]):
-            raise unknown(where, name, wanted, set(seen[name]))
+            raise unknown(location, name, wanted, set(seen[name]))
     chosen = seen[(seen["stage"] == shown) & (seen["split"] == split)]
     return chosen.drop(columns=["stage", "split"]).reset_index(drop=True)

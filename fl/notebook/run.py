@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.schema import DIVERGED
 from fl.notebook import kernel, keys
 from fl.notebook.plainly import plainly
@@ -102,7 +102,7 @@ def load(study: str, config: str | Path | None = None) -> Result:
         FedloomError: For a study that is not there, or that cannot be planned.
     """
     folder = Path(config or FOLDER)
-    config_files.study(folder, study, Where("fl.load"))
+    config_files.study(folder, study, Location("fl.load"))
     planned = plan.asked(folder, [study])
     return Result(planned.studies[study], _bundles(planned), planned.settings)
 
@@ -128,4 +128,4 @@ def _checked(name: str, folder: Path) -> str:
 
 
 def _bundles(planned: Plan) -> dict[str, Bundle]:
-    return {name: Bundle.of(written, Where(name)) for name, written in planned.bundles.items()}
+    return {name: Bundle.of(written, Location(name)) for name, written in planned.bundles.items()}

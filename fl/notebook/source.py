@@ -71,7 +71,7 @@ class _Needs:
         if name in self._values:
             if self._values[name] is not value:
                 problem = f"{reader}: reads {name!r}, and so does what it calls, which is another"
-                raise FedloomError(f"{problem}; allowed: different names")
+                raise FedloomError(f"{problem}. Allowed: different names")
             return
         self._values[name] = value
         statement = _imported(name, value)
@@ -84,8 +84,8 @@ class _Needs:
         else:
             what = "module of your own" if isinstance(value, ModuleType) else type(value).__name__
             raise FedloomError(
-                f"{reader}: reads {name!r}, a {what}, by whose content no run can be named; "
-                "allowed: fields of the class, numbers and texts, functions and classes with "
+                f"{reader}: reads {name!r}, a {what}, by whose content no run can be named. "
+                "Allowed: fields of the class, numbers and texts, functions and classes with "
                 "source, and what an installed package brings"
             )
 
@@ -107,7 +107,7 @@ def _source(value: Definition) -> tuple[str, CodeType]:
     name = value.__name__
     if value.__qualname__ != name:
         problem = "is defined inside of a function, whose variables it may read"
-        raise FedloomError(f"{value.__qualname__}: {problem}; allowed: {PLACE}")
+        raise FedloomError(f"{value.__qualname__}: {problem}. Allowed: {PLACE}")
     lines = _lines(value)
     nodes = [
         node
@@ -115,7 +115,7 @@ def _source(value: Definition) -> tuple[str, CodeType]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
     ]
     if not nodes:
-        raise FedloomError(f"{name}: its source cannot be found; allowed: {PLACE}")
+        raise FedloomError(f"{name}: its source cannot be found. Allowed: {PLACE}")
     node = nodes[-1]
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     text = "".join(lines[first - 1 : node.end_lineno]).rstrip()
@@ -130,7 +130,7 @@ def _lines(value: Definition) -> list[str]:
     home = sys.modules.get(value.__module__)
     lines = linecache.getlines([*files, getattr(home, "__file__", None) or ""][0])
     if not lines:
-        raise FedloomError(f"{value.__name__}: its source cannot be found; allowed: {PLACE}")
+        raise FedloomError(f"{value.__name__}: its source cannot be found. Allowed: {PLACE}")
     return lines
 
 

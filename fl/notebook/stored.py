@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from fl.api import trees
 from fl.api.method import KINDS
 from fl.api.trees import Tree
-from fl.base.errors import FedloomError, Where, unknown
+from fl.base.errors import FedloomError, Location, unknown
 from fl.base.registry import entry_of
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.data import materials
 from fl.engine.predicted import predictions
 from fl.engine.simulation import DTYPES, Simulation
 from fl.plan.bundle import Bundle, Member
+from fl.runner import simulations
 from fl.store.store import Store
-from fl.train import simulations
 
 CPU = torch.device("cpu")
 
@@ -68,8 +68,8 @@ class Stored:
         simulation = simulations.made(bundle, member, same, store, CPU)
         if simulation.by_modality:
             raise FedloomError(
-                f"{bundle.title}: clients differ in modality, and have no model in common; "
-                "allowed: runs whose clients have the same inputs"
+                f"{bundle.title}: clients differ in modality, and have no model in common. "
+                "Allowed: runs whose clients have the same inputs"
             )
         return cls(bundle, member, simulation, store.weights(member.run))
 
@@ -103,7 +103,7 @@ class Stored:
         simulation = self.simulation
         if simulation.task.labels != "y":
             raise FedloomError(
-                f"{self.bundle.title}: its samples have {simulation.task.given}; allowed: a data "
+                f"{self.bundle.title}: its samples have {simulation.task.given}. Allowed: a data "
                 "set with class labels"
             )
         self._check(stage)
@@ -111,12 +111,12 @@ class Stored:
         return predictions(simulation, self.weights[stage], stage, split)
 
     def _check(self, stage: str) -> None:
-        where, views = Where(self.bundle.title), self.simulation.method.views
+        location, views = Location(self.bundle.title), self.simulation.method.views
         if stage not in views:
-            raise unknown(where, "stage", stage, views)
+            raise unknown(location, "stage", stage, views)
         if not all(kind in self.weights[stage] for kind in KINDS):
             raise FedloomError(
-                f"{where}: the stage {stage!r} keeps no model; allowed: another method"
+                f"{location}: the stage {stage!r} keeps no model. Allowed: another method"
             )
 
     def _variables(self, stage: str, client: int | None) -> Tree:
@@ -127,7 +127,7 @@ class Stored:
         if client is None:
             last = self.simulation.client_data.clients - 1
             raise FedloomError(
-                f"{self.bundle.title}: every client has a model of its own; allowed: client= one "
+                f"{self.bundle.title}: every client has a model of its own. Allowed: client= one "
                 f"of 0 to {last}, or stage='global' where there is one"
             )
         return trees.take(weights, self._known(client))
@@ -135,7 +135,7 @@ class Stored:
     def _known(self, client: int) -> int:
         clients = self.simulation.client_data.clients
         if not isinstance(client, Integral) or not 0 <= client < clients:
-            allowed = f"allowed: its number, 0 to {clients - 1}"
+            allowed = f"Allowed: its number, 0 to {clients - 1}"
             raise FedloomError(f"{self.bundle.title}: client is {client!r}; {allowed}")
         return client
 
@@ -143,5 +143,5 @@ class Stored:
         """By client, the numbers of its samples."""
         samples = self.simulation.client_data.samples
         if split not in samples:
-            raise unknown(Where(self.bundle.title), "split", split, samples)
+            raise unknown(Location(self.bundle.title), "split", split, samples)
         return samples[split]

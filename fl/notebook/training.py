@@ -19,10 +19,10 @@ from fl.plan import jobs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
 from fl.report import make_analysis
+from fl.runner.job import train_bundle
+from fl.runner.leaving import Interrupted
 from fl.store.layout import WEIGHTS
 from fl.store.store import Store
-from fl.train.job import train_bundle
-from fl.train.leaving import Interrupted
 
 # What fails is told by `run`; whoever wants the log configures one.
 logging.getLogger("fl").addHandler(logging.NullHandler())

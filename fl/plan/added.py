@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fl.api.alteration import Alteration
-from fl.api.method import Attached, Setting
+from fl.api.method import Attached, BuildContext
 from fl.api.term import Adaptive, Compared, Term
 from fl.base.errors import FedloomError
 from fl.engine.assembly import Composed
@@ -41,7 +41,7 @@ class Added:
             for added, noted in zip(spec.get(kind, ()), noting, strict=True):
                 if not noted.asked:
                     problem = f"{kind} are set, but its loss does not ask for {added['name']}"
-                    raise FedloomError(f"{name}: {problem}; allowed: none, as its loss is its own")
+                    raise FedloomError(f"{name}: {problem}. Allowed: none, as its loss is its own")
 
 
 @dataclass
@@ -51,8 +51,8 @@ class _Noting:
     registered: Any
     asked: bool = False
 
-    def build(self, setting: Setting) -> Term | Adaptive | Alteration | Attached:
-        built = self.registered.build(setting)
+    def build(self, context: BuildContext) -> Term | Adaptive | Alteration | Attached:
+        built = self.registered.build(context)
         if isinstance(built, Adaptive):
             return replace(built, term=self._noted(built.term))
         if isinstance(built, Compared | Attached):

@@ -9,7 +9,7 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import fields, identity
-from fl.base.errors import ConfigError, DataError, Where, unknown
+from fl.base.errors import ConfigError, DataError, Location, unknown
 from fl.base.files import parse_json
 from fl.base.places import Folders
 from fl.plan.config import Execution
@@ -71,17 +71,17 @@ class Bundle:
     execution: Execution
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], where: Where) -> Bundle:
-        """What ``bundles/<id>.json`` says, or a `ConfigError` at ``where``.
+    def of(cls, given: Mapping[str, Any], location: Location) -> Bundle:
+        """What ``bundles/<id>.json`` says, or a `ConfigError` at ``location``.
 
         Each run's id is computed again, so that no run is trained under the name of another.
         """
         its = {key: given[key] for key in fields.fields(cls) if key in given}
-        bundle = cls(**fields.parse(cls, its, where))
+        bundle = cls(**fields.parse(cls, its, location))
         if not bundle.runs:
-            raise ConfigError(where / "runs", "is empty", "at least one run")
+            raise ConfigError(location / "runs", "is empty", "at least one run")
         for i, member in enumerate(bundle.runs):
-            _check(member, where / "runs" / i)
+            _check(member, location / "runs" / i)
         return bundle
 
     @property
@@ -93,28 +93,30 @@ class Bundle:
 def read(path: Path) -> Bundle:
     """A bundle's spec file, as `fl.plan.plan` writes it, wherever it lies, or `DataError`."""
     try:
-        return Bundle.of(fields.mapping(parse_json(path.read_bytes()), Where("it")), Where("it"))
+        return Bundle.of(
+            fields.mapping(parse_json(path.read_bytes()), Location("it")), Location("it")
+        )
     except (OSError, ValueError, ConfigError) as error:
         raise DataError(
-            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "
-            "allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
+            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}). "
+            "Allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
         ) from None
 
 
-def _check(member: Member, where: Where) -> None:
+def _check(member: Member, location: Location) -> None:
     """Refuse (`ConfigError`) a run whose id is not that of its spec and code."""
     try:
         point = identity.point(member.spec, member.code, member.defaults)
         run = identity.run(point, member.spec["seed"])
         training = member.spec["training"]
     except (KeyError, TypeError) as error:
-        raise ConfigError(where / "spec", f"is no run's ({error!r})") from None
+        raise ConfigError(location / "spec", f"is no run's ({error!r})") from None
     start = member.spec.get("start")
     started = start is None or member.start == identity.run(start, member.seed)
     if member.run != run or not started:
         problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
-        raise ConfigError(where / "run", problem, "a bundle as it was planned; plan again")
+        raise ConfigError(location / "run", problem, "a bundle as it was planned; plan again")
     for i, name in enumerate(member.keep):
         if name not in ON_DEMAND:
-            raise unknown(where / "keep" / i, "file", name, ON_DEMAND)
-    fields.parse(Training, training, where / "spec" / "training")
+            raise unknown(location / "keep" / i, "file", name, ON_DEMAND)
+    fields.parse(Training, training, location / "spec" / "training")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl.base import fields, registry
-from fl.base.errors import ConfigError, Where
-from fl.base.registry import Entry
+from fl.base.errors import ConfigError, Location
+from fl.base.registry import Component
 from fl.data.modality import Modality
 from fl.plan.grids import check_size, grid
 
@@ -27,10 +27,10 @@ class Choice:
         title: What reports call it instead of its text; it decides no number.
     """
 
-    entry: Entry
+    entry: Component
     values: dict[str, Any]
     text: str
-    at: Where
+    at: Location
     id: str = ""
     content: dict[str, str] = field(default_factory=dict)
     title: str = ""
@@ -42,7 +42,7 @@ class Choice:
         return {"name": self.entry.name, **self.values, **content}
 
 
-def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice]:
+def choices(kind: str, items: list[Any], location: Location, most: int) -> list[Choice]:
     """All points of the items ``name`` or ``{name: {key: value}}``, each with its grid.
 
     Raises:
@@ -51,7 +51,7 @@ def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice
     """
     by_spec: dict[str, Choice] = {}
     called: dict[str, Choice] = {}
-    settled = (_of_item(kind, item, where / i, most) for i, item in enumerate(items))
+    settled = (_of_item(kind, item, location / i, most) for i, item in enumerate(items))
     for choice in itertools.chain.from_iterable(settled):
         key = json.dumps(choice.spec, sort_keys=True)
         if key in by_spec:
@@ -65,24 +65,24 @@ def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice
     return list(by_spec.values())
 
 
-def choice(kind: str, item: Any, where: Where) -> Choice:
+def choice(kind: str, item: Any, location: Location) -> Choice:
     """The only point of an item, ``name`` or ``{name: {key: value}}``.
 
     Raises:
         ConfigError: For an item that is not understood, or that is a grid.
     """
-    return next(_of_item(kind, item, where, 1))
+    return next(_of_item(kind, item, location, 1))
 
 
-def _of_item(kind: str, item: Any, where: Where, most: int) -> Iterator[Choice]:
+def _of_item(kind: str, item: Any, location: Location, most: int) -> Iterator[Choice]:
     if isinstance(item, Mapping) and len(item) == 1:
         ((name, given),) = item.items()
     elif isinstance(item, str):
         name, given = item, None
     else:
-        raise ConfigError(where, f"is {item!r}", "a name, or one name with its keys")
-    entry = registry.find(kind, str(name), where)
-    at = where / name
+        raise ConfigError(location, f"is {item!r}", "a name, or one name with its keys")
+    entry = registry.find(kind, str(name), location)
+    at = location / name
     declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
     title = given.pop("title", "")
     check_size(declared, given, most, at)
@@ -92,15 +92,15 @@ def _of_item(kind: str, item: Any, where: Where, most: int) -> Iterator[Choice]:
         yield Choice(entry, settled, _text(entry.name, values), at, title=told)
 
 
-def _title(given: Any, values: Mapping[str, Any], where: Where) -> str:
+def _title(given: Any, values: Mapping[str, Any], location: Location) -> str:
     """A title with its ``{key}`` filled in."""
     allowed = f"text; in braces any of {', '.join(values) or 'no key'}"
     if not isinstance(given, str):
-        raise ConfigError(where, f"is {given!r}", allowed)
+        raise ConfigError(location, f"is {given!r}", allowed)
     try:
         return " ".join(given.format_map(values).split())
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(where, f"is {given!r}: {error!r}", allowed) from None
+        raise ConfigError(location, f"is {given!r}: {error!r}", allowed) from None
 
 
 def _text(name: str, values: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl.base import fields, places, plugins, registry
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 from fl.base.fields import Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
@@ -23,9 +23,9 @@ class Execution:
     """How runs are computed. None of it is part of a run's identity.
 
     Attributes:
-        backend: `auto` follows from the run and its data (see `fl.train.auto`).
+        backend: `auto` follows from the run and its data (see `fl.runner.auto`).
         device: `auto` is a GPU where there is one.
-        processes: Processes that train a run together, see `fl.train.team`. What follows is for
+        processes: Processes that train a run together, see `fl.runner.team`. What follows is for
             each of them: a job asks for as many times as much.
         threads: CPU threads.
         checkpoint_every: Rounds between checkpoints.
@@ -35,7 +35,7 @@ class Execution:
         merge_minutes: How long a cluster job of several bundles may become (see
             `fl.plan.jobs`); 0 merges none.
         run_minutes: The assumed length of a run, where none like it has been measured.
-        log: Other programs that get curves, in ``results/logs``, see `fl.train.loggers`.
+        log: Other programs that get curves, in ``results/logs``, see `fl.runner.loggers`.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
@@ -249,19 +249,19 @@ class Study:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, or a `ConfigError` that names it (see `fl.plan.yaml_text`)."""
-    where = Where(os.path.relpath(path))
-    return dict(fields.mapping(yaml_text.read(path, where), where))
+    location = Location(os.path.relpath(path))
+    return dict(fields.mapping(yaml_text.read(path, location), location))
 
 
 def settings(folder: Path) -> Settings:
     """``config.yaml`` of a config folder; the plugins that it names are in use from now on."""
     path = folder / "config.yaml"
-    where = Where(os.path.relpath(path))
-    settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
-    _check_execution(settled.execution, where / "execution")
-    plugins.use(settled.plugins, where / "plugins")
+    location = Location(os.path.relpath(path))
+    settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), location)), location)
+    _check_execution(settled.execution, location / "execution")
+    plugins.use(settled.plugins, location / "plugins")
     for name, origin in settled.sources.items():
-        at, known = where / "sources" / name, registry.names("data set")
+        at, known = location / "sources" / name, registry.names("data set")
         if name not in known:
             raise unknown(at, "data set", name, known)
         if not _is_address(origin) and not is_folder(Path(origin)):
@@ -276,7 +276,7 @@ letter follows a dot in a name, no file of one study is a file of another.
 """
 
 
-def check_name(name: str, asked_at: Where) -> None:
+def check_name(name: str, asked_at: Location) -> None:
     """Refuse (`ConfigError`) what cannot be the name of a study, as files are named by it."""
     if not NAME.fullmatch(name):
         allowed = "up to 100 letters, digits, - and _, and a . between two digits"
@@ -288,7 +288,7 @@ def asked(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(word for name in names for word in re.split(r"[,\s]+", name) if word))
 
 
-def _check_folder(text: str, where: Where) -> None:
+def _check_folder(text: str, location: Location) -> None:
     """Refuse a place that is no folder and can become none."""
     path, problem = Path(text), ""
     try:
@@ -300,7 +300,7 @@ def _check_folder(text: str, where: Where) -> None:
         reason = getattr(error, "strerror", None) or error
         problem = f"is {text[:100]!r}, which can be no folder ({reason})"
     if problem:
-        raise ConfigError(where, problem, "a folder, or a name for one to be made")
+        raise ConfigError(location, problem, "a folder, or a name for one to be made")
 
 
 def _is_there(path: Path) -> bool:
@@ -312,21 +312,21 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _placed(settled: Settings, where: Where) -> Settings:
+def _placed(settled: Settings, location: Location) -> Settings:
     """``settled`` with ``~`` and environment variables in its folders replaced."""
     folders: dict[str, Any] = {}
     for key in ("results", "store", "data"):
-        folders[key] = places.place(getattr(settled, key), where / key)
-        _check_folder(folders[key], where / key)
+        folders[key] = places.place(getattr(settled, key), location / key)
+        _check_folder(folders[key], location / key)
     plugged = enumerate(settled.plugins)
     sources = {
-        name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
+        name: origin if _is_address(origin) else places.expand(origin, location / "sources" / name)
         for name, origin in settled.sources.items()
     }
     return replace(
         settled,
         **folders,
-        plugins=tuple(places.expand(text, where / "plugins" / i) for i, text in plugged),
+        plugins=tuple(places.expand(text, location / "plugins" / i) for i, text in plugged),
         sources=sources,
     )
 
@@ -335,27 +335,27 @@ def _is_address(origin: str) -> bool:
     return origin.startswith(("http://", "https://"))
 
 
-def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:
+def study(folder: Path, name: str, asked_at: Location) -> tuple[Study, Location]:
     """A study by name, and the place of its file."""
     check_name(name, asked_at)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
         raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
-    where = Where(os.path.relpath(path))
-    return given_study(read_yaml(path), where), where
+    location = Location(os.path.relpath(path))
+    return given_study(read_yaml(path), location), location
 
 
-def given_study(given: Mapping[str, Any], where: Where) -> Study:
+def given_study(given: Mapping[str, Any], location: Location) -> Study:
     """What the file of a study says, or a call in its place; `ConfigError` for what is wrong
     with its keys.
     """
-    read = Study(**fields.parse(Study, given, where))
+    read = Study(**fields.parse(Study, given, location))
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
         if not getattr(read, key):
-            raise ConfigError(where / key, "is empty", "at least one")
+            raise ConfigError(location / key, "is empty", "at least one")
     i = second(read.seeds)
     if i is not None:
-        raise ConfigError(where / "seeds" / i, f"{read.seeds[i]} stands twice", "each seed once")
+        raise ConfigError(location / "seeds" / i, f"{read.seeds[i]} stands twice", "each seed once")
     return read
 
 
@@ -368,40 +368,40 @@ def check_methods(folder: Path) -> None:
     for path in sorted((folder / "methods").glob("*")):
         if path.name.startswith((".", "README")) or path.name.endswith("~"):
             continue
-        where, name = Where(os.path.relpath(path)), path.name.partition(".")[0]
+        location, name = Location(os.path.relpath(path)), path.name.partition(".")[0]
         if name not in known:
-            raise unknown(where, "method", name, known)
+            raise unknown(location, "method", name, known)
         if path.suffixes != [".yaml"]:
             problem = f"the file's name is {path.name!r}, which is not read"
-            raise ConfigError(where, problem, f"{name}.yaml")
+            raise ConfigError(location, problem, f"{name}.yaml")
 
 
-def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
+def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Location]:
     """What ``config/methods/<name>.yaml`` sets for a method in every study; often nothing."""
     path = folder / "methods" / f"{name}.yaml"
-    return (read_yaml(path) if path.exists() else {}), Where(os.path.relpath(path))
+    return (read_yaml(path) if path.exists() else {}), Location(os.path.relpath(path))
 
 
-def execution(base: Execution, given: Any, where: Where) -> Execution:
-    """``base``, but for the keys that a study or a method's entry sets at ``where``."""
-    checked = fields.parse(Execution, given, where)
-    changed = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
-    _check_execution(changed, where)
+def execution(base: Execution, given: Any, location: Location) -> Execution:
+    """``base``, but for the keys that a study or a method's entry sets at ``location``."""
+    checked = fields.parse(Execution, given, location)
+    changed = replace(base, **{key: checked[key] for key in fields.mapping(given, location)})
+    _check_execution(changed, location)
     return changed
 
 
-def _check_execution(settled: Execution, where: Where) -> None:
+def _check_execution(settled: Execution, location: Location) -> None:
     if settled.processes > 1 and settled.backend == "debug":
         alone = "backend is debug, which looks at one client at a time"
         problem = f"is {settled.processes}, and {alone}"
-        raise ConfigError(where / "processes", problem, "1, or another backend")
+        raise ConfigError(location / "processes", problem, "1, or another backend")
     for i, name in enumerate(settled.log):
         if lacking := lacks_logger(name):
-            raise ConfigError(where / "log" / i, lacking)
+            raise ConfigError(location / "log" / i, lacking)
 
 
 def lacks_logger(name: str) -> str:
     """What to do where the package of one of ``Execution.log`` is not installed; "" if it is."""
     if importlib.util.find_spec(name) is not None:
         return ""
-    return f"is {name}, which is not installed; allowed: `pip install {name}`, or another list"
+    return f"is {name}, which is not installed. Allowed: `pip install {name}`, or another list"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fl.base import fields, rng
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.plan.grids import Draws
 
 DIGITS = 3
@@ -39,7 +39,7 @@ class Search:
 
 
 def drawn(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any], seed: int, where: Where
+    declared: Mapping[str, fields.Field], values: Mapping[str, Any], seed: int, location: Location
 ) -> dict[str, Any]:
     """The values, with what is drawn for the keys that ask for it.
 
@@ -54,7 +54,7 @@ def drawn(
     for key, value in values.items():
         if key not in declared or not _is_search(value):
             continue
-        at = where / key
+        at = location / key
         search = Search(**fields.parse(Search, value, at))
         settled[key] = Draws(_values(search, seed, key, at))
         try:
@@ -75,13 +75,15 @@ def _is_search(value: Any) -> bool:
     return isinstance(value, Mapping) and bool({*fields.fields(Search)} & {*value})
 
 
-def _values(search: Search, seed: int, key: str, where: Where) -> list[float]:
+def _values(search: Search, seed: int, key: str, location: Location) -> list[float]:
     given = {"uniform": search.uniform, "log_uniform": search.log_uniform}
     kinds = {kind: ends for kind, ends in given.items() if ends is not None}
     if len(kinds) != 1:
-        raise ConfigError(where, f"has {len(kinds)} distributions", "one of uniform, log_uniform")
+        raise ConfigError(
+            location, f"has {len(kinds)} distributions", "one of uniform, log_uniform"
+        )
     [(kind, ends)] = kinds.items()
-    logs, at = kind == "log_uniform", where / kind
+    logs, at = kind == "log_uniform", location / kind
     if len(ends) != 2 or not ends[0] < ends[1] or (logs and ends[0] <= 0):
         allowed = "two numbers, the lower one first" + (", above 0" if logs else "")
         raise ConfigError(at, f"is {ends!r}", allowed)

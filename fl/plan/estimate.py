@@ -14,7 +14,7 @@ from fl.api.training import Training
 from fl.base import registry
 from fl.base.declaration import declared
 from fl.base.digest import digest
-from fl.base.errors import DataError, FedloomError, Where
+from fl.base.errors import DataError, FedloomError, Location
 from fl.base.places import path_of
 from fl.data import holdings
 from fl.data.scheme import Common
@@ -53,7 +53,7 @@ def crowded(bundle: Bundle) -> tuple[int, int] | None:
     limit = bundle.execution.memory_mb * 2**20 / 2
     if 2 * rows * ROW < limit:
         return None  # What a method declares would not matter; reading it imports torch.
-    method = registry.find("method", spec["method"]["name"], Where("the spec"))
+    method = registry.find("method", spec["method"]["name"], Location("the spec"))
     rows *= len(declared(method.target).stages)
     return (rows, rows * ROW // 2**20) if rows * ROW > limit else None
 
@@ -118,7 +118,7 @@ class Rates:
                 self.damaged.append(run)
                 continue
             try:
-                run_check.check_shape(record, Where(run))
+                run_check.check_shape(record, Location(run))
                 self.specs.add(digest(record["spec"]))
                 processes = record["execution"].get("processes", 1)
                 rate = processes * record["seconds"] / client_steps(record["spec"])

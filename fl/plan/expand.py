@@ -14,7 +14,7 @@ from typing import Any
 
 from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 from fl.base.places import path_of
 from fl.base.schema import REWEIGHTED
 from fl.data import materials
@@ -73,7 +73,7 @@ class Expansion:
 
     name: str
     study: Study
-    where: Where
+    location: Location
     runs: list[Run]
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def expand(
     folder: Path,
     name: str,
     study: Study,
-    where: Where,
+    location: Location,
     execution: Execution | None = None,
     users_files: Own | None = None,
     rehearsals: dict[str, Rehearsal] | None = None,
@@ -106,7 +106,7 @@ def expand(
     """All runs of a study.
 
     Args:
-        study, where: What the study says, and where it stands, as of `fl.plan.config.study`.
+        study, location: What the study says, and where it stands, as of `fl.plan.config.study`.
         execution: How runs are computed where the study says nothing else.
         users_files: Finds the user's own files behind data sets.
         rehearsals: Those of other studies, which are not repeated.
@@ -117,23 +117,23 @@ def expand(
         ConfigError: For anything in the study that is not understood.
     """
     users_files = users_files or Own()
-    execution = config.execution(execution or Execution(), study.execution, where / "execution")
-    entries = method_entries(folder, study, where, execution, users_files.settle)
+    execution = config.execution(execution or Execution(), study.execution, location / "execution")
+    entries = method_entries(folder, study, location, execution, users_files.settle)
     most = study.max_runs
-    datasets = choices("data set", study.datasets, where / "datasets", most)
+    datasets = choices("data set", study.datasets, location / "datasets", most)
     datasets = list(map(users_files.settle, datasets))
-    models = choices("model", study.models, where / "models", most)
-    schemes = choices("partition scheme", study.partitions, where / "partitions", most)
-    analyses = choices("analysis", study.analyses, where / "analyses", most)
-    task, metric = _settled(study, datasets[0], where)
+    models = choices("model", study.models, location / "models", most)
+    schemes = choices("partition scheme", study.partitions, location / "partitions", most)
+    analyses = choices("analysis", study.analyses, location / "analyses", most)
+    task, metric = _settled(study, datasets[0], location)
     for dataset in datasets:
         check_alike(dataset, task)
     study = replace(study, metric=metric)
-    _check_named(study, analyses, where)
+    _check_named(study, analyses, location)
     points = sum(entry.size for entry in entries)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * points
     if count > most:
-        raise too_many(count, "runs", most, where)
+        raise too_many(count, "runs", most, location)
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     rehearsals = {} if rehearsals is None else rehearsals
@@ -161,10 +161,10 @@ def expand(
     tables = [path_of(scheme.values["path"]) for scheme in schemes if "path" in scheme.values]
     watched = {**users_files.watched, **{str(path): stamp([path]) for path in tables}}
     planned = list(runs.values())
-    return Expansion(name, study, where, planned, watched, counts, analyses, execution)
+    return Expansion(name, study, location, planned, watched, counts, analyses, execution)
 
 
-def _settled(study: Study, dataset: Choice, where: Where) -> tuple[Task, str]:
+def _settled(study: Study, dataset: Choice, location: Location) -> tuple[Task, str]:
     """The task of a study, which is that of its first data set, and its metric: the one that it
     says, or the usual one.
 
@@ -175,34 +175,34 @@ def _settled(study: Study, dataset: Choice, where: Where) -> tuple[Task, str]:
     reweighted = [REWEIGHTED] if study.test == "reweighted" else []
     if reweighted and not task.counted:
         problem = f"is reweighted, but {dataset.text} has {task.given}"
-        raise ConfigError(where / "test", problem, "own or global")
+        raise ConfigError(location / "test", problem, "own or global")
     for key in ("metrics", "keep_predictions"):
         if getattr(study, key) and task.name != DEFAULT:
             problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
-            raise ConfigError(where / key, problem, "none, or data sets with class labels")
+            raise ConfigError(location / key, problem, "none, or data sets with class labels")
     if study.metrics and study.scored == "best":
         problem = "are of the final round, and scored is best"
-        raise ConfigError(where / "metrics", problem, "none, or scored: last")
+        raise ConfigError(location / "metrics", problem, "none, or scored: last")
     given, allowed = study.metric, (*task.metrics, *reweighted)
     if given is not None and given not in allowed:
-        raise unknown(where / "metric", "metric", given, allowed)
+        raise unknown(location / "metric", "metric", given, allowed)
     return task, given or allowed[0]
 
 
-def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
+def _check_named(study: Study, analyses: list[Choice], location: Location) -> None:
     """Refuse (`ConfigError`) names of entries that the study does not have, and vain contrasts."""
     rows = study.best.rows if study.best else ()
-    named = [(where / "best" / "rows" / label, label) for label in rows]
+    named = [(location / "best" / "rows" / label, label) for label in rows]
     for analysis in analyses:
         labels = enumerate(analysis.values.get("methods", ()))
         named += [(analysis.at / "methods" / i, label) for i, label in labels]
     if study.baseline is not None:
-        named.append((where / "baseline", study.baseline))
+        named.append((location / "baseline", study.baseline))
     elif study.contrasts:
         problem = "is set, but the study has no baseline, so that every pair is compared"
-        raise ConfigError(where / "contrasts", problem, "contrasts beside a baseline")
+        raise ConfigError(location / "contrasts", problem, "contrasts beside a baseline")
     for label, other in study.contrasts.items():
-        named += [(where / "contrasts" / label, each) for each in (label, other)]
+        named += [(location / "contrasts" / label, each) for each in (label, other)]
     for at, label in named:
         if label not in study.methods:
             raise unknown(at, "entry", label, study.methods)
@@ -213,7 +213,9 @@ def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
             or study.contrasts.get(other) == label
         ):
             problem = f"is {other!r}, and the two are one or compared already"
-            raise ConfigError(where / "contrasts" / label, problem, "pairs that nothing else tests")
+            raise ConfigError(
+                location / "contrasts" / label, problem, "pairs that nothing else tests"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fl.base import fields
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 
 
 def grid(
@@ -43,29 +43,29 @@ def _options(
 
 
 def check_size(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any], most: int, where: Where
+    declared: Mapping[str, fields.Field], values: Mapping[str, Any], most: int, location: Location
 ) -> None:
     """Raise `ConfigError` if a grid has more than ``most`` points, before any of them is made."""
     points = math.prod(map(len, _options(declared, values).values()))
     if points > most:
-        raise too_many(points, "points", most, where)
+        raise too_many(points, "points", most, location)
 
 
-def too_many(count: int, what: str, most: int, where: Where) -> ConfigError:
+def too_many(count: int, what: str, most: int, location: Location) -> ConfigError:
     """The error for more than a study said that it may have."""
     allowed = f"{most:,} runs of a study at most; `max_runs: {count}` in the study allows more"
-    return ConfigError(where, f"{count:,} {what} are asked for", allowed)
+    return ConfigError(location, f"{count:,} {what} are asked for", allowed)
 
 
 def each_once(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any], where: Where
+    declared: Mapping[str, fields.Field], values: Mapping[str, Any], location: Location
 ) -> None:
     """Raise `ConfigError` if a grid has a value twice, which would be one run and not two."""
     for key, value in values.items():
         if is_grid(declared.get(key), value) and not isinstance(value, Draws):
             i = second(value)
             if i is not None:
-                raise ConfigError(where / key / i, f"{value[i]} stands twice", "each value once")
+                raise ConfigError(location / key / i, f"{value[i]} stands twice", "each value once")
 
 
 def second(values: Iterable[Any]) -> int | None:

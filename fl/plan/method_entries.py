@@ -12,7 +12,7 @@ from fl.api.task import DEFAULT
 from fl.api.training import WEIGHTS, Training
 from fl.base import faults, fields, registry
 from fl.base.declaration import declared
-from fl.base.errors import ConfigError, FedloomError, Where, unknown
+from fl.base.errors import ConfigError, FedloomError, Location, unknown
 from fl.base.fields import Count
 from fl.base.registry import ADDED
 from fl.base.schema import SERVER
@@ -43,25 +43,25 @@ class MethodEntry:
         self,
         folder: Path,
         study: Study,
-        where: Where,
+        location: Location,
         label: str,
         execution: Execution,
         settle: Callable[[Choice], Choice],
     ) -> None:
-        self.label, self.at = label, where / "methods" / label
+        self.label, self.at = label, location / "methods" / label
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", label):
             raise ConfigError(self.at, f"the name {label!r}", "letters, digits and . _ + -")
         given = fields.mapping(study.methods[label], self.at)
         self.method = registry.find("method", str(given.get("method", label)), self.at)
         self.declared = declared(self.method.target)
-        self.given, self._study, self._where = given, study, where
+        self.given, self._study, self._where = given, study, location
         defaults, defaults_at = config.method_defaults(folder, self.method.name)
         self._layers = [
-            (study.training, where / "training"),
+            (study.training, location / "training"),
             (defaults, defaults_at),
             (given, self.at),
         ]
-        self.points = list(points(folder, study, where, label, self.method, self._layers))
+        self.points = list(points(folder, study, location, label, self.method, self._layers))
         title = self.declared.title if given.get("method", label) == label else label
         self.title = str(fields.value(str, given.get("title", title), self.at / "title"))
         for layer, place in self._layers[1:]:
@@ -275,7 +275,7 @@ class MethodEntry:
 def method_entries(
     folder: Path,
     study: Study,
-    where: Where,
+    location: Location,
     execution: Execution,
     settle: Callable[[Choice], Choice],
 ) -> list[MethodEntry]:
@@ -286,7 +286,7 @@ def method_entries(
         settle: Finds the user's own files behind a data set.
     """
     entries = {
-        label: MethodEntry(folder, study, where, label, execution, settle)
+        label: MethodEntry(folder, study, location, label, execution, settle)
         for label in study.methods
     }
     titles: dict[str, str] = {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.base import identity
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import ConfigError, DataError, Location
 from fl.base.files import check_writable, sha256
 from fl.base.units import counted
 from fl.data.contents import stamp
@@ -41,7 +41,7 @@ class Plan:
 
     Attributes:
         studies: By name: title, metric, hash and runs, for `fl.report.tables`.
-        bundles: By id: runs with their specs, needs and execution, for `fl.train.job`.
+        bundles: By id: runs with their specs, needs and execution, for `fl.runner.job`.
         datasets, partitions: By id, how to make them.
         analyses: By id, what they read, for `fl.report.make_analysis`.
         watched: By path, the `stamp` of each file outside config that the plan depends on.
@@ -69,15 +69,15 @@ def make(
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
-    settings, wanted, where = asked_for(folder, studies)
-    given = {name: config.study(folder, name, where) for name in wanted}
+    settings, wanted, location = asked_for(folder, studies)
+    given = {name: config.study(folder, name, location) for name in wanted}
     return of(folder, settings, given, checked)
 
 
 def of(
     folder: Path,
     settings: Settings,
-    studies: Mapping[str, tuple[Study, Where]],
+    studies: Mapping[str, tuple[Study, Location]],
     checked: bool = True,
 ) -> Plan:
     """The plan of studies that are given, wherever they were written.
@@ -101,8 +101,10 @@ def of(
     rehearsals: dict[str, Rehearsal] = {}
     with allocator.kept():
         expansions = [
-            expand(folder, name, study, where, settings.execution, users_files, rehearsals, checked)
-            for name, (study, where) in studies.items()
+            expand(
+                folder, name, study, location, settings.execution, users_files, rehearsals, checked
+            )
+            for name, (study, location) in studies.items()
         ]
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values() if run.start}
@@ -127,7 +129,7 @@ def of(
     )
 
 
-def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
+def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Location]:
     """The settings of a config folder, the studies asked for, and where they are named.
 
     Raises:
@@ -135,12 +137,12 @@ def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str]
     """
     settings = config.settings(folder)
     config.check_methods(folder)
-    where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
-    where = Where("the command line") if studies else where
+    location = Location(os.path.relpath(folder / "config.yaml")) / "studies"
+    location = Location("the command line") if studies else location
     wanted = list(dict.fromkeys(studies or settings.studies))
     if not wanted:
-        raise ConfigError(where, "is empty", "at least one study")
-    return settings, wanted, where
+        raise ConfigError(location, "is empty", "at least one study")
+    return settings, wanted, location
 
 
 def _bundles(

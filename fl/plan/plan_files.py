@@ -63,7 +63,7 @@ def checked(path: Path) -> dict[str, Any]:
     if reason:
         allowed = "a file that `python -m fl plan --write` wrote, which makes it anew"
         raise DataError(
-            f"{path}: cannot be read as a part of a plan ({reason}); allowed: {allowed}"
+            f"{path}: cannot be read as a part of a plan ({reason}). Allowed: {allowed}"
         )
     return dict(content)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import fields, registry
-from fl.base.errors import ConfigError, Where, unknown
-from fl.base.registry import ADDED, Entry
+from fl.base.errors import ConfigError, Location, unknown
+from fl.base.registry import ADDED, Component
 from fl.plan import published
 from fl.plan.config import Study
 from fl.plan.draws import drawn
@@ -30,7 +30,7 @@ class Point:
         added: By key, the specs of what the entry adds: its terms, alterations ...
     """
 
-    entry: Entry
+    entry: Component
     values: dict[str, Any]
     added: dict[str, list[dict[str, Any]]]
     training: dict[str, Any]
@@ -45,16 +45,16 @@ class Point:
 def points(
     folder: Path,
     study: Study,
-    where: Where,
+    location: Location,
     label: str,
-    entry: Entry,
-    layers: Sequence[tuple[Mapping[str, Any], Where]],
+    entry: Component,
+    layers: Sequence[tuple[Mapping[str, Any], Location]],
 ) -> Iterator[Point]:
     """All points of a method entry.
 
     Args:
         folder: The config's.
-        where: The study's file.
+        location: The study's file.
         label: The entry's name.
         entry: Its method.
         layers: The study's ``training``, the method's defaults and what the entry says, each with
@@ -79,7 +79,7 @@ def points(
     for name, (_, added_entry, values) in added.items():
         declared |= _under(name, fields.fields(added_entry.target))
         merged |= _under(name, values)
-    merged |= _published(folder, study, where, label, declared)
+    merged |= _published(folder, study, location, label, declared)
     merged = drawn(declared, merged, study.search_seed, at)
     several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
     check_size(declared, merged, study.max_runs, at)
@@ -95,32 +95,34 @@ def points(
         yield Point(entry, hyper, specs, settled, {key: values[key] for key in several})
 
 
-def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, Mapping[str, Any]]]:
+def _added(
+    merged: Mapping[str, Any], at: Location
+) -> dict[str, tuple[str, Component, Mapping[str, Any]]]:
     """What an entry adds, by name: the config key, its kind, and the keys that the entry sets of
     it.
     """
-    by_name: dict[str, tuple[str, Entry, Mapping[str, Any]]] = {}
+    by_name: dict[str, tuple[str, Component, Mapping[str, Any]]] = {}
     for kind, called in ADDED.items():
-        where = at / kind
+        location = at / kind
         given = merged.get(kind)
         given = {given: None} if kind == ONE and isinstance(given, str) else given
         if isinstance(given, list):
             allowed = "a mapping (name: its keys); alternatives are entries of their own"
-            raise ConfigError(where, f"is {given!r}", allowed)
-        given = fields.mapping(given, where)
+            raise ConfigError(location, f"is {given!r}", allowed)
+        given = fields.mapping(given, location)
         if kind == ONE and len(given) > 1:
-            raise ConfigError(where, f"is {' and '.join(given)}", "one of them")
+            raise ConfigError(location, f"is {' and '.join(given)}", "one of them")
         for name, values in given.items():
-            entry = registry.find(called, name, where / name)
+            entry = registry.find(called, name, location / name)
             if name in by_name:
                 problem = f"{name!r} stands in {by_name[name][0]} too"
-                raise ConfigError(where / name, problem, "each name once, as keys go by it")
-            values = fields.mapping(values, where / name)
+                raise ConfigError(location / name, problem, "each name once, as keys go by it")
+            values = fields.mapping(values, location / name)
             declared = fields.fields(entry.target)
             for key in values:
                 if key not in declared:
-                    raise unknown(where / name / key, "key", key, declared)
-            each_once(declared, values, where / name)
+                    raise unknown(location / name / key, "key", key, declared)
+            each_once(declared, values, location / name)
             by_name[name] = (kind, entry, values)
     return by_name
 
@@ -131,17 +133,17 @@ def _under(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _published(
-    folder: Path, study: Study, where: Where, label: str, declared: Mapping[str, fields.Field]
+    folder: Path, study: Study, location: Location, label: str, declared: Mapping[str, fields.Field]
 ) -> dict[str, float]:
     """What ``grid: published`` sets of an entry, by key."""
-    best, where = study.best, where / "best"
+    best, location = study.best, location / "best"
     if study.grid != "published":
         return {}
     if best is None:
-        raise ConfigError(where, "is missing", "what to take, as grid is published")
-    cells, values = published.table(folder, best.source, best.table, where), {}
+        raise ConfigError(location, "is missing", "what to take, as grid is published")
+    cells, values = published.table(folder, best.source, best.table, location), {}
     for key, row in best.rows.get(label, {}).items():
-        at = where / "rows" / label / key
+        at = location / "rows" / label / key
         if key not in declared:
             raise unknown(at, "key", key, declared)
         values[key] = published.number(published.cell(cells, row, best.column, at))
@@ -153,21 +155,21 @@ def _check_layer(
     layer: Mapping[str, Any],
     declared: Mapping[str, fields.Field],
     reserved: tuple[str, ...],
-    where: Where,
+    location: Location,
 ) -> None:
     """Check each key and value of one layer, and that its grid is no larger than the study may."""
     for key in layer:
         if key not in declared and key not in reserved:
-            raise unknown(where / key, "key", key, (*declared, *reserved))
-    each_once(declared, layer, where)
-    layer = drawn(declared, layer, study.search_seed, where)
-    check_size(declared, layer, study.max_runs, where)
+            raise unknown(location / key, "key", key, (*declared, *reserved))
+    each_once(declared, layer, location)
+    layer = drawn(declared, layer, study.search_seed, location)
+    check_size(declared, layer, study.max_runs, location)
     for values in grid(declared, layer):
         for key, given in values.items():
             if key in declared:
-                fields.value(declared[key].hint, given, where / key)
+                fields.value(declared[key].hint, given, location / key)
         if all(values.get(key) is not None for key in EXCLUSIVE):
-            Training.settle({"participation": 1.0, **values}, where)
+            Training.settle({"participation": 1.0, **values}, location)
 
 
 def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:

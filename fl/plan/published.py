@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 from fl.base.files import is_file
 
 Line = Mapping[str, str]
@@ -23,20 +23,22 @@ COLUMNS = ("table", "row", "column", "value", "sd", "note")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
-def table(folder: Path, source: str, name: str, where: Where) -> dict[tuple[str, str], Line]:
+def table(folder: Path, source: str, name: str, location: Location) -> dict[tuple[str, str], Line]:
     """The cells of one table of a source, by (row, column).
 
     Raises:
-        ConfigError: At ``where`` if there is no such file, or no such table in it; else at the line
-            of the file that is wrong.
+        ConfigError: At ``location`` if there is no such file, or no such table in it; else at the
+            line of the file that is wrong.
     """
     path = folder / "published" / source
     if not is_file(path):
-        raise unknown(where / "source", "file", source, (p.name for p in path.parent.glob("*.csv")))
+        raise unknown(
+            location / "source", "file", source, (p.name for p in path.parent.glob("*.csv"))
+        )
     cells = _cells(path)
     there = dict.fromkeys(name for name, *_ in cells)
     if name not in there:
-        raise unknown(where / "table", "table", name, there)
+        raise unknown(location / "table", "table", name, there)
     return {
         (row, column): line for (in_table, row, column), line in cells.items() if in_table == name
     }
@@ -44,11 +46,11 @@ def table(folder: Path, source: str, name: str, where: Where) -> dict[tuple[str,
 
 def _cells(path: Path) -> dict[tuple[str, str, str], Line]:
     """Every cell of a file by table, row and column."""
-    where = Where(os.path.relpath(path))
+    location = Location(os.path.relpath(path))
     cells: dict[tuple[str, str, str], Line] = {}
     places: dict[tuple[str, str, str], int] = {}
-    for number, line in _lines(path, where):
-        at = where / f"line {number}"
+    for number, line in _lines(path, location):
+        at = location / f"line {number}"
         key = (line["table"], line["row"], line["column"])
         if not all(text and text.strip() == text for text in key):
             raise ConfigError(at, f"is {', '.join(key)!r}", "a table, a row and a column")
@@ -62,7 +64,7 @@ def _cells(path: Path) -> dict[tuple[str, str, str], Line]:
     return cells
 
 
-def _lines(path: Path, where: Where) -> Iterator[tuple[int, Line]]:
+def _lines(path: Path, location: Location) -> Iterator[tuple[int, Line]]:
     """The lines after the head, each with its number and all of `COLUMNS`."""
     try:
         # Spreadsheets begin a file with a mark that is no part of the first column's name.
@@ -71,30 +73,30 @@ def _lines(path: Path, where: Where) -> Iterator[tuple[int, Line]]:
             head = next(reader, [])
             if any(head.count(column) != 1 for column in COLUMNS):
                 problem = f"the first line is {','.join(head)[:100]!r}"
-                raise ConfigError(where, problem, ",".join(COLUMNS))
+                raise ConfigError(location, problem, ",".join(COLUMNS))
             for cells in filter(None, reader):
                 if len(cells) != len(head):
-                    at = where / f"line {reader.line_num}"
+                    at = location / f"line {reader.line_num}"
                     problem = f"has {len(cells)} fields"
                     raise ConfigError(at, problem, f"{len(head)}, as in the first line")
                 yield reader.line_num, dict(zip(head, cells, strict=True))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(where, f"cannot be read: {error}", "UTF-8") from None
+        raise ConfigError(location, f"cannot be read: {error}", "UTF-8") from None
     except csv.Error as error:
-        raise ConfigError(where / f"line {reader.line_num}", f"is no CSV: {error}") from None
+        raise ConfigError(location / f"line {reader.line_num}", f"is no CSV: {error}") from None
 
 
-def _check_number(text: str, column: str, where: Where) -> None:
+def _check_number(text: str, column: str, location: Location) -> None:
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise ConfigError(where / column, f"is {text[:40]!r}", "a finite number: 71.2, 1e-3")
+        raise ConfigError(location / column, f"is {text[:40]!r}", "a finite number: 71.2, 1e-3")
     if column == "sd" and float(text) < 0:
-        raise ConfigError(where / column, f"is {text[:40]!r}", "a number >= 0, or nothing")
+        raise ConfigError(location / column, f"is {text[:40]!r}", "a number >= 0, or nothing")
 
 
-def cell(cells: Mapping[tuple[str, str], Line], row: str, column: str, where: Where) -> Line:
-    """One cell, or a `ConfigError` at ``where``."""
+def cell(cells: Mapping[tuple[str, str], Line], row: str, column: str, location: Location) -> Line:
+    """One cell, or a `ConfigError` at ``location``."""
     if (row, column) not in cells:
-        raise unknown(where, "cell", f"{row} / {column}", (f"{r} / {c}" for r, c in cells))
+        raise unknown(location, "cell", f"{row} / {column}", (f"{r} / {c}" for r, c in cells))
     return cells[row, column]
 
 

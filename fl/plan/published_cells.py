@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.base.errors import ConfigError, Where, unknown
+from fl.base.errors import ConfigError, Location, unknown
 from fl.base.registry import entry_of
 from fl.base.schema import COSTS, PACE
 from fl.data import materials
@@ -27,7 +27,7 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
     """
     compared: list[dict[str, Any]] = []
     for i, cells in enumerate(expansion.study.published):
-        at = expansion.where / "published" / i
+        at = expansion.location / "published" / i
         table = published.table(folder, cells.source, cells.table, at)
         runs = [run for run in expansion.runs if cells.model in (None, run.model.text)]
         if not runs:
@@ -58,7 +58,7 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
     return compared
 
 
-def _check_quantity(cells: Cells, expansion: Expansion, at: Where) -> None:
+def _check_quantity(cells: Cells, expansion: Expansion, at: Location) -> None:
     """Refuse (`ConfigError`) a metric that the study does not measure, or not of some clients."""
     metrics = materials.task_of(expansion.runs[0].dataset.spec).metrics
     analyses = [choice.spec["name"] for choice in expansion.analyses]
@@ -84,7 +84,7 @@ def _check_quantity(cells: Cells, expansion: Expansion, at: Where) -> None:
 
 
 def _clients(
-    cells: Cells, domain: str | None, setting: str, runs: list[Run], at: Where
+    cells: Cells, domain: str | None, setting: str, runs: list[Run], at: Location
 ) -> dict[str, Any]:
     """Whose mean a cell stands beside, where that is not the mean over all clients."""
     if (domain is not None) + (cells.modality is not None) + cells.unseen > 1:
@@ -105,7 +105,7 @@ def _clients(
     return {"domain": domain}
 
 
-def _modality(name: str, runs: list[Run], at: Where) -> int:
+def _modality(name: str, runs: list[Run], at: Location) -> int:
     """The number of a modality, where clients of a data set or partition differ in it."""
     dealt = []
     for run in runs:

@@ -21,7 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Sampling, Setting, Sweep, declared
+from fl.api.method import (
+    COUNTS,
+    PAYLOAD,
+    BuildContext,
+    Method,
+    Pass,
+    Phase,
+    Sampling,
+    Sweep,
+    declared,
+)
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.api.trees import Tree
@@ -138,7 +148,7 @@ class Rehearsal:
         tried = []
         for kind in self._kinds:
             added = Added(composed)
-            setting = Setting(
+            context = BuildContext(
                 network=self._networks[kind.name],
                 training=training,
                 classes=kind.classes,
@@ -149,7 +159,7 @@ class Rehearsal:
                 shapes={modality.name: modality.shape for modality in kind.parts},
                 tokens=frozenset(modality.name for modality in kind.parts if modality.tokens),
             )
-            stage = _Stage(added.composed, setting, kind, self._variables[kind.name])
+            stage = _Stage(added.composed, context, kind, self._variables[kind.name])
             key = _key([kind.name, _shape(spec), _shape(_lasting(point.training)), away])
             if key not in self._tried:
                 self._tried[key] = Rehearsed(stage.reason(), stage.traces())
@@ -165,14 +175,14 @@ class _Stage:
     """A method that is tried with one model, and what the model sees."""
 
     composed: Composed
-    setting: Setting
+    context: BuildContext
     data: Inputs
     variables: Tree
 
     @cached_property
     def _devices(self) -> list[torch.device]:
         """Where to try, in turn, until it succeeds."""
-        few = self.setting.training.batch_size < ENOUGH
+        few = self.context.training.batch_size < ENOUGH
         small = sum(tensor.numel() for tensor in self.variables["params"].values()) <= SMALL
         # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
         if few or small:
@@ -184,12 +194,12 @@ class _Stage:
         """The method, which may look at a pass of the model, on the first device that can."""
         for device in self._devices[:-1]:
             with contextlib.suppress(Exception), torch.device(device):
-                return build(self.composed, self.setting)
-        return build(self.composed, self.setting)
+                return build(self.composed, self.context)
+        return build(self.composed, self.context)
 
     def reason(self) -> str:
         """See `Rehearsal.try_point`."""
-        size = self.setting.training.batch_size
+        size = self.context.training.batch_size
         together = self._trouble(min(size, ENOUGH), stacked=True)
         if together is None:
             return ""
@@ -205,7 +215,7 @@ class _Stage:
     def traces(self) -> frozenset[str] | None:
         """See `Rehearsed`."""
         with contextlib.suppress(Exception):
-            method = build(self.composed, self.setting)
+            method = build(self.composed, self.context)
             server, client = method.init(self.variables)
             kept = method.trace(server) if method.trace else {}
             if method.trace_clients:
@@ -219,7 +229,7 @@ class _Stage:
         for device in self._devices:
             try:
                 with torch.device(device):
-                    method = build(self.composed, self.setting)
+                    method = build(self.composed, self.context)
                     _Trial(self, method, size, device, stacked).take_steps()
                 return None
             except Exception as error:
@@ -282,7 +292,7 @@ class _Trial:
     def _received(self, phase: Phase) -> tuple[Tree, Tree]:
         """What the server sends to all in a phase, and a client's tree, or that of two."""
         server, client = self.method.init(trees.to(self.stage.variables, self.device))
-        counts = torch.ones(self.stage.setting.classes, dtype=torch.int64)
+        counts = torch.ones(self.stage.context.classes, dtype=torch.int64)
         client = {**client, "id": torch.tensor(0), COUNTS: counts}
         if self.stacked:
             client = trees.repeat(client, 2)
@@ -301,28 +311,28 @@ class _Trial:
         unused = [name for name, gradient in names if gradient is None]
         if unused:
             allowed = "a model whose weights all have a part in its outputs"
-            raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}; allowed: {allowed}")
-        few = self.stage.setting.training.batch_size < ENOUGH
+            raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}. Allowed: {allowed}")
+        few = self.stage.context.training.batch_size < ENOUGH
         if few and self.device == CPU and not torch.isfinite(loss):
             raise FedloomError("the loss is not finite")
 
     def _batch(self, sampling: Sampling) -> dict[str, Any]:
         """Random samples with equal weights, as many of each class as the pass asks for."""
-        setting, per_class = self.stage.setting, sampling.per_class
-        count = setting.classes if per_class else self.size
+        context, per_class = self.stage.context, sampling.per_class
+        count = context.classes if per_class else self.size
         arrays = self._samples(count)
         index = torch.arange(count).repeat_interleave(min(per_class or 1, ENOUGH))
-        keyed = setting.network.random or arrays.random or sampling.keyed
+        keyed = context.network.random or arrays.random or sampling.keyed
         key = torch.arange(len(index)) if keyed else None
         batch = arrays.batch(index, torch.ones(len(index)), key)
         return trees.repeat(batch, 2) if self.stacked else batch
 
     def _samples(self, count: int) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
-        data, setting, draw = self.stage.data, self.stage.setting, np.random.default_rng(0)
-        augmentation = setting.training.augmentation
+        data, context, draw = self.stage.data, self.stage.context, np.random.default_rng(0)
+        augmentation = context.training.augmentation
         chosen = augmented(data.kinds, augmentation) if data.parts else {}
-        y = setting.task.invent(count, data.classes, data.kinds[0].shape)
+        y = context.task.invent(count, data.classes, data.kinds[0].shape)
 
         def made(kind: Modality) -> Arrays:
             shape = (count, *kind.shape)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.plan.config import Settings
 
 if TYPE_CHECKING:  # It imports torch, which a plan that is known does without.
@@ -18,7 +18,7 @@ def check(expansion: Expansion, settings: Settings, folder: Path) -> None:
     and more processes than clients that take part in a round, as the rest would have nothing to do.
     Where only the data say how many clients there are, the job refuses.
     """
-    general = Where(os.path.relpath(folder / "config.yaml"))
+    general = Location(os.path.relpath(folder / "config.yaml"))
     for run in expansion.runs:
         asked, clients = run.execution, run.partition.spec.get("clients")
         lacking = [n.lacks(asked) for n in settings.nodes if n.partition == asked.partition]
@@ -32,6 +32,6 @@ def check(expansion: Expansion, settings: Settings, folder: Path) -> None:
         there = max(1, round(run.spec["training"]["participation"] * clients))
         if asked.processes > there:
             by_all = settings.execution.processes == asked.processes
-            at = (general if by_all else expansion.where) / "execution" / "processes"
+            at = (general if by_all else expansion.location) / "execution" / "processes"
             taking = f"{there} clients take part in a round of {run.title}"
             raise ConfigError(at, f"is {asked.processes}, but {taking}", f"1 to {there}")

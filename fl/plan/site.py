@@ -10,8 +10,8 @@ import numpy as np
 
 from fl.api.task import Task, serves, tasks_of
 from fl.base import registry
-from fl.base.errors import ConfigError, Where
-from fl.base.registry import Entry
+from fl.base.errors import ConfigError, Location
+from fl.base.registry import Component
 from fl.data import holdings, materials
 from fl.data.modality import ANY, MODALITY, kinds_of, named, takes
 from fl.plan import partition_fit
@@ -134,18 +134,18 @@ class Site:
         whole = Inputs(named(kinds), (), data.classes, 0, kinds)
         return each if self.holding == "one" else [*each, whole]
 
-    def check(self, entry: Entry, where: Where) -> None:
+    def check(self, entry: Component, location: Location) -> None:
         """Refuse (`ConfigError`) a method or an analysis for another task, and one that computes
         with one input where samples have several.
         """
-        _check_task(entry, self.task, self.dataset, where)
+        _check_task(entry, self.task, self.dataset, location)
         if self.holding in ("all", "some") and getattr(entry.target, "one_input", False):
             names = named(materials.modalities_of(self.dataset.spec))
             problem = f"{entry.name} computes with one input, but {self.model.text} takes {names}"
             allowed = "a model of one input, or clients that hold one each"
-            raise ConfigError(where, f"{problem} of {self.dataset.text}", allowed)
+            raise ConfigError(location, f"{problem} of {self.dataset.text}", allowed)
 
-    def check_start(self, label: str, before: Site, where: Where) -> None:
+    def check_start(self, label: str, before: Site, location: Location) -> None:
         """Refuse (`ConfigError`) to start from a model of other inputs or classes: that of the
         entry ``label``, which runs at ``before``.
         """
@@ -153,7 +153,7 @@ class Site:
             problem = f"{label!r} is trained on {before.dataset.text}, {before.told}"
             problem += f", but {self.dataset.text} has {self.told}"
             allowed = "an entry whose data set has as large inputs and as many classes"
-            raise ConfigError(where, problem, allowed)
+            raise ConfigError(location, problem, allowed)
 
     @property
     def told(self) -> str:
@@ -172,7 +172,7 @@ def check_alike(dataset: Choice, task: Task) -> None:
         raise ConfigError(dataset.at, problem, "data sets of one task in a study")
 
 
-def _check_task(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
+def _check_task(entry: Component, task: Task, dataset: Choice, location: Location) -> None:
     """Refuse (`ConfigError`) what is made for another task than the data set's.
 
     An example is a method that needs class labels, on a data set whose labels are masks.
@@ -183,4 +183,4 @@ def _check_task(entry: Entry, task: Task, dataset: Choice, where: Where) -> None
     wanted = ", ".join(tasks[name].given for name in tasks_of(entry.target))
     problem = f"{entry.name} asks for {wanted}, but {dataset.text} has {task.given}"
     others = [each.name for each in registry.entries(entry.kind) if serves(each.target, task.name)]
-    raise ConfigError(where, problem, ", ".join(others) or f"no {entry.kind}")
+    raise ConfigError(location, problem, ", ".join(others) or f"no {entry.kind}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl.api.training import Training
 from fl.base import fields, identity, registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.base.files import sha256
 from fl.base.places import Folders
 from fl.base.registry import entry_of, find
@@ -118,7 +118,7 @@ def _named(spec: Spec) -> Iterator[tuple[str, dict[str, Any], Any]]:
         given = spec.get(key, [])
         several = {f"{key}.{i}": values for i, values in enumerate(given)}
         for place, values in (several if isinstance(given, list) else {key: given}).items():
-            yield place, values, find(kind, values["name"], Where("the spec")).target
+            yield place, values, find(kind, values["name"], Location("the spec")).target
 
 
 def defaults(spec: Spec) -> list[str]:

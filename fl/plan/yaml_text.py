@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 
 DEEPEST = 50
 """Mappings and lists within each other at most; a config needs six."""
@@ -60,24 +60,24 @@ class _Refused(Exception):
         self.line, self.problem, self.allowed = node.start_mark.line + 1, problem, allowed
 
 
-def read(path: Path, where: Where) -> Any:
-    """The content of the file, None if it is empty; `ConfigError` at ``where`` if it is not
+def read(path: Path, location: Location) -> Any:
+    """The content of the file, None if it is empty; `ConfigError` at ``location`` if it is not
     allowed.
     """
     try:
         return _load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(where, "does not exist") from None
+        raise ConfigError(location, "does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(where, f"cannot be read: {error}") from None
+        raise ConfigError(location, f"cannot be read: {error}") from None
     except _Refused as error:
-        raise ConfigError(where, f"line {error.line}: {error.problem}", error.allowed) from None
+        raise ConfigError(location, f"line {error.line}: {error.problem}", error.allowed) from None
     except yaml.YAMLError as error:
         problem = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
-        raise ConfigError(where, f"is not valid YAML: {problem}") from None
+        raise ConfigError(location, f"is not valid YAML: {problem}") from None
     except RecursionError:
         problem = "has lists or mappings too deep within each other"
-        raise ConfigError(where, problem, f"{DEEPEST} at most") from None
+        raise ConfigError(location, problem, f"{DEEPEST} at most") from None
 
 
 def _load(text: str) -> Any:

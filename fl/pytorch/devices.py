@@ -34,8 +34,8 @@ def claim(
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise FedloomError(
-            "config/config.yaml: execution.device: is 'cuda', but torch finds no GPU here; "
-            "allowed: auto, cpu"
+            "config/config.yaml: execution.device: is 'cuda', but torch finds no GPU here. "
+            "Allowed: auto, cpu"
         )
     if wanted == "cpu" or not torch.cuda.is_available():
         yield [torch.device("cpu")] * count
@@ -44,7 +44,7 @@ def claim(
     if count > there:
         raise FedloomError(
             f"config/config.yaml: execution.processes: is {count}, each with a GPU, but torch "
-            f"finds {there} here; allowed: up to {there}, or device: cpu"
+            f"finds {there} here. Allowed: up to {there}, or device: cpu"
         )
     told = False
     while True:

@@ -19,7 +19,7 @@ KEYLESS = (
     'pass key=batch.get("key") to Network.train'
 )
 ALLOWED = (
-    "allowed: the layers nn.Dropout to nn.Dropout3d, and of torch.nn.functional dropout to "
+    "Allowed: the layers nn.Dropout to nn.Dropout3d, and of torch.nn.functional dropout to "
     "dropout3d and scaled_dot_product_attention, called as F.dropout(x, p, self.training); between "
     "layers of an LSTM or a GRU an nn.Dropout, in place of dropout="
 )

@@ -82,6 +82,6 @@ def pretrained(network: nn.Module, weights: str, published: Any) -> None:
     ) as error:
         reason = str(error).strip().split("\n")[0]
         raise FedloomError(
-            f"weights: {path} cannot be loaded into {type(network).__name__} ({reason}); allowed: "
+            f"weights: {path} cannot be loaded into {type(network).__name__} ({reason}). Allowed: "
             "the state of a torchvision model of this architecture with its 1,000 classes"
         ) from None

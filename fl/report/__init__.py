@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base import files
-from fl.base.errors import DataError, Where, unknown
+from fl.base.errors import DataError, Location, unknown
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
 from fl.report import (
@@ -89,7 +89,7 @@ def table(
     drawn = blocks(outline(gather(study, results, store, plan)))
     tables = {block.name: block for block in drawn if isinstance(block, Table)}
     if name not in tables:
-        raise unknown(Where(f"the report of {study}"), "table", name, tables)
+        raise unknown(Location(f"the report of {study}"), "table", name, tables)
     return markdown.to_markdown(replace(tables[name], number=""))
 
 
@@ -132,7 +132,7 @@ def load(
     split = UNSEEN if unseen else "test"
     known = sorted(rows["metric"].unique())
     if metric is not None and known and metric not in known:
-        raise DataError(f"metric: is {metric!r}; allowed: {', '.join(known)}")
+        raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(known)}")
     summary = summaries.summarise(rows, runs, metric or plan["metric"], split)
     if unseen:
         summary = summary[summary["n_clients"] > 0]

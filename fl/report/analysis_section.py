@@ -119,9 +119,9 @@ def figure(analysis: Analysis, methods: Mapping[str, str], settings: Titles) -> 
     panels = []
     for picture, told in zip(analysis.pictures, analysis.record.get("panels", ()), strict=True):
         setting = tuple(told["setting"])
-        where = settings.get(setting, " · ".join(setting)) if len(settings) > 1 else ""
+        location = settings.get(setting, " · ".join(setting)) if len(settings) > 1 else ""
         method = methods.get(told["method"], told["method"])
-        title = " · ".join(filter(None, (where, method, told["title"])))
+        title = " · ".join(filter(None, (location, method, told["title"])))
         panels.append(Panel(title, f"{title}: {told['alt']}", picture))
     if not panels:
         return None

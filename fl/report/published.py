@@ -56,7 +56,7 @@ def _published_row(
     share = published.get("unit", 1)
     value, sd = published["value"] * scale, published["sd"]
     source = published["source"].removesuffix(".csv")
-    where = f"{source}, Table {published['table']}: {published['row']}, {published['column']}"
+    location = f"{source}, Table {published['table']}: {published['row']}, {published['column']}"
     keys = (*SETTING, "setting")
     setting = " · ".join(published[key] for key in keys if published.get(key))
     measured, gap = Cell(NOTHING, remark="not in this study"), NOTHING
@@ -68,7 +68,7 @@ def _published_row(
         measured = Cell(text, facts.anchor(place, row["method"]), remark=gaps(row))
         gap = number(mean - value, metric, signed=True)
     cells = (
-        Cell(where),
+        Cell(location),
         Cell(setting),
         measured,
         Cell(spread(value, math.nan if sd is None else sd * scale, metric)),

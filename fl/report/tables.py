@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fl.base import files
-from fl.base.errors import DataError, Where
+from fl.base.errors import DataError, Location
 from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import written
 from fl.report.privacy import PRIVACY, UNCOUNTED, installed, told
@@ -137,7 +137,7 @@ def _record(store: Store, run: str) -> dict[str, Any] | None:
     if not store.has(run):
         return None
     record, place = store.record(run), str(store.place(run) / RECORD)
-    run_check.check_record(record, Where(place))
+    run_check.check_record(record, Location(place))
     run_check.check_id(record, run, place)
     return record
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fl.base import fields, files
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,10 @@ def _numbered(folder: Path) -> dict[int, Attempt]:
         for path in folder.iterdir():
             if name := re.fullmatch(r"attempt-(\d+)\.json", path.name):
                 with contextlib.suppress(OSError, ValueError, FedloomError):
-                    content = fields.mapping(files.parse_json(path.read_bytes()), Where(path.name))
+                    content = fields.mapping(
+                        files.parse_json(path.read_bytes()), Location(path.name)
+                    )
                     attempts[int(name[1])] = Attempt(
-                        **fields.parse(Attempt, content, Where(path.name))
+                        **fields.parse(Attempt, content, Location(path.name))
                     )
     return attempts

@@ -64,7 +64,7 @@ def bring(run: str, source: Store, target: Store) -> Moved:
 def is_tar(path: Path) -> bool:
     """Whether a place is a tar file, by its name."""
     if path.suffix in (".gz", ".tgz", ".zip", ".xz", ".bz2", ".zst"):
-        raise FedloomError(f"{path}: allowed: a folder, or a file named *.tar (runs pack badly)")
+        raise FedloomError(f"{path}: Allowed: a folder, or a file named *.tar (runs pack badly)")
     return path.suffix == ".tar"
 
 
@@ -103,7 +103,7 @@ def opened(path: Path) -> Iterator[Store]:
         raise FedloomError(f"{path}: does not exist")
     if not is_tar(path):
         if not path.is_dir():
-            raise FedloomError(f"{path}: allowed: a folder, or a file named *.tar")
+            raise FedloomError(f"{path}: Allowed: a folder, or a file named *.tar")
         yield Store(path)
         return
     with files.disk_errors(path), tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
@@ -124,7 +124,7 @@ def _unpack(path: Path, folder: Path) -> None:
             regular = info.isreg() and not info.issparse()
             if not is_name(run) or name not in (RECORD, *KEPT) or not regular:
                 allowed = ", ".join(f"RUN/{known}" for known in (RECORD, *KEPT))
-                raise DataError(f"{path}: has {info.name[:200]!r}; allowed: files {allowed}")
+                raise DataError(f"{path}: has {info.name[:200]!r}. Allowed: files {allowed}")
             if number >= MEMBERS:
-                raise DataError(f"{path}: has more files than are unpacked; allowed: {MEMBERS:,}")
+                raise DataError(f"{path}: has more files than are unpacked. Allowed: {MEMBERS:,}")
             tar.extract(info, folder, filter="data")

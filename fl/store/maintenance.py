@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.base.files import disk_errors
 from fl.base.units import written
 from fl.store import run_check
@@ -42,7 +42,7 @@ def entries(store: Store) -> Iterator[StoredRun]:
     for run in store.runs():
         try:
             record = store.record(run)
-            run_check.check_whole(record, Where(run))
+            run_check.check_whole(record, Location(run))
         except FedloomError:
             yield StoredRun(run, DAMAGED, {}, _size(store.place(run)))
         else:
@@ -58,7 +58,7 @@ def problems(store: Store, run: str) -> list[str]:
     place = store.place(run)
     try:
         record = store.record(run)
-        run_check.check_whole(record, Where(str(place / RECORD)))
+        run_check.check_whole(record, Location(str(place / RECORD)))
         run_check.check_id(record, run, str(place))
         # Whoever filled the store named them: no name may lead out of the run's folder.
         if strange := sorted({*record["files"]} - {*KEPT}):

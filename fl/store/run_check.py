@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 from fl.base import fields, identity
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import Bound, Count, Index, NonNegative, Seed
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 from fl.store.layout import is_name
@@ -124,30 +124,30 @@ def _known(hint: Any, given: Any) -> Any:
     return given
 
 
-def check_shape(record: Mapping[str, Any], where: Where) -> None:
+def check_shape(record: Mapping[str, Any], location: Location) -> None:
     """Refuse (`ConfigError`) what does not have the keys of a run's record; names in its spec need
     not be known.
     """
-    fields.parse(_Whole, _known(_Whole, record), where)
+    fields.parse(_Whole, _known(_Whole, record), location)
 
 
-def check_record(record: Mapping[str, Any], where: Where) -> None:
+def check_record(record: Mapping[str, Any], location: Location) -> None:
     """Refuse (`ConfigError`) a record from which no table can be made."""
-    fields.parse(_Computed, _known(_Computed, record), where)
+    fields.parse(_Computed, _known(_Computed, record), location)
     start = record.get("start")
     if start is not None and (start == record["run"] or not is_name(start)):
-        raise ConfigError(where / "start", f"is {start[:100]!r}", "the name of another run")
+        raise ConfigError(location / "start", f"is {start[:100]!r}", "the name of another run")
 
 
-def check_whole(record: Mapping[str, Any], where: Where) -> None:
+def check_whole(record: Mapping[str, Any], location: Location) -> None:
     """Refuse (`ConfigError`) a record that is incomplete, or whose parts do not fit each other."""
-    check_record(record, where)
-    check_shape(record, where)
+    check_record(record, location)
+    check_shape(record, location)
     spec, done = record["spec"], record["rounds"]
     planned = spec["training"]["rounds"]
     early = record["state"] != "complete" or spec["training"].get("early_stopping") is not None
     if done > planned or (done < planned and not early):
-        raise ConfigError(where / "rounds", f"is {done}", f"{planned}, as the spec says")
+        raise ConfigError(location / "rounds", f"is {done}", f"{planned}, as the spec says")
     trained_on = spec.get("train_on")
     start = trained_on if isinstance(trained_on, str) else None
     if spec.get("start") is not None:
@@ -155,7 +155,7 @@ def check_whole(record: Mapping[str, Any], where: Where) -> None:
     if record.get("start") != start:
         # What is bound by hashes cannot go round in a circle.
         raise ConfigError(
-            where / "start", f"is {record.get('start')!r}", f"{start}, as in the spec"
+            location / "start", f"is {record.get('start')!r}", f"{start}, as in the spec"
         )
 
 
@@ -199,7 +199,7 @@ def joined_metrics(
             raise DataError(f"{sources[owner[place]]}: {problem}; the row: {row}")
     ends = rows["round"].groupby(owner).max().to_numpy()
     for i in np.flatnonzero(ends != last)[:1]:
-        raise DataError(f"{sources[i]}: ends after round {ends[i]}; allowed: round {last[i]}")
+        raise DataError(f"{sources[i]}: ends after round {ends[i]}. Allowed: round {last[i]}")
     return rows
 
 
@@ -208,16 +208,16 @@ def _check_kinds(rows: pd.DataFrame, source: str) -> None:
 
     if not {*METRIC_COLUMNS} <= {*rows.columns}:
         listed = ", ".join(map(str, rows.columns)) or "none"
-        raise DataError(f"{source}: has the columns {listed}; allowed: {', '.join(METRIC_COLUMNS)}")
+        raise DataError(f"{source}: has the columns {listed}. Allowed: {', '.join(METRIC_COLUMNS)}")
     for name, (kinds, allowed) in KINDS.items():
         column = rows[name]
         fits = column.dtype.kind in kinds if kinds else types.is_string_dtype(column.dtype)
         if not fits or (name != "value" and column.isna().any()):
             raise DataError(
-                f"{source}: column {name!r} is {column.dtype}; allowed: {allowed}, no empty cell"
+                f"{source}: column {name!r} is {column.dtype}. Allowed: {allowed}, no empty cell"
             )
     if rows.empty:
-        raise DataError(f"{source}: has no rows; allowed: one for each client, round and metric")
+        raise DataError(f"{source}: has no rows. Allowed: one for each client, round and metric")
 
 
 def _faults(
@@ -250,7 +250,7 @@ def check_predictions(seen: pd.DataFrame, source: str) -> None:
     fits = all(types.is_string_dtype(seen[name]) for name in texts)
     fits &= all(types.is_integer_dtype(seen[name]) for name in numbers)
     if not fits or not all(types.is_float_dtype(seen[name]) for name in scores):
-        raise DataError(f"{source}: has a column of another type; allowed: text, numbers, scores")
+        raise DataError(f"{source}: has a column of another type. Allowed: text, numbers, scores")
 
 
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
@@ -266,12 +266,12 @@ def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source
     shapes = {name: tuple(getattr(trace, "shape", ())) for name, trace in traces.items()}
     count = shapes.get("round", ())
     if len(count) != 1 or str(getattr(traces["round"], "dtype", "")) != "torch.int64":
-        raise DataError(f"{source}: round is missing or no list; allowed: int64 [rounds evaluated]")
+        raise DataError(f"{source}: round is missing or no list. Allowed: int64 [rounds evaluated]")
     rounds = traces["round"].tolist()
     if rounds != sorted({*rounds} & {*range(1, record["rounds"] + 1)}):
         allowed = f"rising numbers from 1 to {record['rounds']}"
-        raise DataError(f"{source}: round is {str(rounds)[:100]}; allowed: {allowed}")
+        raise DataError(f"{source}: round is {str(rounds)[:100]}. Allowed: {allowed}")
     for name, shape in shapes.items():
         if shape[:1] != count:
             allowed = f"[{len(rounds)}, ...], as `round` has"
-            raise DataError(f"{source}: {name[:80]!r} is of shape {[*shape]}; allowed: {allowed}")
+            raise DataError(f"{source}: {name[:80]!r} is of shape {[*shape]}. Allowed: {allowed}")

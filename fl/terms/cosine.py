@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import ANY, Compared, Forward, NonNegative, Setting, weighted_mean
-from fl.parts.drift import Drift
+from fl.api import ANY, BuildContext, Compared, Forward, NonNegative, weighted_mean
+from fl.blocks.drift import Drift
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Cosine:
     title: ClassVar = "Cos. Sim."
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Compared:
+    def build(self, context: BuildContext) -> Compared:
         """The weighted mean over the batch, summed over layers."""
-        drift = Drift(setting.network, self.layers)
+        drift = Drift(context.network, self.layers)
 
         def term(forward: Forward) -> Tensor:
             seen = drift.features(forward).values()

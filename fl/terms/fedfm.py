@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.api import Attached, Count, Method, NonNegative, Positive, Setting
-from fl.parts.anchored import anchored_after, anchored_before
-from fl.parts.anchors import Averaged, Guiding, averaged, guide
+from fl.api import Attached, BuildContext, Count, Method, NonNegative, Positive
+from fl.blocks.anchored import anchored_after, anchored_before
+from fl.blocks.anchors import Averaged, Guiding, averaged, guide
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Matching:
 
     title: ClassVar = "FedFM"
 
-    def build(self, setting: Setting) -> Attached:
+    def build(self, context: BuildContext) -> Attached:
         """The guiding loss, and anchors for it on the server."""
         attached = anchored_after if self.lite else anchored_before
 
         def attach(method: Method) -> Method:
-            return attached(method, setting, averaged(self.anchors), self.first)
+            return attached(method, context, averaged(self.anchors), self.first)
 
         return Attached(guide(self.lam, self.tau, self.loss), attach)

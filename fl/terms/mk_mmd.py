@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Adaptive, Bound, Count, Forward, NonNegative, Periodic, Setting, Tree
-from fl.parts.drift import Drift, check_batch, where_apart
-from fl.parts.mmd import (
+from fl.api import ANY, Adaptive, Bound, BuildContext, Count, Forward, NonNegative, Periodic, Tree
+from fl.blocks.drift import Drift, check_batch, where_apart
+from fl.blocks.mmd import (
     GRID,
     Convention,
     kernel_statistics,
@@ -61,10 +61,10 @@ class MKMMD:
     title: ClassVar = "MK-MMD"
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Adaptive:
+    def build(self, context: BuildContext) -> Adaptive:
         """The term, with the kernel weights of every layer as its state."""
-        check_batch(setting, "mk-mmd")
-        drift = Drift(setting.network, self.layers, self.normalise)
+        check_batch(context, "mk-mmd")
+        drift = Drift(context.network, self.layers, self.normalise)
         gammas = GRID[: self.kernels]
         how: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
         solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy

@@ -18,20 +18,20 @@ from torch import Tensor
 from fl.api import (
     ANY,
     Adaptive,
+    BuildContext,
     Count,
     Forward,
     NonNegative,
     Periodic,
     Positive,
-    Setting,
     Tree,
     adamw,
     rng,
     trees,
 )
-from fl.parts.distances import three_distances
-from fl.parts.drift import Drift, check_batch, in_groups, where_apart, widths
-from fl.parts.mmd import DeepKernel
+from fl.blocks.distances import three_distances
+from fl.blocks.drift import Drift, check_batch, in_groups, where_apart, widths
+from fl.blocks.mmd import DeepKernel
 from fl.pytorch.folding import whole
 
 DECAY = 0.01
@@ -72,17 +72,17 @@ class MMDD:
     title: ClassVar = "MMD-D"
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Adaptive:
+    def build(self, context: BuildContext) -> Adaptive:
         """The term, with a kernel and its optimizer for every layer as its state."""
-        check_batch(setting, "mmd-d")
-        drift = Drift(setting.network, self.layers, self.normalise)
+        check_batch(context, "mmd-d")
+        drift = Drift(context.network, self.layers, self.normalise)
         optimizer = adamw(DECAY)
 
         def start(variables: Tree) -> Tree:
-            like, width = next(iter(variables["params"].values())), widths(setting, variables)
+            like, width = next(iter(variables["params"].values())), widths(context, variables)
             state = {}
             for name in self.layers:
-                seed = rng.torch_seed(setting.seed, "deep kernel", name)
+                seed = rng.torch_seed(context.seed, "deep kernel", name)
                 kernel = trees.to(DeepKernel.start(width[name], seed, like.dtype), like.device)
                 state[name] = {"kernel": kernel, "optimizer": optimizer.init(kernel)}
             return state

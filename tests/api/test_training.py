@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fl.api.training import Training, learning_rate
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.fields import parse
 
-WHERE = Where("studies/a.yaml", "training")
+WHERE = Location("studies/a.yaml", "training")
 
 
 def settled(**values: Any) -> Training:
@@ -90,8 +90,8 @@ def test_epochs_and_steps_exclude_each_other() -> None:
     with pytest.raises(ConfigError) as caught:
         settled(local_epochs=2, local_steps=7)
     assert str(caught.value) == (
-        "studies/a.yaml: training.local_steps: is 7 beside local_epochs 2; "
-        "allowed: one of local_epochs and local_steps"
+        "studies/a.yaml: training.local_steps: is 7 beside local_epochs 2. "
+        "Allowed: one of local_epochs and local_steps"
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.func import vmap
 
 from fl.base import faults, plugins
-from fl.base.errors import Where
+from fl.base.errors import Location
 
 CODE = """
 def fails(what):
@@ -36,7 +36,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (folder / "mine.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(plugins, "_roots", plugins.roots())
-    plugins.use([str(folder)], Where("config.yaml") / "plugins")
+    plugins.use([str(folder)], Location("config.yaml") / "plugins")
     monkeypatch.chdir(tmp_path)
     yield "faultylab.mine"
     for name in ("faultylab.mine", "faultylab"):

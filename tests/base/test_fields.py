@@ -7,10 +7,10 @@ from typing import Any, Literal
 import pytest
 
 from fl.base import fields
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.fields import Count, Index, NonNegative, Positive, Share, parse
 
-WHERE = Where("config/studies/a.yaml", "methods.m")
+WHERE = Location("config/studies/a.yaml", "methods.m")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ NAN, INF = float("nan"), float("inf")
 def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(
     key: str, value: Any, problem: str, allowed: str
 ) -> None:
-    expected = f"config/studies/a.yaml: methods.m.{key}: {problem}; allowed: {allowed}"
+    expected = f"config/studies/a.yaml: methods.m.{key}: {problem}. Allowed: {allowed}"
     assert refusal(key, value) == expected
 
 
@@ -86,7 +86,7 @@ def test_the_place_of_an_inner_value_is_named(
 
 def test_one_of_several_words() -> None:
     problem = "unknown value 'adam' (did you mean 'adamw'?)"
-    assert refusal("kind", "adam") == f"{WHERE}.kind: {problem}; allowed: adamw, sgd"
+    assert refusal("kind", "adam") == f"{WHERE}.kind: {problem}. Allowed: adamw, sgd"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_functions_keyword_only_arguments_are_keys_too() -> None:
 
     assert list(fields.fields(scheme)) == ["clients", "alpha"]
     assert parse(scheme, {"clients": 2}, WHERE) == {"clients": 2, "alpha": 1.0}
-    with pytest.raises(ConfigError, match="clients: is missing; allowed: a whole number >= 1"):
+    with pytest.raises(ConfigError, match=r"clients: is missing. Allowed: a whole number >= 1"):
         parse(scheme, {"alpha": 2}, WHERE)
     with pytest.raises(ConfigError, match="unknown key 'labels'"):
         parse(scheme, {"labels": 2}, WHERE)

@@ -8,11 +8,11 @@ from pathlib import Path
 import planning
 import pytest
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.places import place
 from fl.plan import config, plan
 
-HERE = Where("config/config.yaml", "store")
+HERE = Location("config/config.yaml", "store")
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ def test_what_can_be_no_folder(tmp_path: Path, key: str) -> None:
     ):
         message = refusal(folder, **{key: text})
         assert f"config.yaml: {key}: " in message and problem in message, (text, message)
-        assert message.endswith("; allowed: a folder, or a name for one to be made")
+        assert message.endswith(". Allowed: a folder, or a name for one to be made")
 
 
 @pytest.mark.parametrize("text", ["x" * 300, "file"])

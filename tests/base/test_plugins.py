@@ -20,14 +20,14 @@ import pytest
 import yaml
 
 from fl.base import identity, plugins, registry
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import ConfigError, DataError, Location
 from fl.cli import main
 from fl.data.partition import validate
 from fl.plan import config
 from fl.store.store import Store
 
 NUMBER = itertools.count(1)
-WHERE = Where("config/config.yaml", "plugins")
+WHERE = Location("config/config.yaml", "plugins")
 STUDY: dict[str, Any] = {
     "datasets": [{"two-clouds": {"size": 80}}],
     "partitions": [{"in-steps": {"clients": 3, "ratio": 1.5}}],
@@ -156,7 +156,7 @@ def test_a_name_that_configs_cannot_say_is_refused(
     planning.write_config(tmp_path)
     said = errors(capsys, "new", "method", "--", name)
     assert repr(name) in said
-    assert "; allowed: small letters, digits and dashes" in said
+    assert ". Allowed: small letters, digits and dashes" in said
     assert not (tmp_path / "mylab").exists()
 
 
@@ -293,7 +293,7 @@ def test_a_name_that_is_taken_is_an_error_that_names_both(
 @pytest.mark.parametrize(
     ("make", "name", "problem"),
     [
-        (False, "nowhere", "'nowhere' is not a folder; allowed: the folder of a Python package"),
+        (False, "nowhere", "'nowhere' is not a folder. Allowed: the folder of a Python package"),
         (True, "my-lab", "'my-lab' is not a name that Python can import"),
     ],
 )
@@ -322,8 +322,8 @@ def test_two_packages_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plugins.use(map(str, folders), WHERE)
     assert str(caught.value) == (
-        f"config/config.yaml: plugins.1: {folders[1]} has the name of {folders[0]}; "
-        "allowed: packages of different names"
+        f"config/config.yaml: plugins.1: {folders[1]} has the name of {folders[0]}. "
+        "Allowed: packages of different names"
     )
 
 
@@ -360,7 +360,7 @@ def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
     [
         (["my-anchor"], "def build(self", "def build((self", "cannot be imported (SyntaxError"),
         (["my-anchor"], "import Tensor", "import Tensr", "cannot be imported ({line}: ImportError"),
-        (["my-anchor"], "def build(", "def made(", "has 0 dataclasses with `build` or `read`; all"),
+        (["my-anchor"], "def build(", "def made(", "has 0 dataclasses with `build` or `read`. All"),
     ],
 )
 def test_a_broken_file_is_one_message(

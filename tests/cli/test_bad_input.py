@@ -162,7 +162,7 @@ def states(text: str, bad: Bad) -> None:
     place, _, rest = text.partition(f": {bad.key}: " if bad.key else ": ")
     assert rest, f"the key {bad.key!r} is not named: {text}"
     assert place.endswith(f"config/{bad.file}")
-    problem, _, allowed = rest.partition("; allowed: ")
+    problem, _, allowed = rest.partition(". Allowed: ")
     assert bad.value in problem
     assert bad.allowed in allowed
 
@@ -192,7 +192,7 @@ def test_the_config_that_the_others_spoil_is_right(
     ("name", "said"),
     [
         ("fed_avg.yaml", "unknown method 'fed_avg' (did you mean 'fedavg'?)"),
-        ("fedavg.yml", "which is not read; allowed: fedavg.yaml"),
+        ("fedavg.yml", "which is not read. Allowed: fedavg.yaml"),
     ],
 )
 def test_a_file_of_no_method(
@@ -218,7 +218,7 @@ def test_a_name_that_no_study_can_have(
     asked = [["plan"]] + [["show", name, *planned] for planned in ([], ["--planned"])]
     for command in asked if not name.startswith("-") else asked[:1]:
         said = message(capsys, *command, "--config", str(config))
-        assert f"{name!r} is no name for a study; allowed: up to 100 letters, digits" in said
+        assert f"{name!r} is no name for a study. Allowed: up to 100 letters, digits" in said
 
 
 def test_studies_are_asked_for_with_spaces_and_with_commas(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_table_that_is_no_partition(tmp_path: Path, capsys: pytest.CaptureFixt
     config, path = brought(tmp_path, table().query("client != 1"))
     text = message(capsys, "plan", "--write", "--config", str(config))
     assert f"{path}: client 1 has no samples" in text
-    assert "; allowed: " in text
+    assert ". Allowed: " in text
 
 
 def test_a_table_that_is_a_partition_is_taken(

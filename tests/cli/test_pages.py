@@ -8,7 +8,7 @@ import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
 from fl.base.errors import DataError
-from fl.cli import pages
+from tools import pages
 
 PAGE = """# A page
 
@@ -90,4 +90,4 @@ def test_a_page_that_names_no_table_stays(config: Path, capsys: pytest.CaptureFi
     page = PAGE.replace("--table draws", "--table drawn")
     with pytest.raises(DataError, match="fl show small --table drawn --planned` failed"):
         pages.filled(page, config)
-    assert "allowed: clients, draws" in capsys.readouterr().err
+    assert "Allowed: clients, draws" in capsys.readouterr().err

@@ -11,8 +11,8 @@ from planning import Planned
 
 from fl.base import files
 from fl.cli import main
+from fl.runner.recompute import Difference
 from fl.store.layout import METRICS, RECORD
-from fl.train.recompute import Difference
 
 Plan = Callable[..., Planned]
 

@@ -22,8 +22,8 @@ from planning import Planned
 from fl.base import files
 from fl.cli import main
 from fl.plan import plan, plan_files
+from fl.runner import environment
 from fl.store.store import Store
-from fl.train import environment
 
 Say = Callable[..., str]
 

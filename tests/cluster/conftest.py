@@ -128,8 +128,8 @@ class Clustered(Project):
         """The round after which the last job of a run went on."""
         lines = [line for line in self.told(name).splitlines() if "resumed" in line]
         assert lines, self.told(name)
-        [(where, number)] = re.findall(r"resumed (after|in) round (\d+)", lines[-1])
-        return int(number) - (where == "in")
+        [(location, number)] = re.findall(r"resumed (after|in) round (\d+)", lines[-1])
+        return int(number) - (location == "in")
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.base import fields, registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
@@ -73,10 +73,10 @@ def of(
 
     server: what it holds itself.
     """
-    where = Where("test")
-    entry = registry.find("method", method, where)
+    location = Location("test")
+    entry = registry.find("method", method, location)
     given = {"batch_size": 2, "lr": 0.1, "precision": "float64", **training}
-    settled = Training(**Training.settle(fields.parse(Training, given, where), where))
+    settled = Training(**Training.settle(fields.parse(Training, given, location), location))
     network = Network(make, torch.float64)
     flat = [sample for samples in (*clients, server) for sample in samples]
     bounds = np.cumsum([0, *map(len, clients)])
@@ -84,13 +84,13 @@ def of(
     held = ClientData({"train": own, "test": own}, server=np.arange(bounds[-1], len(flat)))
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     arrays = Arrays(x[:, None], y, IDENTITY, dtype=torch.float64)
-    setting = Setting(
+    context = BuildContext(
         *(network, settled, classes, len(clients)),
         shape=(1,),
         at_server=serving(arrays, held, network, settled, classes, seed=0),
     )
     return Simulation(
-        method=entry.make(entry.parse(values, where)).build(setting),
+        method=entry.make(entry.parse(values, location)).build(context),
         network=network,
         training=settled,
         arrays=arrays,

@@ -17,12 +17,12 @@ from torch._dynamo.utils import counters
 
 from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alteration
-from fl.api.method import Pass, Setting, only
+from fl.api.method import BuildContext, Pass, only
 from fl.api.recipes import recipe
 from fl.api.term import Batch
 from fl.api.trees import Tree
 from fl.base import fields, registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.engine import compiled, engine, simulate
 from fl.engine.simulation import Simulation
 from fl.methods.perfedavg import PerFedAvg
@@ -63,7 +63,7 @@ every = pytest.mark.parametrize("name", NAMES)
 
 def declared(name: str) -> Mapping[str, Any]:
     """The keys of an alteration."""
-    return fields.fields(registry.find("alteration", name, Where("test")).target)
+    return fields.fields(registry.find("alteration", name, Location("test")).target)
 
 
 def altered(
@@ -93,10 +93,10 @@ def counting(simulation: Simulation) -> Simulation:
         return {"scale": 0.9 * state["scale"] + 0.1 * met}
 
     made = Alteration("counting", LAYERS, apply, start, adapt)
-    setting = Setting(
+    context = BuildContext(
         simulation.network, simulation.training, worlds.CLASSES, simulation.client_data.clients
     )
-    return replace(simulation, method=recipe(replace(setting, alterations=(made,))))
+    return replace(simulation, method=recipe(replace(context, alterations=(made,))))
 
 
 def simulations(**more: Any) -> list[Simulation]:
@@ -200,8 +200,8 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
 
     made = Alteration("noting", LAYERS[:1], apply, lambda variables: {"key": torch.zeros(())},
                       lambda state, seen: {"key": seen[LAYERS[0]]["key"]})  # fmt: skip
-    setting = Setting(simulation.network, simulation.training, worlds.CLASSES, 4)
-    method = PerFedAvg().build(replace(setting, alterations=(made,)))
+    context = BuildContext(simulation.network, simulation.training, worlds.CLASSES, 4)
+    method = PerFedAvg().build(replace(context, alterations=(made,)))
     simulation = replace(simulation, method=method)
     pass_, schedule, state = only(method), simulation.plan(1).schedules[0], simulation.begin()
     assert schedule is not None and schedule.key is not None

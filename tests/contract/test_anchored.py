@@ -58,9 +58,9 @@ def test_anchors_are_of_the_model_that_was_trained_whatever_is_uploaded() -> Non
     [
         ("cfl", False, "neither the server nor the client has a whole model"),
         ("fedamp", False, "the method's clients see nothing that is shared by all"),
-        ("ditto", True, "the method trains two models; allowed: one that trains one"),
+        ("ditto", True, "the method trains two models. Allowed: one that trains one"),
         ("fedproto", True, "looks at its samples after training already"),
-        ("fedfm", False, "there are some already; allowed: to add them once"),
+        ("fedfm", False, "there are some already. Allowed: to add them once"),
     ],
 )
 def test_methods_that_cannot_have_it_say_why(method: str, lite: bool, problem: str) -> None:

@@ -13,14 +13,14 @@ import torch
 from contract.numbers import Samples, body_and_head, g, of, stored_two, trained
 
 from fl.api import trees
-from fl.methods.fedproto import scores
-from fl.parts.anchors import (
+from fl.blocks.anchors import (
     class_means,
     contrastive_guiding,
     guiding,
     uniform_anchors,
     weighted_anchors,
 )
+from fl.methods.fedproto import scores
 
 CLIENTS: list[Samples] = [[(1, 0), (3, 0)], [(8, 0)]]
 ROUND = {"rounds": 1, "batch_size": 2}

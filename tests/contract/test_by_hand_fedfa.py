@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.api.method import COUNTS, Setting
+from fl.api.method import COUNTS, BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
+from fl.blocks.aligned_features import HISTOGRAM
+from fl.blocks.augmented_layers import STATISTICS
+from fl.blocks.each_alike import parted, plain
+from fl.blocks.histograms import EPS, soft_bins, sums, symmetric_kl
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.methods.fedfa import FedFA
-from fl.parts.aligned_features import HISTOGRAM
-from fl.parts.augmented_layers import STATISTICS
-from fl.parts.each_alike import parted, plain
-from fl.parts.histograms import EPS, soft_bins, sums, symmetric_kl
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 
@@ -36,14 +36,14 @@ def flat() -> nn.Module:
     return nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(8, 2))
 
 
-def setting(batch_size: int = 2, clients: int = 2, make: Any = flat) -> Setting:
+def context(batch_size: int = 2, clients: int = 2, make: Any = flat) -> BuildContext:
     training = Training(batch_size=batch_size, lr=1e-3, precision="float64")
-    return Setting(Network(make, torch.float64), training, 2, clients, (2, 2, 2))
+    return BuildContext(Network(make, torch.float64), training, 2, clients, (2, 2, 2))
 
 
 def simulation(method: Any, clients: Sequence[np.ndarray]) -> Simulation:
     """Clients that hold these images, [n, 2, 2, 2] each; a step is a client's whole data."""
-    given = setting(batch_size=max(map(len, clients)), clients=len(clients))
+    given = context(batch_size=max(map(len, clients)), clients=len(clients))
     x = np.concatenate(clients)
     held = np.split(np.arange(len(x)), np.cumsum([len(one) for one in clients])[:-1])
     arrays = Arrays(x, np.arange(len(x)) % 2, IDENTITY, dtype=torch.float64)
@@ -84,8 +84,8 @@ def test_the_server_knows_how_channels_vary_over_clients() -> None:
 
 @pytest.mark.parametrize("fusion", ["adaptive", "direct"])
 def test_what_clients_begin_with_follows_the_fusion(fusion: Any) -> None:
-    method = FedFA(layers=("0",), fusion=fusion).build(setting())
-    server, client = method.init(setting().network.init(0))
+    method = FedFA(layers=("0",), fusion=fusion).build(context())
+    server, client = method.init(context().network.init(0))
     known = {**server[STATISTICS]["0"], "mean_variance": tensor([0.0, 1.0])}
     part: Any = method.passes[0]
     work = part.begin({**server, STATISTICS: {"0": known}}, {**client, COUNTS: torch.ones(2)})

@@ -21,11 +21,11 @@ from contract.numbers import (
 
 from fl.api import trees
 from fl.base.schema import GLOBAL, PERSONAL
+from fl.blocks import decoder
+from fl.blocks.path import started, stepped
 from fl.engine import simulate
 from fl.methods.cfl import bipartition
 from fl.methods.fedamp import FedAMP, softmax_of_others
-from fl.parts import decoder
-from fl.parts.path import started, stepped
 
 ONE: list[Samples] = [[(1, 0)]]
 APART: list[Samples] = [[(1, 0)], [(1, 1)]]

@@ -14,11 +14,11 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from fl.api.recipes import PERSONAL_PARAMS
+from fl.blocks.first_neighbours import finch
 from fl.methods.fedharmo import amplitude, with_amplitude
 from fl.methods.fedmix import drawn
 from fl.methods.fedsr import divergence, normal
 from fl.methods.fpl import clustered, contrast, distance
-from fl.parts.first_neighbours import finch
 from fl.pytorch import keyed
 
 # FedSAM

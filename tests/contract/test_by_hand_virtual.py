@@ -11,17 +11,17 @@ from contract import worlds
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Setting
+from fl.api.method import BuildContext
+from fl.blocks import matching, siamese, virtual
+from fl.blocks.distillation import distribution_distance, gradient_distance
+from fl.blocks.fresh import fresh, undrawn
+from fl.blocks.generator import generated
+from fl.blocks.global_images import ANCHORS
+from fl.blocks.harmony import mmd
+from fl.blocks.losses import supervised_contrast
+from fl.blocks.virtual import IMAGES, Matching
 from fl.engine import engine
 from fl.methods.fedlgd import FedLGD
-from fl.parts import matching, siamese, virtual
-from fl.parts.distillation import distribution_distance, gradient_distance
-from fl.parts.fresh import fresh, undrawn
-from fl.parts.generator import generated
-from fl.parts.global_images import ANCHORS
-from fl.parts.harmony import mmd
-from fl.parts.losses import supervised_contrast
-from fl.parts.virtual import IMAGES, Matching
 
 SHAPE = (1, 4, 4)
 C = worlds.CLASSES
@@ -63,7 +63,7 @@ def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
 
 def _setting(simulation: Any) -> Any:
 
-    return Setting(simulation.network, simulation.training, C, 4, SHAPE, 5)
+    return BuildContext(simulation.network, simulation.training, C, 4, SHAPE, 5)
 
 
 def test_real_first_images_are_the_clients_own() -> None:
@@ -174,7 +174,7 @@ def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.Mo
         seen.update(target=target, variables=variables, how=how)
         return images
 
-    monkeypatch.setattr("fl.parts.global_images.matched", spied)
+    monkeypatch.setattr("fl.blocks.global_images.matched", spied)
     begun = simulation.begin()
     state, _ = engine.run_round(simulation.method, begun, simulation.plan(1), "loop")
     for name, old in begun.server["params"].items():

@@ -14,17 +14,17 @@ from contract.worlds import world
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
+from fl.blocks.steering import Steering
 from fl.engine import assembly, engine, simulate
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.parts.steering import Steering
 
 SIZES = (16, 16)
 """Two whole batches each, so that none is filled up."""
@@ -237,8 +237,8 @@ def test_the_nets_of_the_best_round_are_kept() -> None:
     assert traces["rates"].shape == (2, len(simulation.network.names["params"]))
 
 
-def setting_of(network: Network) -> Setting:
-    return Setting(network, Training(), worlds.CLASSES, 2)
+def setting_of(network: Network) -> BuildContext:
+    return BuildContext(network, Training(), worlds.CLASSES, 2)
 
 
 def flat(lr: float, beta: float, simulation: Simulation) -> dict[str, Any]:

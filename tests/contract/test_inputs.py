@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fl.api.method import declared
 from fl.api.network import Network
 from fl.base import registry
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.data.modality import Modality
 from fl.engine import assembly
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
@@ -25,7 +25,7 @@ from fl.engine.assembly import Parts
 from fl.engine.simulation import Simulation
 from fl.plan import specs
 
-WHERE = Where("test")
+WHERE = Location("test")
 FUSION = {
     "name": "fusion",
     "features": 4,

@@ -25,14 +25,14 @@ from fl.api.method import declared
 from fl.api.recipes import KINDS
 from fl.api.training import learning_rate
 from fl.base import fields, registry, rng
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import Roster, State
+from fl.runner.stack import Stack
 from fl.store import checkpoint
-from fl.train.stack import Stack
 
 METHODS = [*registry.names("method"), *VARIANTS]
 DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
@@ -211,7 +211,7 @@ def test_what_a_client_keeps_is_not_sent(method: str) -> None:
 def test_every_file_says_what_it_is_and_whose(kind: str, name: str) -> None:
     if kind == "analysis":
         pytest.importorskip("matplotlib", reason="analyses draw")
-    entry = registry.find(kind, name, Where("test"))
+    entry = registry.find(kind, name, Location("test"))
     assert re.fullmatch(r"[A-Za-z].{10,110}\.", entry.summary), entry.summary
     if kind != "partition scheme":
         assert re.search(r"\b(19|20)\d\d\b", entry.citation) or entry.citation.startswith("No ")

@@ -18,16 +18,16 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import PAYLOAD, declared
 from fl.base import registry
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.engine import modality, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
+from fl.runner import costs
+from fl.runner.stack import Stack
 from fl.store import checkpoint
-from fl.train import costs
-from fl.train.stack import Stack
 
-WHERE = Where("test")
+WHERE = Location("test")
 SIZES = golden.SIZES
 ENTRIES = {one.name: one for one in registry.entries("method")}
 SHARED = [name for name, one in ENTRIES.items() if declared(one.target).modalities]

@@ -34,9 +34,9 @@ from fl.engine import backends, batches, engine, loader, simulate
 from fl.engine.arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import Roster, State
+from fl.runner import costs
+from fl.runner.stack import Stack
 from fl.store import checkpoint, tree_file
-from fl.train import costs
-from fl.train.stack import Stack
 
 METHODS = [*registry.names("method"), *VARIANTS]
 BACKENDS = ("loop", "stacked")
@@ -47,7 +47,7 @@ MOST = 4
 
 LIBRARY = re.compile("at fl/(methods|parts|terms)/")
 
-DECIDED = "fl/parts/kernel_weights.py"
+DECIDED = "fl/blocks/kernel_weights.py"
 """A quadratic program of as many steps as it takes, each of which asks whether it was the last one:
 the only thing inside a step for which the host waits (the term mk-mmd, where it adapts).
 """
@@ -245,7 +245,7 @@ def test_analyses_are_the_cpus(analysis: Any) -> None:
         source = SimpleNamespace(
             run="r0",
             method="m",
-            setting=("digits", "natural", "cnn"),
+            context=("digits", "natural", "cnn"),
             seed=0,
             simulation=lambda: run,
             weights=lambda: run.final(state),

@@ -10,11 +10,11 @@ from contract import worlds
 from contract.numbers import body_and_head, of, stored_two
 from torch import nn
 
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.base.errors import FedloomError, Where
-from fl.parts import virtual
+from fl.base.errors import FedloomError, Location
+from fl.blocks import virtual
 
 MODULES = {
     "mlp": (lambda: worlds.module("mlp"), worlds.SHAPES["mlp"]),
@@ -27,9 +27,9 @@ MODULES = {
 def build(method: str, model: str, values: dict[str, Any], **more: Any) -> None:
     make, shape = MODULES[model]
     training = Training(batch_size=more.pop("batch_size", 2))
-    setting = Setting(Network(make), training, worlds.CLASSES, 4, shape, **more)
+    context = BuildContext(Network(make), training, worlds.CLASSES, 4, shape, **more)
     entry = worlds.entry(method)
-    entry.make(entry.parse(values, Where("test"))).build(setting)
+    entry.make(entry.parse(values, Location("test"))).build(context)
 
 
 @pytest.mark.parametrize(
@@ -39,16 +39,16 @@ def build(method: str, model: str, values: dict[str, Any], **more: Any) -> None:
             "fedfa",
             "flat",
             {"layers": ["1"]},
-            r"^layers: 1 gives \[b, 8\]; allowed: layers that",
+            r"^layers: 1 gives \[b, 8\]. Allowed: layers that",
         ),
-        ("fedfa", "flat", {}, r"^layers: is empty, and the model names no blocks; allowed: some"),
-        ("fedharmo", "mlp", {}, r"fedharmo: inputs are of shape \(6\); allowed: images"),
+        ("fedfa", "flat", {}, r"^layers: is empty, and the model names no blocks. Allowed: some"),
+        ("fedharmo", "mlp", {}, r"fedharmo: inputs are of shape \(6\). Allowed: images"),
         ("fedl2p", "mlp", {}, "fedl2p: the model has no batch normalisation"),
-        ("fedlgd", "mlp", {}, r"inputs have shape \(6,\); allowed: a data set of im"),
-        ("fedrobust", "large", {}, "'full', of 12288 x 12288 numbers; allowed: diagonal"),
+        ("fedlgd", "mlp", {}, r"inputs have shape \(6,\). Allowed: a data set of im"),
+        ("fedrobust", "large", {}, "'full', of 12288 x 12288 numbers. Allowed: diagonal"),
         ("finetune-bn", "mlp", {"statistics": "stored"}, "statistics is stored, but the model has"),
         ("l2p", "mlp", {}, "l2p: the model has no batch normalisation"),
-        ("vhl", "mlp", {}, r"inputs have shape \(6,\); allowed: a data set of im"),
+        ("vhl", "mlp", {}, r"inputs have shape \(6,\). Allowed: a data set of im"),
     ],
 )
 def test_a_method_that_cannot_have_a_model_says_so(
@@ -66,28 +66,28 @@ def test_what_is_refused_is_so_for_its_reason_alone() -> None:
         build("l2p", "cnn", {}, away=2)
     histograms = {"layers": ["0"], "histograms": True}
     build("fedfa", "flat", histograms)
-    with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*; allowed: at least 2$"):
+    with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*. Allowed: at least 2$"):
         build("fedfa", "flat", histograms, batch_size=1)
-    with pytest.raises(FedloomError, match="trains on virtual images; allowed: terms that adapt"):
+    with pytest.raises(FedloomError, match=r"trains on virtual images. Allowed: terms that adapt"):
         worlds.world("fedlgd", "cnn", terms=[("mk-mmd", {"layers": ["2"], "update": "periodic"})])
 
 
 @pytest.mark.parametrize("method", ["fednova", "scaffold"])
 def test_a_path_at_a_rate_that_changes_is_not_known(method: str) -> None:
-    with pytest.raises(FedloomError, match="schedule_by is steps; allowed: rounds"):
+    with pytest.raises(FedloomError, match=r"schedule_by is steps. Allowed: rounds"):
         of(method, [[(1, 0)]], schedule_by="steps")
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fednova"])
 def test_a_path_of_nesterovs_steps_is_not_known(method: str) -> None:
-    with pytest.raises(FedloomError, match="nesterov is true; allowed: false"):
+    with pytest.raises(FedloomError, match=r"nesterov is true. Allowed: false"):
         of(method, [[(1, 0)]], momentum=0.5, nesterov=True)
 
 
 @pytest.mark.parametrize(
     ("method", "values", "problem"),
     [
-        ("fedsac", {"k": 4}, "client 1 has 3 training samples; allowed: k = 4 or more"),
+        ("fedsac", {"k": 4}, "client 1 has 3 training samples. Allowed: k = 4 or more"),
         ("fedlgd", {"images": 2}, "images: is 2, and client 1 has 1 training samples of"),
     ],
 )

@@ -11,7 +11,7 @@ from contract import worlds
 from contract.worlds import world
 
 from fl.api.training import Training
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.fields import parse
 from fl.engine.stragglers import shares, stragglers
 
@@ -78,17 +78,17 @@ def test_somebody_always_gets_done_where_the_rest_is_dropped() -> None:
     [
         (
             {"stragglers": 1.0, "partial_work": "dropped"},
-            "leaves nobody to train; allowed: below 1, or partial_work: kept",
+            "leaves nobody to train. Allowed: below 1, or partial_work: kept",
         ),
-        ({"stragglers": 0.5}, "local_epochs is 1, of which there is no part; allowed: partial_wo"),
+        ({"stragglers": 0.5}, "local_epochs is 1, of which there is no part. Allowed: partial_wo"),
         ({"stragglers": 0.5, "local_steps": 1}, "local_steps is 1, of which there is no part"),
     ],
 )
 def test_what_leaves_nobody_or_nothing_to_do_is_refused(
     values: dict[str, Any], problem: str
 ) -> None:
-    where = Where("studies/a.yaml", "training")
+    location = Location("studies/a.yaml", "training")
     with pytest.raises(ConfigError) as caught:
-        Training.settle(parse(Training, values, where), where)
+        Training.settle(parse(Training, values, location), location)
     assert str(caught.value).startswith("studies/a.yaml: training.stragglers: is ")
     assert problem in str(caught.value)

@@ -16,13 +16,13 @@ from fl.api.method import declared
 from fl.api.mixed_labels import MIXED
 from fl.api.task import Task, serves
 from fl.base import registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.base.schema import GLOBAL, UNSEEN
 from fl.engine.simulation import Simulation
 
-SEGMENTATION: Task = registry.find("task", "segmentation", Where("test")).make({})
+SEGMENTATION: Task = registry.find("task", "segmentation", Location("test")).make({})
 METHODS = [one.name for one in registry.entries("method") if serves(one.target, SEGMENTATION.name)]
-WHERE = Where("test")
+WHERE = Location("test")
 
 every_method = pytest.mark.parametrize("method", METHODS)
 

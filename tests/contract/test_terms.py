@@ -14,7 +14,7 @@ from contract.worlds import world
 
 from fl.api import trees
 from fl.base import fields, registry
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.engine import engine, simulate
 from fl.engine.arrays import Arrays
 from fl.engine.simulation import Simulation
@@ -52,7 +52,7 @@ every_case = pytest.mark.parametrize(
 DRIFT = [
     term
     for term in TERMS
-    if "layers" in fields.fields(registry.find("term", term, Where("test")).target)
+    if "layers" in fields.fields(registry.find("term", term, Location("test")).target)
 ]
 """Those that compare features with the shared model's."""
 
@@ -65,7 +65,7 @@ def with_term(
     term: str, method: str, model: str, values: Mapping[str, Any] | None = None, **more: Any
 ) -> Simulation:
     """A method with a term that weighs enough to be seen."""
-    declared = fields.fields(registry.find("term", term, Where("test")).target)
+    declared = fields.fields(registry.find("term", term, Location("test")).target)
     at_once = {"lam": 0.5, "first": 1} if "lam" in declared else {}
     given = {"mu": 0.5, "layers": list(LAYERS[model]), **at_once, **(values or {})}
     keys = {key: value for key, value in given.items() if key in declared}
@@ -135,9 +135,9 @@ def test_features_that_are_not_finite_reach_no_state(term: str) -> None:
 @pytest.mark.parametrize(
     ("method", "layers", "problem"),
     [
-        ("ditto", ["body"], r"no layer 'body'; allowed: '0' \("),
+        ("ditto", ["body"], r"no layer 'body'. Allowed: '0' \("),
         ("local", ["1"], "terms: the method's server has no whole model"),
-        ("perfedavg", ["1"], "perfedavg: terms are set; allowed: none"),
+        ("perfedavg", ["1"], "perfedavg: terms are set. Allowed: none"),
     ],
 )
 def test_where_it_cannot_be_it_says_why(method: str, layers: list[str], problem: str) -> None:

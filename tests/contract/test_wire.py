@@ -176,7 +176,7 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
     "added", [{"wire": {"clip": {"norm": 1.0}}}, {"aggregation": {"median": {}}}]
 )
 def test_other_methods_refuse_by_name(method: str, problem: str, added: Mapping[str, Any]) -> None:
-    with pytest.raises(FedloomError, match=f"do not go with {problem}.*allowed: a method whose"):
+    with pytest.raises(FedloomError, match=f"do not go with {problem}.*Allowed: a method whose"):
         world(method, "cnn" if method == "fedfa" else "mlp", **added)
 
 
@@ -188,11 +188,11 @@ UNIFORM = {"weighting": "uniform"}
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"wire": NOISE}, r"wire\.noise: follows no clip, .*allowed: clip or adaptive-clip"),
+        ({"wire": NOISE}, r"wire\.noise: follows no clip, .*Allowed: clip or adaptive-clip"),
         ({"wire": {**NOISE, "clip": {"norm": 1.0}}}, r"wire\.noise: follows no clip"),
         ({"wire": {**CLIPPED, "quantize": {"bits": 4}}}, r"wire\.quantize: follows noise"),
         ({"wire": CLIPPED, "aggregation": {"median": {}}}, "aggregation: is set beside noise"),
-        ({"wire": CLIPPED, "weighting": "samples"}, "weighting: is samples.*allowed: uniform"),
+        ({"wire": CLIPPED, "weighting": "samples"}, "weighting: is samples.*Allowed: uniform"),
         (
             {"wire": CLIPPED, "stragglers": 0.5, "partial_work": "dropped"},
             "partial_work: is dropped.*a fixed number of clients",
@@ -211,14 +211,14 @@ def test_noise_refuses_counters_that_it_cannot_hide() -> None:
 
 def test_what_a_round_is_too_small_for_is_refused_before_training() -> None:
     few = world("fedavg", aggregation={"krum": {"attackers": 1}})
-    with pytest.raises(FedloomError, match=r"aggregation: 3 clients take part.*allowed: 5 or more"):
+    with pytest.raises(FedloomError, match=r"aggregation: 3 clients take part.*Allowed: 5 or more"):
         few.begin()
     strong = {"adaptive-clip": {"count_noise": 0.1}, "noise": {"multiplier": 1.0}}
-    above = r"multiplier: is 1, .*allowed: less than 0\.6, or a wire\.adaptive-clip.* above 0\.16"
+    above = r"multiplier: is 1, .*Allowed: less than 0\.6, or a wire\.adaptive-clip.* above 0\.16"
     with pytest.raises(FedloomError, match=above):
         world("fedavg", wire=strong, **UNIFORM).begin()
     strong = {"adaptive-clip": {"count_noise": 0.0}, "noise": {"multiplier": 1.0}}
-    with pytest.raises(FedloomError, match=r"allowed: a wire\.adaptive-clip\.count_noise above"):
+    with pytest.raises(FedloomError, match=r"Allowed: a wire\.adaptive-clip\.count_noise above"):
         world("fedavg", wire=strong, **UNIFORM).begin()
 
 

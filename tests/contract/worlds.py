@@ -13,11 +13,11 @@ from contract.short import VARIANTS, short
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import Setting, declared
+from fl.api.method import BuildContext, declared
 from fl.api.training import Training
 from fl.base import fields, registry
-from fl.base.errors import FedloomError, Where
-from fl.base.registry import Entry, find
+from fl.base.errors import FedloomError, Location
+from fl.base.registry import Component, find
 from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
@@ -54,8 +54,8 @@ TRAINING = {
 NAMES = [name for name in METRIC_COLUMNS if name != "value"]
 
 
-def entry(method: str) -> Entry:
-    return find("method", VARIANTS.get(method, (method,))[0], Where("test"))
+def entry(method: str) -> Component:
+    return find("method", VARIANTS.get(method, (method,))[0], Location("test"))
 
 
 def data(
@@ -108,37 +108,41 @@ def world(
     """A simulation of ``method`` with the hyper-parameters ``values``, more ``terms``, and what
     alters ``alterations``, on a device; ``wire`` and ``aggregation`` as an entry has them.
     """
-    found, where = entry(method), Where("test")
+    found, location = entry(method), Location("test")
     given = {**TRAINING, **training}
-    settled = Training(**Training.settle(fields.parse(Training, given, where), where))
+    settled = Training(**Training.settle(fields.parse(Training, given, location), location))
     says = declared(found.target)
     x, y, held = data(model, sizes, says.validates, says.server_data)
     spec = {
-        "method": {"name": found.name, **found.parse({**short(method), **(values or {})}, where)},
+        "method": {
+            "name": found.name,
+            **found.parse({**short(method), **(values or {})}, location),
+        },
         "terms": [
-            {"name": name, **find("term", name, where).parse(keys, where)} for name, keys in terms
+            {"name": name, **find("term", name, location).parse(keys, location)}
+            for name, keys in terms
         ],
         "alterations": [
-            {"name": name, **find("alteration", name, where).parse(keys, where)}
+            {"name": name, **find("alteration", name, location).parse(keys, location)}
             for name, keys in alterations
         ],
         "wire": [
-            {"name": name, **find("stage", name, where).parse(keys, where)}
+            {"name": name, **find("stage", name, location).parse(keys, location)}
             for name, keys in (wire or {}).items()
         ],
         "aggregation": [
-            {"name": name, **find("aggregation", name, where).parse(keys, where)}
+            {"name": name, **find("aggregation", name, location).parse(keys, location)}
             for name, keys in (aggregation or {}).items()
         ],
     }
     network = computing(lambda: module(model), settled)
     arrays = Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision])
-    setting = Setting(
+    context = BuildContext(
         *(network, settled, CLASSES, held.clients, SHAPES[model], seed),
         at_server=serving(arrays, held, network, settled, CLASSES, seed),
     )
     try:
-        built = build(specs.composed(spec), setting)
+        built = build(specs.composed(spec), context)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise

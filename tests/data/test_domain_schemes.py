@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl.base.errors import DataError, Where
+from fl.base.errors import DataError, Location
 from fl.base.fields import parse
 from fl.data import materials, partition
 
@@ -51,20 +51,20 @@ def test_refusals(scheme):
     function, name = getattr(partition, scheme), scheme.replace("_", "-")
     extra = {"alpha": 1.0} if scheme == "domain_dirichlet" else {}
     least = 10 if extra else 3
-    with pytest.raises(DataError, match=f"partition {name}: the data set has no domains; allowed"):
+    with pytest.raises(DataError, match=f"partition {name}: the data set has no domains. Allowed"):
         function(LABELS, None, clients_per_domain=1, **extra)
     n = int((DOMAINS == 2).sum())
     with pytest.raises(DataError) as error:
         function(LABELS, DOMAINS, clients_per_domain=n // least + 1, **extra)
     for part in (
         f"partition {name}: clients_per_domain is {n // least + 1}",
-        f"allowed: 1 to {n // least}, as domain 2 has {n} samples and each client needs {least}",
+        f"Allowed: 1 to {n // least}, as domain 2 has {n} samples and each client needs {least}",
     ):
         assert part in str(error.value)
 
 
 def test_distances_between_domains_lie_beside_the_partition(tmp_path):
-    spec = {"name": "domain", **parse(partition.domain, {}, Where("x"))}
+    spec = {"name": "domain", **parse(partition.domain, {}, Location("x"))}
     domains = {"name": "digits-domains"}
     materials.partition(spec, domains, tmp_path, tmp_path)
     [path] = (tmp_path / "partitions").glob("*/domains.parquet")
@@ -73,7 +73,7 @@ def test_distances_between_domains_lie_beside_the_partition(tmp_path):
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     assert list(zip(found["domain"], found["other"], strict=True)) == pairs
     assert (found["mmd2"] > 0.01).all()
-    plain = {"name": "homogeneous", **parse(partition.homogeneous, {"clients": 3}, Where("x"))}
+    plain = {"name": "homogeneous", **parse(partition.homogeneous, {"clients": 3}, Location("x"))}
     materials.partition(plain, DIGITS, tmp_path, tmp_path)
     assert len(list((tmp_path / "partitions").glob("*/domains.parquet"))) == 1
 

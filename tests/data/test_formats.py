@@ -150,7 +150,7 @@ def test_wave_files_are_read_to_the_sample():
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (wav(rate=8_000), "a.wav: is of 8000 Hz, 1 channel(s), 16 bit; allowed: 16000 Hz"),
+        (wav(rate=8_000), "a.wav: is of 8000 Hz, 1 channel(s), 16 bit. Allowed: 16000 Hz"),
         (wav(b"\0" * 100)[:-50], "a.wav: is cut off after 25 of 50 samples"),
         (wav()[:16] + b"\0\0\0\x7f" + wav()[20:], "a.wav: is no WAVE file"),
         (b"not sound at all", "a.wav: is no WAVE file"),

@@ -19,7 +19,7 @@ import sources
 
 from fl import data
 from fl.base import registry
-from fl.base.errors import DataError, Where
+from fl.base.errors import DataError, Location
 from fl.cli import main
 from fl.data import Supply
 from fl.data.datasets.sent140 import read_tweets
@@ -27,7 +27,7 @@ from fl.data.prepared import Prepared
 from fl.data.text import ALPHABET
 from fl.plan import plan
 
-WHERE = Where("the test")
+WHERE = Location("the test")
 DRAW = np.random.default_rng(4)
 
 
@@ -131,7 +131,7 @@ def test_words_are_those_of_the_data_set_sent140(tmp_path: Path) -> None:
 
 VECTOR = ([[0.0, 1.0]] * 4, [0, 1, 0, 1])
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "no key": ({"users": VECTOR}, {}, "lacks a key; allowed: users, num_samples and user_data"),
+    "no key": ({"users": VECTOR}, {}, "lacks a key. Allowed: users, num_samples and user_data"),
     "a count": ({"a": VECTOR}, {"num_samples": [3]}, "'a': has 4 x and 4 y, .* says 3"),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
     "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'; .* `text`"),
@@ -142,10 +142,10 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "ragged": ({"a": ([[1.0], [1.0, 2.0]] * 2, VECTOR[1])}, {}, "'a': x: is no list of vectors"),
     "nan": ({"a": ([[float("nan")]] * 4, VECTOR[1])}, {}, "'a': x has .* not finite"),
-    "labels": ({"a": (VECTOR[0], [0.5, 1, 0, 1])}, {}, r"'a': y has 0\.5; allowed: whole"),
-    "a number": ({"a": (VECTOR[0], [0, 1, 0, 5550100])}, {}, "label 5550100; allowed: classes"),
+    "labels": ({"a": (VECTOR[0], [0.5, 1, 0, 1])}, {}, r"'a': y has 0\.5. Allowed: whole"),
+    "a number": ({"a": (VECTOR[0], [0, 1, 0, 5550100])}, {}, "label 5550100. Allowed: classes"),
     "image": ({"a": VECTOR}, {"image": [1, 28, 28]}, r"image is \[1, 28, 28\], and x has 2 each"),
-    "no texts": ({"a": VECTOR}, {"text": "words"}, r"'a': x has \[0\.0, 1\.0\]; allowed: texts"),
+    "no texts": ({"a": VECTOR}, {"text": "words"}, r"'a': x has \[0\.0, 1\.0\]. Allowed: texts"),
 }
 
 
@@ -164,7 +164,7 @@ def test_what_is_not_as_leaf_writes_it_is_refused_by_file_and_user(
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
-    with pytest.raises(DataError, match=r"holds no \.json; allowed: LEAF's files, or train/"):
+    with pytest.raises(DataError, match=r"holds no \.json. Allowed: LEAF's files, or train/"):
         _ = leaf(tmp_path).shape
 
 

@@ -58,25 +58,25 @@ def test_volumes_become_a_report_of_dice(
 WRONG = {
     "method": (
         {"methods": {"fedproto": None}},
-        r"methods\.fedproto: fedproto asks for class labels, but prostate-mri\(.*\) has masks; "
-        r"allowed: cfl, ditto, fedamp, fedavg, ",
+        r"methods\.fedproto: fedproto asks for class labels, but prostate-mri\(.*\) has masks. "
+        r"Allowed: cfl, ditto, fedamp, fedavg, ",
     ),
     "metric": (
         {"metric": "accuracy"},
-        "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
+        "metric: unknown metric 'accuracy'. Allowed: dice, foreground_dice",
     ),
     "augmentation": (
         {"training": {"augmentation": "crop-mirror"}},
-        r"\.augmentation: is 'crop-mirror'; 'mirror' is no step; allowed: none, or some of ",
+        r"\.augmentation: is 'crop-mirror'; 'mirror' is no step. Allowed: none, or some of ",
     ),
     "smoothed labels": (
         {"training": {"label_smoothing": 0.1}},
-        r"training\.label_smoothing: is 0\.1, but prostate-mri\(.*\) has masks; allowed: 0\.0, or ",
+        r"training\.label_smoothing: is 0\.1, but prostate-mri\(.*\) has masks. Allowed: 0\.0, or ",
     ),
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},
-        r"datasets\.1\.prostate-mri: .* is for segmentation, but the study for classification; "
-        "allowed: data sets of one task",
+        r"datasets\.1\.prostate-mri: .* is for segmentation, but the study for classification. "
+        "Allowed: data sets of one task",
     ),
 }
 

@@ -83,25 +83,25 @@ def homogeneously(**keys: Any) -> dict[str, Any]:
 WRONG = {
     "a modality without clients": (
         homogeneously(modalities=[4, 0]),
-        r"partitions\.0\.homogeneous\.modalities: is \[4, 0\]: no client has text; "
-        "allowed: 1 or more for image, text each",
+        r"partitions\.0\.homogeneous\.modalities: is \[4, 0\]: no client has text. "
+        "Allowed: 1 or more for image, text each",
     ),
     "text clients with an image model": (
         {"models": ["cnn"]},
         r"models\.0\.cnn: cnn takes one kind of input, but clients 2 to 3 of homogeneous\(.*\) "
-        "have text, where others have image; allowed: image-text",
+        "have text, where others have image. Allowed: image-text",
     ),
     "a published modality that there is not": (
         {"published": [cells("sound", fedavg="FedAvg")]},
-        r"published\.0\.modality: unknown modality 'sound'; allowed: image, text",
+        r"published\.0\.modality: unknown modality 'sound'. Allowed: image, text",
     ),
     "few samples where clients differ": (
         {"methods": {"fedavg": {"train_on": 1}}},
-        r"methods\.fedavg\.train_on: is 1, but clients differ in modality; allowed: a partition",
+        r"methods\.fedavg\.train_on: is 1, but clients differ in modality. Allowed: a partition",
     ),
     "a set of one kind": (
         {"datasets": ["digits"], "models": ["cnn"]},
-        r"modalities: is \[2, 2\], but digits has one kind of input; allowed: none",
+        r"modalities: is \[2, 2\], but digits has one kind of input. Allowed: none",
     ),
     "a server that mixes models": (
         {"methods": {"pfedgraph": None}},
@@ -175,7 +175,7 @@ def test_the_modality_of_a_client_is_part_of_a_table(tmp_path: Path) -> None:
     holdings.write(both, tmp_path / "table.parquet")
     assert holdings.read(tmp_path / "table.parquet")[MODALITY].equals(both[MODALITY])
     holdings.validate(both, labels, source="t")
-    with pytest.raises(DataError, match=r"modalities is \[3, 2\]; allowed: .*4 together"):
+    with pytest.raises(DataError, match=r"modalities is \[3, 2\]. Allowed: .*4 together"):
         homogeneous(labels, clients=4, modalities=(3, 2))
     with pytest.raises(DataError, match="t: modality 0 has no clients"):
         holdings.validate(both.assign(modality=both[MODALITY] + 1), labels, source="t")

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fl import data
 from fl.base import files, plugins, registry
-from fl.base.errors import DataError, Where
+from fl.base.errors import DataError, Location
 from fl.cli import main
 from fl.data import columns, contents, holdings, pictures
 from fl.data.prepared import Prepared
@@ -249,8 +249,8 @@ OWN = {"label": "diagnosis", "client": "hospital", "drop": ["name"]}
 
 
 def dataset(name: str, path: Path, **keys: Any) -> Any:
-    entry = registry.find("data set", name, Where("the test"))
-    return entry.make(entry.parse({"path": str(path), **keys}, Where("the test")))
+    entry = registry.find("data set", name, Location("the test"))
+    return entry.make(entry.parse({"path": str(path), **keys}, Location("the test")))
 
 
 def prepared(made: Any, folder: Path) -> Prepared:
@@ -297,7 +297,7 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another split": (
         {"split": ["train", "dev"] * 30},
         {**OWN, "split": "split"},
-        r"column 'split', row 2: is 'dev'; allowed: train, test, val",
+        r"column 'split', row 2: is 'dev'. Allowed: train, test, val",
     ),
     "no separator": ({}, {**OWN, "separator": ""}, "cannot be read as a table"),
     "no feature": ({}, {**OWN, "drop": ["name", "age", "height", "smokes"]}, r"no column left"),
@@ -343,7 +343,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -
 CELLS: dict[str, tuple[str, list[Any], str]] = {
     "labels above 2^53": ("diagnosis", [0.0, 1e19], r"'diagnosis', row 2: 1e\+19 is no class"),
     "labels of bytes": ("diagnosis", [b"a", b"b"], r"'diagnosis' is of type binary"),
-    "texts": ("age", ["12"] * 2, r"'age' is of type (large_)?string; allowed: numbers"),
+    "texts": ("age", ["12"] * 2, r"'age' is of type (large_)?string. Allowed: numbers"),
     "lists": ("age", [[1, 2]] * 2, r"'age' is of type list"),
 }
 
@@ -510,7 +510,7 @@ def test_all_columns_that_cannot_be_read_are_named_in_one_error(
         "column 'name', row 1: 'Ann' is no number",
         "column 'ward', row 1: 'a' is no number",
         "column 'seen', row 1: '2024-02-27 00:00:00' is no number",
-        "column 'hospital', row 1: is '8'; allowed: train, test, val",
+        "column 'hospital', row 1: is '8'. Allowed: train, test, val",
         "`categorical`, `dates` or `drop`, or say under `missing`",
     ):
         assert said in str(caught.value)
@@ -602,7 +602,7 @@ def test_folders_of_which_some_are_splits_are_refused(
 ) -> None:
     for name in names:
         photos(tmp_path / "photos" / name)
-    with pytest.raises(DataError, match=r"photos: has the folders .*; allowed: .* train"):
+    with pytest.raises(DataError, match=r"photos: has the folders .*. Allowed: .* train"):
         _ = dataset("images", tmp_path / "photos").shape
 
 
@@ -641,9 +641,9 @@ def test_images_of_different_sizes_and_kinds_are_brought_to_one(tmp_path: Path) 
 
 
 PICTURES: dict[str, tuple[str, bytes | None, str]] = {
-    "no folders": ("", None, r"photos: has no folders; allowed: one for each class"),
+    "no folders": ("", None, r"photos: has no folders. Allowed: one for each class"),
     "an image of no class": ("9.png", b"?", r"9\.png: lies in no folder of a class"),
-    "an empty class": ("fox/a.txt", b"", r"fox: holds no image; allowed: files that end in \.bmp"),
+    "an empty class": ("fox/a.txt", b"", r"fox: holds no image. Allowed: files that end in \.bmp"),
     "no picture": ("dog/9.png", b"?", r"dog/9\.png: cannot be read as a picture"),
 }
 

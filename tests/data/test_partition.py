@@ -64,9 +64,9 @@ def test_homogeneous_sizes_and_classes_differ_by_one_at_most():
 
 def test_too_many_clients_are_refused():
     for clients in (0, 4):
-        with pytest.raises(DataError, match=f"clients is {clients}; allowed: 1 to 3"):
+        with pytest.raises(DataError, match=f"clients is {clients}. Allowed: 1 to 3"):
             partition.homogeneous(np.zeros(11, int), clients=clients)
-    with pytest.raises(DataError, match="the number of samples is 2; allowed: at least 3"):
+    with pytest.raises(DataError, match=r"the number of samples is 2. Allowed: at least 3"):
         partition.homogeneous(np.zeros(2, int), clients=1)
 
 
@@ -103,11 +103,11 @@ def test_dirichlet_repair_moves_what_it_says_from_the_largest():
 
 
 def test_dirichlet_refuses_what_no_repair_can_mend():
-    with pytest.raises(DataError, match="clients is 101; allowed: 1 to 100, so that each gets"):
+    with pytest.raises(DataError, match=r"clients is 101. Allowed: 1 to 100, so that each gets"):
         partition.dirichlet(LABELS, clients=101, alpha=1.0)
-    with pytest.raises(DataError, match="min_samples is 2; allowed: at least 3"):
+    with pytest.raises(DataError, match=r"min_samples is 2. Allowed: at least 3"):
         partition.dirichlet(LABELS, clients=5, alpha=1.0, min_samples=2)
-    with pytest.raises(DataError, match="clients is 1; allowed: none, as the data set has 5"):
+    with pytest.raises(DataError, match=r"clients is 1. Allowed: none, as the data set has 5"):
         partition.dirichlet(np.zeros(5, int), clients=1, alpha=1.0)
 
 
@@ -141,8 +141,8 @@ def test_pathological_blocks_make_pairs_that_share_all_or_nothing():
 @pytest.mark.parametrize(
     ("clients", "each", "message"),
     [
-        (10, 3, "classes_per_client is 3; allowed: a number that divides the 10 classes"),
-        (7, 2, "clients is 7; allowed: a multiple of 5"),
+        (10, 3, "classes_per_client is 3. Allowed: a number that divides the 10 classes"),
+        (7, 2, "clients is 7. Allowed: a multiple of 5"),
     ],
 )
 def test_pathological_refuses_blocks_that_do_not_come_out(clients, each, message):
@@ -164,12 +164,12 @@ def test_pathological_notes_unused_classes():
 
 def test_pathological_refuses_counts_that_do_not_fit():
     for each in (0, 11):
-        with pytest.raises(DataError, match=f"classes_per_client is {each}; allowed: 1 to 10"):
+        with pytest.raises(DataError, match=f"classes_per_client is {each}. Allowed: 1 to 10"):
             partition.pathological(LABELS, clients=5, classes_per_client=each)
     rare = np.repeat([0, 1], (100, 2))
     with pytest.raises(DataError, match="each of the 5 holders of class 1 gets one of its 2"):
         partition.pathological(rare, clients=5, classes_per_client=2)
-    with pytest.raises(DataError, match=r"samples of client 1 is 1; allowed: at least 3"):
+    with pytest.raises(DataError, match=r"samples of client 1 is 1. Allowed: at least 3"):
         partition.pathological(rare, clients=5, classes_per_client=1)
 
 
@@ -187,9 +187,9 @@ def test_natural_keeps_the_groups():
 def test_natural_refusals():
     with pytest.raises(DataError, match="has no clients of its own"):
         partition.natural(LABELS, None)
-    with pytest.raises(DataError, match=r"groups is \[3\]; allowed: the shape \[1000\]"):
+    with pytest.raises(DataError, match=r"groups is \[3\]. Allowed: the shape \[1000\]"):
         partition.natural(LABELS, np.zeros(3, int))
-    with pytest.raises(DataError, match="number of samples of client 1 is 2; allowed: at least 3"):
+    with pytest.raises(DataError, match=r"number of samples of client 1 is 2. Allowed: at least 3"):
         partition.natural(LABELS, (np.arange(1000) < 2).astype(int))
 
 
@@ -227,19 +227,19 @@ def put(table, row, **values):
 
 BROKEN = {
     "column": (lambda t: t.drop(columns="split"), "column 'split' is missing"),
-    "float": (lambda t: t.astype({"sample": float}), "column 'sample' is float64; allowed: int64"),
-    "number": (lambda t: t.assign(split=1), "column 'split' is int64; allowed: text"),
+    "float": (lambda t: t.astype({"sample": float}), "column 'sample' is float64. Allowed: int64"),
+    "number": (lambda t: t.assign(split=1), "column 'split' is int64. Allowed: text"),
     "empty": (lambda t: t.iloc[:0], "the table has no rows"),
     "twice": (
         lambda t: put(t, 9, sample=t["sample"].iloc[3]),
-        r"sample \d+ \(row 9\) occurs twice; allowed: every sample at most once",
+        r"sample \d+ \(row 9\) occurs twice. Allowed: every sample at most once",
     ),
-    "split": (lambda t: put(t, 0, split="dev"), "has split 'dev'; allowed: train, val, test"),
+    "split": (lambda t: put(t, 0, split="dev"), "has split 'dev'. Allowed: train, val, test"),
     "gap": (lambda t: t[t["client"] != 2], "client 2 has no samples, but client 3 has"),
-    "negative": (lambda t: put(t, 0, client=-4), "there is a client -4; allowed: clients numbered"),
+    "negative": (lambda t: put(t, 0, client=-4), "there is a client -4. Allowed: clients numbered"),
     "untested": (
         lambda t: t[(t["client"] != 1) | (t["split"] != "test")],
-        "client 1 has no test samples; allowed: at least one train and one test sample",
+        "client 1 has no test samples. Allowed: at least one train and one test sample",
     ),
 }
 

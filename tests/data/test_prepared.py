@@ -78,13 +78,13 @@ def test_arrays_are_mapped_and_read_only(tmp_path):
 @pytest.mark.parametrize(
     ("name", "array", "problem"),
     [
-        ("y", Y[:9], r"array y is int64 \[9\]; allowed: one whole number for"),
-        ("y", np.arange(10) % 4, "labels run from 0 to 3; allowed: 0 to 2"),
+        ("y", Y[:9], r"array y is int64 \[9\]. Allowed: one whole number for"),
+        ("y", np.arange(10) % 4, "labels run from 0 to 3. Allowed: 0 to 2"),
         ("client", np.zeros(10), r"array client is float64 \[10\]"),
-        ("split", np.full(10, 3, np.int8), "array split has unknown numbers; allowed: 0 to 2"),
-        ("split", ["train", "dev"] * 5, "array split has 'dev'; allowed: train, test, val"),
-        ("mask", np.zeros((10, 3), np.uint8), r"array mask is uint8 \[10, 3\]; allowed: a mask of"),
-        ("text", np.zeros((10, 4)), r"array text is float64 \[10, 4\]; allowed: a text of whole"),
+        ("split", np.full(10, 3, np.int8), "array split has unknown numbers. Allowed: 0 to 2"),
+        ("split", ["train", "dev"] * 5, "array split has 'dev'. Allowed: train, test, val"),
+        ("mask", np.zeros((10, 3), np.uint8), r"array mask is uint8 \[10, 3\]. Allowed: a mask of"),
+        ("text", np.zeros((10, 4)), r"array text is float64 \[10, 4\]. Allowed: a text of whole"),
     ],
 )
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path, name, array, problem):

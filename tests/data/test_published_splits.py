@@ -90,7 +90,7 @@ def test_a_client_that_is_due_nothing_gets_one_and_a_note_says_so():
     owner, notes = follow("x", np.append(client, [-1] * 10), strata, np.arange(100), members, 0)
     assert np.bincount(owner).tolist() == [7, 1, 1, 1]
     assert notes == ["x: 3 clients were due none of the 10 published samples; each was given one"]
-    few = "published samples for client 3 is 0; allowed: at least one: fewer clients, or a share"
+    few = "published samples for client 3 is 0. Allowed: at least one: fewer clients, or a share"
     with pytest.raises(DataError, match=f"x: the number of {few}"):
         follow("x", np.append(client, [-1] * 10), strata, np.arange(100), members[:3], 0)
 
@@ -114,7 +114,7 @@ def test_a_data_set_without_such_a_split_is_refused():
         (key,) = keys
         with pytest.raises(DataError, match=f"homogeneous: {key} is published, but the data set"):
             partition.homogeneous(LABELS, clients=3, **keys)
-    with pytest.raises(DataError, match="the number of samples is 2; allowed: at least 3 that are"):
+    with pytest.raises(DataError, match=r"number of samples is 2. Allowed: at least 3 that are"):
         partition.homogeneous(np.zeros(10, int), np.arange(10) > 1, clients=1, test="published")
 
 
@@ -138,14 +138,14 @@ def test_clients_without_published_training_samples_are_held_out():
     split[np.flatnonzero(GROUPS == 6)[0]] = 0
     made = partition.natural(LABELS, GROUPS, split, unseen="published")
     assert partition.unseen(made).tolist() == [7, 8]
-    with pytest.raises(DataError, match="unseen is published; allowed: some client without"):
+    with pytest.raises(DataError, match=r"unseen is published. Allowed: some client without"):
         partition.natural(LABELS, GROUPS, np.arange(1200) % 2, unseen="published")
 
 
 @pytest.mark.parametrize("unseen", [9, 0.01])
 def test_all_clients_or_no_whole_client_cannot_be_held_out(unseen):
     with pytest.raises(
-        DataError, match=f"unseen is {unseen}; allowed: 0, or as many as make 1 to 8"
+        DataError, match=f"unseen is {unseen}. Allowed: 0, or as many as make 1 to 8"
     ):
         make("natural", unseen=unseen)
 

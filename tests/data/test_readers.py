@@ -93,7 +93,7 @@ def test_words_of_test_captions_have_no_tokens(tmp_path):
 
 @pytest.mark.parametrize("name", ["sent140", "shakespeare"])
 def test_more_samples_than_any_client_has_are_too_many(name, tmp_path):
-    with pytest.raises(DataError, match=r"min_samples is 1000; allowed: at most \d+"):
+    with pytest.raises(DataError, match=r"min_samples is 1000. Allowed: at most \d+"):
         read(name, tmp_path, min_samples=1000)
 
 

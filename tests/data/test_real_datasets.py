@@ -14,13 +14,13 @@ from sources.server import serving
 
 from fl import data
 from fl.base import registry
-from fl.base.errors import DataError, FedloomError, Where
+from fl.base.errors import DataError, FedloomError, Location
 from fl.data import Supply
 from fl.data.lock import Lock
 from fl.data.prepared import SPLIT, Prepared, Writer
 
 ALL = pytest.mark.parametrize("name", sources.names())
-WHERE = Where("the test")
+WHERE = Location("the test")
 
 
 def make(name, **params):

@@ -9,7 +9,7 @@ import pytest
 from data.dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
 
 from fl.base import registry
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import parse
 from fl.data import partition
 from fl.data.split import take
@@ -37,17 +37,17 @@ def test_tables_are_partitions_and_keyed_by_the_seed(scheme):
 
 @pytest.mark.parametrize("scheme", KEYS)
 def test_keys_of_all_schemes(scheme):
-    where = Where("study.yaml")
-    given = parse(getattr(partition, scheme), KEYS[scheme], where)
+    location = Location("study.yaml")
+    given = parse(getattr(partition, scheme), KEYS[scheme], location)
     common = {"seed": 0, "val": 0.1, "test": 0.2, "unseen": 0.0}
     assert {key: given[key] for key in common} == common
     both = {"val": "published", "test": "published", "unseen": "published"}
-    given = parse(getattr(partition, scheme), KEYS[scheme] | both, where)
+    given = parse(getattr(partition, scheme), KEYS[scheme] | both, location)
     assert {key: given[key] for key in both} == both
     for key, value in (("test", "publishd"), ("unseen", 1.5), ("val", 2), ("unseen", -1)):
         with pytest.raises(ConfigError, match=f"study.yaml.*{key}"):
-            parse(getattr(partition, scheme), KEYS[scheme] | {key: value}, where)
-    assert parse(partition.homogeneous, {"clients": 3, "unseen": 1}, where)["unseen"] == 1
+            parse(getattr(partition, scheme), KEYS[scheme] | {key: value}, location)
+    assert parse(partition.homogeneous, {"clients": 3, "unseen": 1}, location)["unseen"] == 1
 
 
 def rows(table, split):
@@ -77,7 +77,7 @@ def test_unseen_clients_give_the_server_nothing():
     made = make("dirichlet", server=0.25, unseen=3)
     seen = rows(made[~made["unseen"]], "server")
     assert ClientData.of(made).server.tolist() == sorted(seen["sample"])
-    with pytest.raises(DataError, match=r"val \+ test \+ server is 1.3; allowed: a sum < 1"):
+    with pytest.raises(DataError, match=r"val \+ test \+ server is 1.3. Allowed: a sum < 1"):
         make("dirichlet", server=0.9, val=0.2)
 
 

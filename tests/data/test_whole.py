@@ -27,7 +27,7 @@ def test_whole_numbers_of_any_type(values, expected, dtype):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ([0, 1.7], r"labels\[1\] is 1\.7; allowed: whole numbers from 0 to 9"),
+        ([0, 1.7], r"labels\[1\] is 1\.7. Allowed: whole numbers from 0 to 9"),
         ([2**70], "labels is an array of object"),
         ([True], "labels is an array of bool"),
         (["a"], "labels is an array of <U1"),

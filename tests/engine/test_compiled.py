@@ -14,7 +14,7 @@ from contract import worlds
 from contract.worlds import world
 from torch._dynamo.utils import counters
 
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.engine import compiled, engine
@@ -62,15 +62,15 @@ def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[]
 
 @compiles
 def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -> None:
-    setting = Network(lambda: LSTM(7, 3, 4, 1).build((5,), 3), torch.float64)
+    context = Network(lambda: LSTM(7, 3, 4, 1).build((5,), 3), torch.float64)
     training = Training(batch_size=4, local_epochs=1, precision="float64")
-    method = FedAvg().build(Setting(setting, training, 3, 2))
+    method = FedAvg().build(BuildContext(context, training, 3, 2))
     x = np.random.default_rng(0).integers(0, 7, (12, 5))
     batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
     arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), (batches,))
     plan = RoundPlan(1, (roster,), arrays, replace(training, lr=0.5))
-    state = engine.start(method, setting.init(0), torch.ones(2, 3, dtype=torch.int64))
+    state = engine.start(method, context.init(0), torch.ones(2, 3, dtype=torch.int64))
     ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
     assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10
     # Two steps over five tokens are some hundred calls, of which none is in a program.

@@ -11,7 +11,7 @@ from contract.worlds import world
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import Method, Pass, Refresh, Setting
+from fl.api.method import BuildContext, Method, Pass, Refresh
 from fl.api.network import Network
 from fl.api.protocols import is_spending
 from fl.api.training import Training
@@ -310,8 +310,8 @@ def dropping(**training: Any) -> Simulation:
 
     like = world("fedavg", "cnn", **training)
     network = Network(make, torch.float64)
-    setting = Setting(network, like.training, worlds.CLASSES, 4)
-    method = worlds.entry("fedavg").make({}).build(setting)
+    context = BuildContext(network, like.training, worlds.CLASSES, 4)
+    method = worlds.entry("fedavg").make({}).build(context)
     return replace(like, network=network, method=method)
 
 

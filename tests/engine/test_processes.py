@@ -15,7 +15,7 @@ import torch
 
 from fl.engine.processes import split
 from fl.engine.state import averaged
-from fl.train import launch
+from fl.runner import launch
 
 
 def test_work_is_split_evenly_and_each_row_once() -> None:

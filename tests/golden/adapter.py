@@ -14,7 +14,7 @@ import torch
 from fl import data
 from fl.api.training import Training
 from fl.base import fields, identity, registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.data import holdings
 from fl.data.distance import domain_distances
 from fl.data.materials import deal
@@ -26,7 +26,7 @@ from fl.engine.simulation import Simulation
 from fl.plan import specs
 
 ADDED = registry.ADDED
-WHERE = Where("golden")
+WHERE = Location("golden")
 
 
 def names(kind: str) -> list[str]:

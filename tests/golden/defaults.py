@@ -13,7 +13,7 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import fields, identity, registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.plan import specs
 
 FILE = Path(__file__).parent / "defaults.json"
@@ -29,7 +29,7 @@ def now() -> Defaults:
         for root in identity.roots():
             if root.startswith(f"{kind} "):
                 name = root.removeprefix(f"{kind} ")
-                targets[root] = registry.find(kind, name, Where("")).target
+                targets[root] = registry.find(kind, name, Location("")).target
     declared = {root: fields.fields(target).values() for root, target in targets.items()}
     return json.loads(
         json.dumps(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fl.api.method import Method, Setting
+from fl.api.method import BuildContext, Method
 from fl.api.recipes import recipe
 from fl.base import rng
 from fl.base.schema import GLOBAL
@@ -23,10 +23,10 @@ class Brittle:
 
     stages: ClassVar = (GLOBAL,)
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg, but for one seed, which is known by its first weights."""
-        method = recipe(setting)
-        unlucky = setting.network.init(rng.torch_seed(1, "init"))["params"]
+        method = recipe(context)
+        unlucky = context.network.init(rng.torch_seed(1, "init"))["params"]
 
         def init(variables: Any) -> Any:
             same = all(torch.equal(unlucky[name], w) for name, w in variables["params"].items())

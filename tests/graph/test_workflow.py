@@ -96,7 +96,7 @@ def test_a_wrong_config_is_one_clear_error_and_loses_nothing(copied: Project):
     copied.study(training={"lr": -1})
     output = copied.snakemake(exit_status=1)
     *_, error = output.splitlines()
-    assert error == "error: config/studies/small.yaml: training.lr: is -1.0; allowed: a number > 0"
+    assert error == "error: config/studies/small.yaml: training.lr: is -1.0. Allowed: a number > 0"
     assert copied.table() == table
 
 

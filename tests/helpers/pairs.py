@@ -21,7 +21,7 @@ from fl.engine import simulate
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.train.team import Team
+from fl.runner.team import Team
 
 METHODS = registry.names("method")
 MODAL, SEVERAL, FAILS = "modal-", "seeds-", "fails"

@@ -19,8 +19,8 @@ from fl.base.files import write_json
 from fl.cli import main
 from fl.engine.simulate import Round
 from fl.plan import plan, specs
+from fl.runner import progress
 from fl.store.store import Store
-from fl.train import progress
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, for processes started elsewhere."""
@@ -140,7 +140,7 @@ def signalled(after: int, number: int = signal.SIGTERM) -> Iterator[None]:
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl.train.job.Progress", Signalling)
+        patch.setattr("fl.runner.job.Progress", Signalling)
         yield
     assert reached, f"no run came to round {after}: did the tests get a signal?"
 

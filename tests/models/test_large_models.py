@@ -10,10 +10,10 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.network import Network
+from fl.blocks.normalisation import Norm, normalisation
 from fl.models.alexnet import AlexNet
 from fl.models.logistic import Logistic
 from fl.models.swin_t import SwinT
-from fl.parts.normalisation import Norm, normalisation
 
 CIFAR, LARGE = (3, 32, 32), (3, 256, 256)
 

@@ -8,11 +8,11 @@ import torch
 import yaml
 
 from fl.api import trees
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.base import registry
-from fl.base.errors import ConfigError, FedloomError, Where
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import schedule
@@ -123,7 +123,7 @@ def test_models_have_the_published_sizes(name):
     ("model", "shape", "problem"),
     [
         (AlexNet(), (3, 62, 70), "at least 63 x 63"),
-        (ConvNet(), (6,), "allowed: images of at least 8 x 8"),
+        (ConvNet(), (6,), "Allowed: images of at least 8 x 8"),
         (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but weights"),
         (TextCNN(), (4,), "at least 5 words"),
         (ViT(patch=5), CIFAR, "multiples of the patch, 5"),
@@ -142,7 +142,7 @@ def test_what_a_model_cannot_take_is_refused(model, shape, problem):
     ],
 )
 def test_logits_of_images_depend_on_no_other_sample(name):
-    made = network(registry.find("model", name, Where("")).target(), SMALL, classes=7)
+    made = network(registry.find("model", name, Location("")).target(), SMALL, classes=7)
     variables = made.init(0)
     x = torch.randn(3, *SMALL, generator=torch.Generator().manual_seed(1))
     output = made.eval(variables["params"], variables["buffers"], x)
@@ -199,7 +199,7 @@ def both_backends(method, made, x, y):
     leaves that they began with.
     """
     training = Training(batch_size=4, local_epochs=1, precision="float64")
-    built = method.build(Setting(made, training, 4, 2))
+    built = method.build(BuildContext(made, training, 4, 2))
     identity = None if made.of_tokens else {"scale": 1.0, "mean": 0.0, "sd": 1.0}
     samples = [np.arange(4), np.arange(4, 12)]
     batches = tuple(
@@ -337,7 +337,7 @@ def study(folder, **choices):
     (folder / "studies").mkdir()
     path = folder / "studies" / "tiny.yaml"
     path.write_text(yaml.safe_dump(written | choices, sort_keys=False))
-    return expand(folder, "tiny", *config.study(folder, "tiny", Where("config.yaml")))
+    return expand(folder, "tiny", *config.study(folder, "tiny", Location("config.yaml")))
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_what_is_no_class_of_a_study_is_refused(cells: Any) -> None:
     cell(cells, "class Plain(layers.Module):\n    pass")
     for changes, message in (
         ({"model": Inner()}, "models.0: .*Inner: is defined inside of a function"),
-        ({"model": cells.Plain}, "models.0: is of the class Plain, which is no model; allowed"),
+        ({"model": cells.Plain}, "models.0: is of the class Plain, which is no model. Allowed"),
         ({"methods": [np.float64]}, "methods.float64: is of the class float64, which is no method"),
         ({"methods": {"a": cells.ShortOutputs(strength=-1.0)}}, "methods.a.strength: is -1.0"),
     ):

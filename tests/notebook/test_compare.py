@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 import fl
-from fl.api import Method, Setting, declare, recipe
+from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import FedloomError
-from fl.cli import comparison
 from fl.notebook import compare
 from fl.report import tracks
+from tools import comparison
 
 TRACK: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 4, "samples": 60, "alpha": 1.0}}],
@@ -47,8 +47,8 @@ TRACK: dict[str, Any] = {
 class PlainMean:
     """What FedAvg is."""
 
-    def build(self, setting: Setting) -> Method:
-        return recipe(setting)
+    def build(self, context: BuildContext) -> Method:
+        return recipe(context)
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
         fl.run(dataset=fl.arrays(X, Y, name="rows"), **call)
     said = str(caught.value)
     assert "models.0.cnn: cnn does not take the inputs of arrays(path=data/arrays/rows-" in said
-    assert ", of shape (4,); allowed: a model for such inputs, such as mlp; images are " in said
+    assert ", of shape (4,). Allowed: a model for such inputs, such as mlp; images are " in said
     assert "unpack" not in said
     with pytest.raises(FedloomError, match=r"of shape \(8, 9, 3\).*channels, height, width"):
         fl.run(dataset=fl.arrays(PIXELS / 255, Y), **call)
@@ -153,9 +153,9 @@ WRONG = {
         "x of sample 5",
     ),
     "lengths": (lambda: fl.arrays(X, Y[:-1]), "y is [59], and there are 60 inputs"),
-    "labels": (lambda: fl.arrays(X, Y / 2), "y is float64; allowed: whole numbers or texts"),
+    "labels": (lambda: fl.arrays(X, Y / 2), "y is float64. Allowed: whole numbers or texts"),
     "many": (lambda: fl.arrays(X, np.arange(60)), "y has 60 different values in 60 rows"),
-    "split": (lambda: fl.arrays(X, Y, split=WHOSE), "split has 'north'; allowed: train, test, val"),
+    "split": (lambda: fl.arrays(X, Y, split=WHOSE), "split has 'north'. Allowed: train, test, val"),
     "no y": (lambda: fl.arrays(X), "y is missing"),
     "ragged": (
         lambda: fl.arrays(Ragged()),
@@ -163,13 +163,13 @@ WRONG = {
     ),
     "channels last": (
         lambda: fl.arrays(PIXELS, Y),
-        "x is uint8 [60, 8, 9, 3], with channels last; allowed: images as [samples, channels, "
+        "x is uint8 [60, 8, 9, 3], with channels last. Allowed: images as [samples, channels, "
         "height, width]; write x.transpose(0, 3, 1, 2) in place of x",
     ),
     "no channels": (lambda: fl.arrays(PIXELS[..., 0], Y), "write x[:, None] in place of x"),
     "deep pictures": (
         lambda: fl.arrays(Photos(np.full((60, 8, 9), 300, np.uint16))),
-        "a picture: is a picture of mode I;16; allowed: RGB, 1, L",
+        "a picture: is a picture of mode I;16. Allowed: RGB, 1, L",
     ),
     "scores": (
         lambda: fl.arrays(TensorDataset(torch.tensor(X), torch.eye(3)[Y])),
@@ -192,5 +192,5 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedloomError, match=r"datasets.0.arrays: mine.npz: is no archive"):
         fl.run(dataset={"arrays": {"path": "mine.npz"}}, **CALL)
     np.savez("mine.npz", x=X, labels=Y)
-    with pytest.raises(FedloomError, match=r"mine.npz: has no y; allowed"):
+    with pytest.raises(FedloomError, match=r"mine.npz: has no y\. Allowed"):
         fl.run(dataset={"arrays": {"path": "mine.npz"}}, **CALL)

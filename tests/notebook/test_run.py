@@ -109,7 +109,7 @@ def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
         assert 0 <= told["calibration_error"] <= 1
     page = result.report().read_text()
     assert "macro f1" in page and "class 0" in page and "Areas under the ROC curve" in page
-    with pytest.raises(FedloomError, match="unknown split 'train'; allowed: test, val"):
+    with pytest.raises(FedloomError, match=r"unknown split 'train'. Allowed: test, val"):
         result.predictions("fedavg", split="train")
     counts = result.confusion("ditto")
     kept = fl.run(methods=["fedavg", "ditto"], **call, keep_weights=True)
@@ -153,9 +153,9 @@ WRONG = {
     "twice": ({"datasets": ["digits"]}, "datasets: stands beside dataset, which says it too"),
     "arrays": (
         {"dataset": ([[1.0]], [0])},
-        "dataset: is a tuple; allowed: a name, a name with its keys, or data of your",
+        "dataset: is a tuple. Allowed: a name, a name with its keys, or data of your",
     ),
-    "no seeds": ({"seeds": 0}, "seeds: is 0; allowed: how many, 1 or more, or a list of seeds"),
+    "no seeds": ({"seeds": 0}, "seeds: is 0. Allowed: how many, 1 or more, or a list of seeds"),
     "none": ({"methods": []}, "fl.run: methods: is empty"),
     "name": ({"name": "a/b"}, "fl.run: name: 'a/b' is no name for a study"),
     "taken": ({"name": "tiny"}, "name: is 'tiny', which is the study in config/studies/tiny.yaml"),
@@ -180,14 +180,14 @@ def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
     result = fl.run(methods=["fedavg", "local"], **{**call, **models, "rounds": 1})
     for wrong, message in (
         (lambda: result.model("fedavgg"), "unknown method 'fedavgg'"),
-        (lambda: result.model("fedavg"), "several settings; allowed: model= one of"),
+        (lambda: result.model("fedavg"), "several settings. Allowed: model= one of"),
         (lambda: result.model("fedavg", modell="logistic"), "unknown argument 'modell'"),
         (lambda: result.model("fedavg", seed=7, model="logistic"), "its seeds: 0"),
         (lambda: result.model("local", model="logistic"), "client= one of 0 to 3"),
-        (lambda: result.model("local", client=4, model="logistic"), "client is 4; allowed: its"),
+        (lambda: result.model("local", client=4, model="logistic"), "client is 4. Allowed: its"),
         (
             lambda: result.inputs("local", "A", model="logistic"),
-            "client is 'A'; allowed: its number, 0 to 3",
+            "client is 'A'. Allowed: its number, 0 to 3",
         ),
         (lambda: result.model("local", stage="global", model="logistic"), "unknown stage 'global'"),
         (lambda: result.predictions("local", split="tset", model="logistic"), "unknown split"),

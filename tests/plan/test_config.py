@@ -9,12 +9,12 @@ import planning
 import pytest
 import yaml
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.base.schema import RESULT_COLUMNS
 from fl.plan import config
 from fl.plan.config import Execution
 
-ASKED = Where("config/config.yaml", "studies")
+ASKED = Location("config/config.yaml", "studies")
 
 
 @pytest.fixture
@@ -101,22 +101,22 @@ def test_settings(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "studies: is missing; allowed: a list, each text"),
-        ("studies: tiny\n", "studies: is 'tiny'; allowed: a list, each text"),
+        ("", "studies: is missing. Allowed: a list, each text"),
+        ("studies: tiny\n", "studies: is 'tiny'. Allowed: a list, each text"),
         (
             "studies: []\nexecution: {backend: stack}\n",
-            "execution.backend: unknown value 'stack' (did you mean 'stacked'?); "
-            "allowed: auto, compiled, debug, loop, stacked",
+            "execution.backend: unknown value 'stack' (did you mean 'stacked'?). "
+            "Allowed: auto, compiled, debug, loop, stacked",
         ),
         (
             "studies: []\nstor: x\n",
-            "stor: unknown key 'stor' (did you mean 'store'?); "
-            "allowed: data, execution, nodes, plugins, results, sources, store, studies",
+            "stor: unknown key 'stor' (did you mean 'store'?). "
+            "Allowed: data, execution, nodes, plugins, results, sources, store, studies",
         ),
         (
             "studies: []\nsources: {digits: /no/such/folder}\n",
-            "sources.digits: is '/no/such/folder'; "
-            "allowed: a folder that is there, or an http:// or https:// address",
+            "sources.digits: is '/no/such/folder'. "
+            "Allowed: a folder that is there, or an http:// or https:// address",
         ),
     ],
 )
@@ -131,8 +131,8 @@ def test_settings_that_are_wrong(folder: Path, text: str, message: str) -> None:
 
 
 def test_a_study_and_its_place(folder: Path) -> None:
-    found, where = config.study(folder, "tiny", ASKED)
-    assert where == Where(os.path.relpath(folder / "studies" / "tiny.yaml"))
+    found, location = config.study(folder, "tiny", ASKED)
+    assert location == Location(os.path.relpath(folder / "studies" / "tiny.yaml"))
     assert (found.seeds, found.metric, found.methods) == ([0], None, {"fedavg": None})
 
 
@@ -142,10 +142,10 @@ SEED = "a whole number >= 0 and <= 9223372036854775807"
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
-        ([1, 2, 1], "seeds.2: 1 stands twice; allowed: each seed once"),
-        ([0, 2**63], f"seeds.1: is 9223372036854775808; allowed: {SEED}"),
-        ([0.5], f"seeds.0: is 0.5 (float); allowed: {SEED}"),
-        (3, f"seeds: is 3; allowed: a list, each {SEED}"),
+        ([1, 2, 1], "seeds.2: 1 stands twice. Allowed: each seed once"),
+        ([0, 2**63], f"seeds.1: is 9223372036854775808. Allowed: {SEED}"),
+        ([0.5], f"seeds.0: is 0.5 (float). Allowed: {SEED}"),
+        (3, f"seeds: is 3. Allowed: a list, each {SEED}"),
     ],
 )
 def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:

@@ -71,7 +71,7 @@ def test_a_model_of_one_data_set_is_trained_further_on_another(tmp_path: Path) -
         ),
         (
             {"dataset": {"synthetic": {"alpha": [0.0, 1.0]}}},
-            "methods.before.dataset.synthetic: 2 points are asked for; allowed: 1 ",
+            "methods.before.dataset.synthetic: 2 points are asked for. Allowed: 1 ",
         ),
         (
             {"partition": {"homogeneous": {"clients": 100}}},

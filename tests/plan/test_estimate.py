@@ -13,14 +13,14 @@ from make_results import write_run
 from planning import Planned
 
 from fl.base import registry
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.cli import main
 from fl.data import materials
 from fl.engine.client_data import ClientData
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import ROW, Rates, client_steps, crowded
 
-WHERE = Where("a.yaml")
+WHERE = Location("a.yaml")
 
 
 def settled(kind: str, name: str, **values: Any) -> dict[str, Any]:

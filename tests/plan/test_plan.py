@@ -48,8 +48,8 @@ def study(folder: Path, name: str = "a", **changes: Any) -> None:
 
 def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
     study(folder, name, **changes)
-    where = plan.asked_for(folder, [name])[2]
-    return expand(folder, name, *config_files.study(folder, name, where)).runs
+    location = plan.asked_for(folder, [name])[2]
+    return expand(folder, name, *config_files.study(folder, name, location)).runs
 
 
 def refused(folder: Path, **changes: Any) -> str:
@@ -66,7 +66,7 @@ def test_whose_test_samples_is_part_of_a_run_only_where_it_is_not_its_own(config
     assert "test" not in plain.spec
     assert all_.spec == {**plain.spec, "test": "global"}
     assert all_.id != plain.id
-    assert "allowed: global, own" in refused(config, test="unseen")
+    assert "Allowed: global, own" in refused(config, test="unseen")
 
 
 def test_every_combination_is_a_run_of_its_own(config: Path):
@@ -136,12 +136,12 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     assert "config/studies/a.yaml: methods.b.start: goes round in a circle: b <- b" in said
     said = refused(config, methods={"a": {"method": "finetune"}, "fedavg": None})
     assert "methods.a.start" in said
-    assert "allowed: fedavg" in said
+    assert "Allowed: fedavg" in said
     said = refused(config, methods={"local": None, "a": {**tune, "start": "local"}})
     assert "methods.a.start: 'local' (local) has no shared model to start from" in said
     said = refused(config, methods={"fedavg": None, "fedprox": {"start": "fedavg"}})
     assert (
-        "is 'fedavg', but fedprox does not start from a stored model; allowed: no start; " in said
+        "is 'fedavg', but fedprox does not start from a stored model. Allowed: no start; " in said
     )
     assert "finetune" in said
     warm = {"method": "warm-up"}
@@ -153,17 +153,17 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     ("changes", "said"),
     [
         ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
-        ({"training": {"lr": 1e308}}, "training.lr: is 1e+308; allowed: a number > 0 and <= "),
+        ({"training": {"lr": 1e308}}, "training.lr: is 1e+308. Allowed: a number > 0 and <= "),
         (
             {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 1e30}},
             "methods.fedavg.lr_decay: is 1e+30, by which the rate grows without end",
         ),
         (
             {"methods": {"fedprox": {"mu": -1}}},
-            "methods.fedprox.mu: is -1.0; allowed: a number >= 0",
+            "methods.fedprox.mu: is -1.0. Allowed: a number >= 0",
         ),
-        ({"training": {"lr": "fast"}}, "training.lr: is 'fast' (str); allowed: a number > 0"),
-        ({"seeds": []}, "seeds: is empty; allowed: at least one"),
+        ({"training": {"lr": "fast"}}, "training.lr: is 'fast' (str). Allowed: a number > 0"),
+        ({"seeds": []}, "seeds: is empty. Allowed: at least one"),
         (
             {"analyses": [{"inversion": {"methods": ["local"]}}]},
             "analyses.0.inversion.methods.0: unknown entry 'local'",
@@ -189,7 +189,7 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ),
         (
             {"partitions": [{"pathological": {"clients": 3, "classes_per_client": 11}}]},
-            "classes_per_client: is 11, but synthetic has 10 classes; allowed: 1 to 10",
+            "classes_per_client: is 11, but synthetic has 10 classes. Allowed: 1 to 10",
         ),
         ({"partitions": [{"file": {"path": "no.parquet"}}]}, "partitions.0.file.path: no.parquet"),
     ],
@@ -275,7 +275,7 @@ def test_published_cells_are_looked_up(config: Path):
         ),
         (
             {"unseen": True},
-            "published.0.unseen: is true, but no client of natural is held out of training; ",
+            "published.0.unseen: is true, but no client of natural is held out of training. ",
         ),
         ({"unseen": True, "modality": "image"}, "published.0: names clients in two ways; "),
         ({"model": "mpl"}, "published.0.model: unknown model 'mpl'"),
@@ -370,7 +370,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("results", "config.yaml: results: is 'results', but results is a file; allowed: a folder"),
+        ("results", "config.yaml: results: is 'results', but results is a file. Allowed: a folder"),
         ("results/plan", "results/plan: a part of this path is a file, not a folder; choose "),
     ],
 )
@@ -482,7 +482,7 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
 def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypatch):
     monkeypatch.setattr(config_files.importlib.util, "find_spec", lambda name: None)
     asked = {"log": ["mlflow"]}
-    problem = "log.0: is mlflow, which is not installed; allowed: `pip install mlflow`"
+    problem = "log.0: is mlflow, which is not installed. Allowed: `pip install mlflow`"
     assert f"a.yaml: execution.{problem}" in refused(config, execution=asked)
     (config / "config.yaml").write_text("studies: [a]\nexecution: {log: [mlflow]}\n")
     study(config)
@@ -536,16 +536,16 @@ def test_keys_are_drawn_together_and_more_draws_go_on_from_the_first(config: Pat
     ("search", "said"),
     [
         ({"lr": {"log_uniform": [1e-4, 1]}}, "fedprox.lr.draws: is missing"),
-        ({"lr": {"draws": 8}}, "lr: has 0 distributions; allowed: one of uniform, log_uniform"),
-        ({"lr": {"uniform": [1, 1], "draws": 8}}, "lr.uniform: is [1.0, 1.0]; allowed: two num"),
+        ({"lr": {"draws": 8}}, "lr: has 0 distributions. Allowed: one of uniform, log_uniform"),
+        ({"lr": {"uniform": [1, 1], "draws": 8}}, "lr.uniform: is [1.0, 1.0]. Allowed: two num"),
         ({"lr": {"log_uniform": [0, 1], "draws": 8}}, "lower one first, above 0"),
         ({"lr": {"uniform": [0.1, 0.101], "draws": 8}}, "lr.uniform: is [0.1, 0.101], in which 8"),
-        ({"lr": {"uniform": [-2, -1], "draws": 8}}, "cannot be; allowed: a list of values; each a"),
+        ({"lr": {"uniform": [-2, -1], "draws": 8}}, "cannot be. Allowed: a list of values; each a"),
         ({"optimizer": {"uniform": [0, 1], "draws": 8}}, "each one of sgd, adam, adamw"),
         ({"local_epochs": {"uniform": [1, 9], "draws": 8}}, "local_epochs: is drawn, and"),
         (
             {**SEARCH, "mu": {"uniform": [0, 2], "draws": 4}},
-            "fedprox.mu.draws: is 4, and 8 for lr, which is drawn together with it; allowed: 8",
+            "fedprox.mu.draws: is 4, and 8 for lr, which is drawn together with it. Allowed: 8",
         ),
     ],
 )
@@ -605,7 +605,7 @@ def test_a_term_is_settled_and_is_part_of_the_run(config: Path):
     ("terms", "said"),
     [
         ({"mk-mmd": {"layer": ["2"]}}, "terms.mk-mmd.layer: unknown key 'layer' (did you mean"),
-        ({"mk-mmd": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
+        ({"mk-mmd": {"layers": ["body"]}}, "no layer 'body'. Allowed: '0' ("),
         ({"mk-mmd": {"mu": 1.0}}, "layers: is missing"),
     ],
 )
@@ -629,10 +629,10 @@ def test_altered_features_are_settled_and_are_part_of_the_run(config: Path):
 @pytest.mark.parametrize(
     ("alterations", "said"),
     [
-        ({"mixstyle": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
+        ({"mixstyle": {"layers": ["body"]}}, "no layer 'body'. Allowed: '0' ("),
         ({"mixstyle": {"p": 0.1}}, "alterations.mixstyle.layers: is missing"),
-        ({"mixstyle": {"layers": ["0"], "p": 2}}, "p: is 2.0; allowed: a number >= 0 and <= 1"),
-        (["mixstyle"], "alterations: is ['mixstyle']; allowed: a mapping"),
+        ({"mixstyle": {"layers": ["0"], "p": 2}}, "p: is 2.0. Allowed: a number >= 0 and <= 1"),
+        (["mixstyle"], "alterations: is ['mixstyle']. Allowed: a mapping"),
     ],
 )
 def test_altered_features_that_are_not_understood_are_refused(
@@ -663,8 +663,8 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
     ("entry", "said"),
     [
         ({"wire": {"noise": {"multiplier": 1}}}, "wire.noise: follows no clip, so that one"),
-        ({"wire": {"clip": {"norm": 0}}}, "wire.clip.norm: is 0.0; allowed: a number > 0"),
-        ({"wire": {"alie": {"share": 0.5}}}, "wire.alie.share: is 0.5; allowed: a number >= 0"),
+        ({"wire": {"clip": {"norm": 0}}}, "wire.clip.norm: is 0.0. Allowed: a number > 0"),
+        ({"wire": {"alie": {"share": 0.5}}}, "wire.alie.share: is 0.5. Allowed: a number >= 0"),
         ({"aggregation": "medin"}, "aggregation.medin: unknown aggregation 'medin' (did you mean"),
         ({"aggregation": {"median": None, "krum": None}}, "aggregation: is median and krum; allow"),
         (
@@ -684,12 +684,12 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
         ),
         (
             {"aggregation": ["median", {"krum": None}]},
-            "allowed: a mapping (name: its keys); alternatives are entries of their own",
+            "Allowed: a mapping (name: its keys); alternatives are entries of their own",
         ),
         ({"wire": ["clip", "noise"]}, "alternatives are entries of their own"),
         (
             {"wire": {"clip": {"norm": float("inf")}}},
-            "is inf; allowed: a number > 0 and <= 3.4e+38",
+            "is inf. Allowed: a number > 0 and <= 3.4e+38",
         ),
         (
             {"method": "fednova", "wire": {"clip": {"norm": 1}}},
@@ -765,12 +765,12 @@ CONFIG = Path(__file__).parents[2] / "config"
 @pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
 def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
-    where = plan.asked_for(CONFIG, [name])[2]
+    location = plan.asked_for(CONFIG, [name])[2]
     try:
-        found = expand(CONFIG, name, *config_files.study(CONFIG, name, where))
+        found = expand(CONFIG, name, *config_files.study(CONFIG, name, location))
     except ConfigError as error:
         assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
-        given = config_files.study(CONFIG, name, where)
+        given = config_files.study(CONFIG, name, location)
         found = expand(CONFIG, name, *given, checked=False)
     assert found.runs
     assert bool(published_cells(found, CONFIG)) == bool(found.study.published)
@@ -801,7 +801,7 @@ def test_a_title_is_text_and_of_one_alone(config: Path):
     )
     said = refused(config, models=[{"mlp": both | {"title": "MLP {width}"}}])
     assert "title" in said and "KeyError('width')" in said and "in braces any of hidden" in said
-    assert "is 3; allowed: text" in refused(config, datasets=[{"digits": {"title": 3}}])
+    assert "is 3. Allowed: text" in refused(config, datasets=[{"digits": {"title": 3}}])
 
 
 def test_a_plan_tells_how_entries_train_and_how_large_models_are(config: Path):

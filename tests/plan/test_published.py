@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.plan import config, published
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
@@ -77,9 +77,9 @@ UNSEEN = {
 def test_published_cells_stand_beside_a_value_of_a_study_or_a_reason_says_why_not():
     named = set()
     for path in sorted((FOLDER.parent / "studies").glob("*.yaml")):
-        study, where = config.study(FOLDER.parent, path.stem, Where("studies"))
+        study, location = config.study(FOLDER.parent, path.stem, Location("studies"))
         if study.published:
-            expansion = expand(FOLDER.parent, path.stem, study, where, checked=False)
+            expansion = expand(FOLDER.parent, path.stem, study, location, checked=False)
             compared = published_cells(expansion, FOLDER.parent)
             named |= {
                 tuple(cell[k] for k in ("source", "table", "row", "column")) for cell in compared
@@ -101,7 +101,7 @@ def test_published_cells_stand_beside_a_value_of_a_study_or_a_reason_says_why_no
 
 
 HEAD = "table,row,column,value,sd,note\n"
-AT = Where("study.yaml", "published.0")
+AT = Location("study.yaml", "published.0")
 
 
 def table(folder: Path, content: str | bytes, name: str = "a.csv") -> dict[Any, Any]:
@@ -123,13 +123,13 @@ def test_columns_may_stand_in_any_order_and_after_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "the first line is ''; allowed: table,row,column,value,sd,note"),
-        (HEAD + "1,A,B\n", "line 2: has 3 fields; allowed: 6"),
+        ("", "the first line is ''. Allowed: table,row,column,value,sd,note"),
+        (HEAD + "1,A,B\n", "line 2: has 3 fields. Allowed: 6"),
         (HEAD + "1,A,B,1,,\n1,A,B,2,,\n", "line 3: the cell 1 / A / B stands twice: line 2 has it"),
-        (HEAD + "1,A,,1,,\n", "line 2: is '1, A, '; allowed: a table, a row and a column"),
-        (HEAD + "1,A,B,n/a,,\n", "line 2.value: is 'n/a'; allowed: a finite number"),
+        (HEAD + "1,A,,1,,\n", "line 2: is '1, A, '. Allowed: a table, a row and a column"),
+        (HEAD + "1,A,B,n/a,,\n", "line 2.value: is 'n/a'. Allowed: a finite number"),
         (HEAD + "1,A,B,1_000,,\n", "line 2.value: is '1_000'"),
-        (HEAD + "1,A,B,1,-1,\n", "line 2.sd: is '-1'; allowed: a number >= 0, or nothing"),
+        (HEAD + "1,A,B,1,-1,\n", "line 2.sd: is '-1'. Allowed: a number >= 0, or nothing"),
         (HEAD + f"1,A,B,1,,{'x' * 200_000}\n", "line 2: is no CSV: field larger than"),
         ((HEAD + "1,Ä,B,1,,\n").encode("latin-1"), "cannot be read: 'utf-8' codec"),
     ],

@@ -8,7 +8,7 @@ import published_once
 import pytest
 import yaml
 
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.plan import config
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
@@ -37,7 +37,7 @@ def test_a_study_keeps_everything_but_its_size(tmp_path, name):
     keys = published_once.study(name)
     (tmp_path / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(keys, sort_keys=False))
     whole, small = (
-        expand(folder, name, *config.study(folder, name, Where("studies")), checked=False)
+        expand(folder, name, *config.study(folder, name, Location("studies")), checked=False)
         for folder in (published_once.CONFIG, tmp_path)
     )
     for run in small.runs:

@@ -146,7 +146,7 @@ def test_shapes_of_batch_normalisation_are_those_of_numbers() -> None:
 @pytest.mark.parametrize(
     ("analysis", "said"),
     [
-        ({"inversion": {"client": 99}}, "there is no client 99; allowed: 0 to 3"),
+        ({"inversion": {"client": 99}}, "there is no client 99. Allowed: 0 to 3"),
         ({"cooperation": None}, "analyses.0.cooperation: reads cooperation of every round"),
     ],
 )

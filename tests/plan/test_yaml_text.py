@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import ConfigError, Location
 from fl.plan import yaml_text
 
-WHERE = Where("a.yaml")
+WHERE = Location("a.yaml")
 
 
 def read(folder: Path, text: str) -> Any:
@@ -71,11 +71,11 @@ def test_what_two_readers_read_differently_is_refused(
     ("text", "problem"),
     [
         ("a: " + "7" * 5000, "7777... (5000 characters) is no number that fits"),
-        ("a: 1e999", "1e999 (5 characters) is no number that fits; allowed: a number of 64 bits"),
+        ("a: 1e999", "1e999 (5 characters) is no number that fits. Allowed: a number of 64 bits"),
         ("a: !!int abc", "'abc' is no int"),
         ("a: !!set {b}", "the tag tag:yaml.org,2002:set is not known here (line 1)"),
         ('a: "\\ud800"', "has a character that no file can hold"),
-        ("a: " + "[" * 3000 + "]" * 3000, "too deep within each other; allowed: 50 at most"),
+        ("a: " + "[" * 3000 + "]" * 3000, "too deep within each other. Allowed: 50 at most"),
         ("- " * 3000, "too deep within each other"),
         ("a: &x [*x]", "contains itself"),
         ("a: {<<: 3}", "is not valid YAML: "),

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fl.api import trees
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.trees import Tree
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Location
 from fl.engine.simulation import Simulation
 from fl.pytorch import functions
 from fl.pytorch.draws import Draws
@@ -73,10 +73,10 @@ def of(make: Any, method: str = "fedavg", **training: Any) -> Simulation:
     like = world(method, "cnn", **training)
     network = Network(make, torch.float64)
     network.probe(torch.zeros(1, *worlds.SHAPES["cnn"], dtype=torch.float64))
-    setting = Setting(network, like.training, worlds.CLASSES, 4)
+    context = BuildContext(network, like.training, worlds.CLASSES, 4)
     entry = worlds.entry(method)
-    values = entry.parse(None, Where("test"))
-    return replace(like, network=network, method=entry.make(values).build(setting))
+    values = entry.parse(None, Location("test"))
+    return replace(like, network=network, method=entry.make(values).build(context))
 
 
 @pytest.mark.parametrize("make", [Encoder, Functional, lambda: Encoder(batch_first=False)])
@@ -196,7 +196,7 @@ REFUSED = {
     "lstm": (lambda: Recurrent(nn.LSTM), r"layer 'rnn' \(LSTM\) draws random .*nn\.Dropout, in pl"),
     "noise": (
         lambda: Drawing(lambda m: torch.randn(()) if m.training else 0),
-        r"the model \(Drawing\) draws random numbers that no key decides; allowed: the layers",
+        r"the model \(Drawing\) draws random numbers that no key decides. Allowed: the layers",
     ),
     "alpha-dropout": (
         lambda: nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.2)),

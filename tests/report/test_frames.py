@@ -74,7 +74,7 @@ def test_the_main_table_is_one_line_of_python(tmp_path, monkeypatch):
     assert told == [["FedProx", "mu=1", 0.5, 0.5, 1, 0], ["FedAvg", "", 0.6, 0.5, 1, 1]]
     assert not (tmp_path / "results" / "tables").exists(), "reading writes nothing"
     assert fl.report.load("small", metric="loss")["mean"].tolist()[0] == 2.5
-    with pytest.raises(DataError, match=r"metric: is .los.; allowed: accuracy, loss"):
+    with pytest.raises(DataError, match=r"metric: is .los.. Allowed: accuracy, loss"):
         fl.report.load("small", metric="los")
     [unseen] = fl.report.load("small", unseen=True).to_dict("records")
     assert (unseen["title"], unseen["mean"]) == ("FedProx", 0.25)

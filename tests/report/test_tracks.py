@@ -122,7 +122,7 @@ def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     assert main.main(["tracks", "--config", str(tmp_path)]) == 0
     assert "| UP | **+3.0 (ahead)** |" in capsys.readouterr().out
     assert main.main(["tracks", "two", "--config", str(tmp_path)]) == 1
-    assert "allowed: one" in capsys.readouterr().err
+    assert "Allowed: one" in capsys.readouterr().err
 
 
 def test_every_picture_of_the_page_is_drawn():

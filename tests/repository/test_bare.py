@@ -65,7 +65,9 @@ def test_a_bare_machine_imports_the_library_and_trains_on_prepared_data(
         )
 
     assert "No module named 'sklearn'" in python("-c", "import sklearn").stderr
-    asked = "import numpy as np; from fl.parts.kernel_weights import _solved; _solved(np.eye(1), 1)"
+    asked = (
+        "import numpy as np; from fl.blocks.kernel_weights import _solved; _solved(np.eye(1), 1)"
+    )
     assert "needs cvxpy, which is not installed; do: `make extras`" in python("-c", asked).stderr
     done = python("-c", IMPORTS)
     assert done.returncode == 0, done.stderr

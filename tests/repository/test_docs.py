@@ -18,9 +18,10 @@ import pytest
 import yaml
 
 from fl.base import fields, plugins
-from fl.cli import catalogue, reference
+from fl.cli import catalogue
 from fl.plan import plan
 from fl.plan.config import Settings, Study
+from tools import reference
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "config" / "README.md"
@@ -48,7 +49,7 @@ MOST_WORDS = {
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_generated_pages_are_current_and_say_what_every_key_means(name: str) -> None:
     text = reference.PAGES[name]()
-    assert (ROOT / name).read_text() == text, "python -m fl.cli.reference"
+    assert (ROOT / name).read_text() == text, "python -m tools.reference"
     assert catalogue.UNSAID not in text
 
 

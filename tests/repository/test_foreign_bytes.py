@@ -30,8 +30,7 @@ import torch
 import yaml
 
 from fl.base import files, parquet
-from fl.base.errors import FedloomError, Where
-from fl.cli import status
+from fl.base.errors import FedloomError, Location
 from fl.data import holdings
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import as_rows
@@ -39,8 +38,9 @@ from fl.plan import bundle as bundles
 from fl.plan import config, jobs, plan, plan_files, published
 from fl.store import maintenance, run_check, tree_file
 from fl.store.store import Store
+from fl.workflow import status
 
-AT = Where("study.yaml", "here")
+AT = Location("study.yaml", "here")
 SECONDS = 10
 
 STRANGE: list[Any] = [

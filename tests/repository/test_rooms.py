@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from fl.extra import HOOKS
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,18 +19,20 @@ FLOORS = (
     {"base"},
     {"pytorch"},
     {"api"},
-    {"data", "parts"},
-    {"engine", "methods", "models", "store", "terms", "wire"},
+    {"data", "blocks"},
+    {"engine", "methods", "models", "store", "terms", "uploads"},
     {"analyses", "plan"},
-    {"report", "train"},
+    {"report", "runner"},
+    {"workflow"},
     {"cli", "notebook"},
-    {"__main__", "bench"},
+    {"extra"},
+    {"__main__", "bench", "tools"},
 )
 """The rooms of every floor, the lowest first; docs/architecture.md has the same picture."""
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for folder in ("fl", "bench")
+    for folder in ("fl", "bench", "tools")
     for path in (ROOT / folder).rglob("*.py")
 }
 
@@ -59,6 +65,23 @@ def test_every_import_points_to_a_lower_floor() -> None:
         for other in set(imports(module)) - {"fl"}:
             if room(module) != room(other):
                 assert floor[room(other)] < floor[room(module)], f"{module} imports {other}"
+
+
+def test_the_core_imports_no_extra() -> None:
+    for module in MODULES:
+        if module.split(".")[0] == "fl" and room(module) not in ("extra", "__main__"):
+            imported = {other for other in imports(module) if room(other) == "extra"}
+            assert not imported, f"{module} imports {imported}; try: a seam (fl/base/seams.py)"
+
+
+def test_every_hook_of_an_extra_joins_a_seam_of_the_core() -> None:
+    core = [file(module).read_text() for module in MODULES if room(module) != "extra"]
+    seams = {name for text in core for name in re.findall(r'Seam(?:\[.*\])?\(\s*"([^"]+)"', text)}
+    assert set(HOOKS) <= seams
+    for addresses in HOOKS.values():
+        for address in addresses:
+            module, _, function = address.partition(":")
+            assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_no_files_import_each_other() -> None:

@@ -13,7 +13,7 @@ from contract.numbers import Samples, is_pair, of, s, trained
 from fl.api import trees
 from fl.api.method import PERSONAL_PARAMS
 from fl.base import plugins
-from fl.base.errors import Where
+from fl.base.errors import Location
 from fl.base.schema import PERSONAL
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -29,7 +29,7 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (lab / "methods" / "apfl.py").write_text(source)
     monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    plugins.use([str(lab)], Where("the test"))
+    plugins.use([str(lab)], Location("the test"))
     yield
 
 

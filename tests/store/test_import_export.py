@@ -202,7 +202,7 @@ def test_a_tar_file_with_anything_else_is_refused(name: str, tmp_path: Path):
         info = tarfile.TarInfo(name)
         info.size = 4
         tar.addfile(info, io.BytesIO(b"evil"))
-    with pytest.raises(DataError, match=r"allowed: files RUN/run\.json"):
+    with pytest.raises(DataError, match=r"Allowed: files RUN/run\.json"):
         import_export.opened(path).__enter__()
     assert not Path("/run.json").exists()
 
@@ -213,7 +213,7 @@ def test_a_tar_file_of_too_many_files_is_refused(
     shelving.add(ours)
     path = packed(ours, tmp_path / "runs.tar")
     monkeypatch.setattr(import_export, "MEMBERS", 1)
-    with pytest.raises(DataError, match=r"runs\.tar: has more files than are unpacked; allowed: 1"):
+    with pytest.raises(DataError, match=r"runs\.tar: has more files than are unpacked. Allowed: 1"):
         import_export.opened(path).__enter__()
 
 
@@ -247,7 +247,7 @@ def described(folder: Path, name: object, entry: object) -> None:
 @pytest.mark.parametrize(
     ("name", "entry", "problem"),
     [
-        ("/dev/zero", {"size": 0, "sha256": ""}, "has a file '/dev/zero'; allowed: names of"),
+        ("/dev/zero", {"size": 0, "sha256": ""}, "has a file '/dev/zero'. Allowed: names of"),
         ("metrics.parquet", None, "describes 'metrics.parquet' without its size and sha256"),
         ("pipe", {"size": 0, "sha256": ""}, "pipe: is a folder, a pipe or a device"),
         ("round", {"size": 0, "sha256": ""}, "round: is no file that can be opened"),
@@ -283,5 +283,5 @@ def test_a_record_that_is_a_pipe_or_has_no_end_is_no_run(ours: Store):
 
 @pytest.mark.parametrize("name", ["runs.tar.gz", "runs.zip"])
 def test_packing_that_brings_nothing_is_refused(name: str):
-    with pytest.raises(FedloomError, match=r"allowed: a folder, or a file named \*\.tar"):
+    with pytest.raises(FedloomError, match=r"Allowed: a folder, or a file named \*\.tar"):
         import_export.is_tar(Path(name))

@@ -52,12 +52,12 @@ ROWS: dict[str, tuple[Edit, str]] = {
         "value is not from 0 to 1; the row: round 50, client 0",
     ),
     "no number": (lambda t: t.assign(value=float("nan")), "value is not finite"),
-    "no value": (lambda t: t.drop(columns="value"), "allowed: round, client, split"),
+    "no value": (lambda t: t.drop(columns="value"), "Allowed: round, client, split"),
     "half a round": (lambda t: t.assign(round=0.5), "column 'round' is float64"),
     "client": (lambda t: t.assign(client=[-1, 0]), "client is not from 0 to"),
     "split": (lambda t: t.assign(split="dev"), "split is none of train, val, test, unseen"),
     "twice": (lambda t: t.assign(client=0), "two rows have one round, client"),
-    "early end": (lambda t: t.assign(round=3), "ends after round 3; allowed: round 50"),
+    "early end": (lambda t: t.assign(round=3), "ends after round 3. Allowed: round 50"),
     "empty": (lambda t: t[:0], "has no rows"),
     "cut": (lambda t: t.to_parquet()[:-20], "is no readable Parquet file"),
 }
@@ -102,11 +102,11 @@ def test_of_many_runs_the_one_with_the_fault_is_named() -> None:
 SPEC = shelving.spec_of(0)
 RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "state": ({"state": "done"}, "state: unknown value 'done'"),
-    "start": ({"start": "../../x"}, "start: is '../../x'; allowed: the name of another run"),
-    "start that is none of the spec": ({"start": "f" * 16}, "allowed: None, as in the spec"),
-    "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5; allowed: a"),
+    "start": ({"start": "../../x"}, "start: is '../../x'. Allowed: the name of another run"),
+    "start that is none of the spec": ({"start": "f" * 16}, "Allowed: None, as in the spec"),
+    "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5. Allowed: a"),
     "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
-    "rounds": ({"rounds": 49}, "rounds: is 49; allowed: 50, as the spec says"),
+    "rounds": ({"rounds": 49}, "rounds: is 49. Allowed: 50, as the spec says"),
     "other name": ({"run": "f" * 16}, "is, by what its record says, run "),
     "no number": (
         {"spec": {**SPEC, "model": {"name": "mlp", "x": float("nan")}}},
@@ -137,7 +137,7 @@ def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
     circle = {run: other, other: run}
     for edits, problem in (
         ({run: {"spec": faster}}, "is, by what its record says, run "),
-        ({run: {"start": run}}, "allowed: the name of another run"),
+        ({run: {"start": run}}, "Allowed: the name of another run"),
         ({run: {"start": other} for run, other in circle.items()}, "from itself"),
     ):
         for name, edit in edits.items():

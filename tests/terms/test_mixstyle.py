@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fl.api.alteration import Alteration
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.parts.partners import partners
+from fl.blocks.partners import partners
 from fl.pytorch import keyed
 from fl.terms.alterations.mixstyle import EPS, PARTNER, MixStyle, mix
 
@@ -20,7 +20,7 @@ X = torch.tensor([[[[1.0, 3.0]]], [[[10.0, 30.0]]], [[[5.0, 5.0]]]], dtype=torch
 
 def made(p: float = 1.0) -> Alteration:
     network = Network(lambda: torch.nn.Linear(2, 2))
-    return MixStyle(("0",), p=p).build(Setting(network, Training(), 2, 2))
+    return MixStyle(("0",), p=p).build(BuildContext(network, Training(), 2, 2))
 
 
 def test_a_style_is_mixed_with_the_partners() -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.api.alteration import Alterations
-from fl.api.method import Setting
+from fl.api.method import BuildContext
 from fl.api.mixed_labels import MIXED
 from fl.api.network import Network
 from fl.api.tasks.classification import classification_loss
@@ -29,8 +29,8 @@ def tensor(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def setting(model: nn.Module | None = None) -> Setting:
-    return Setting(Network(lambda: model or nn.Linear(2, 2)), Training(), 2, 2)
+def context(model: nn.Module | None = None) -> BuildContext:
+    return BuildContext(Network(lambda: model or nn.Linear(2, 2)), Training(), 2, 2)
 
 
 def batch(key: int = 0, size: int = 4) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_the_loss_of_mixed_labels_is_the_mix_of_the_losses_with_either() -> None
 
 
 def test_mixup_mixes_inputs_as_labels() -> None:
-    alterations, lambdas = Alterations([Mixup().build(setting())]), []
+    alterations, lambdas = Alterations([Mixup().build(context())]), []
     for key in range(300):
         given = batch(key)
         seen = alterations.before(given)
@@ -76,7 +76,7 @@ def test_mixup_mixes_inputs_as_labels() -> None:
 
 
 def test_manifold_mixup_mixes_at_one_place_drawn_for_the_batch() -> None:
-    alterations = Alterations([MMixup(("a", "b")).build(setting())])
+    alterations = Alterations([MMixup(("a", "b")).build(context())])
     features, counts = tensor([[1.0], [2.0], [4.0], [8.0]]), dict.fromkeys(["x", "a", "b"], 0)
     for key in range(300):
         given = batch(key)
@@ -110,7 +110,7 @@ def test_moex_gives_the_moments_of_the_partner() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.4])
 def test_moex_mixes_labels_where_it_altered_the_batch(p: float) -> None:
-    alterations = Alterations([MOEx(("a",), p=p, lam=0.8).build(setting())])
+    alterations = Alterations([MOEx(("a",), p=p, lam=0.8).build(context())])
     features, altered = torch.randn(4, 3, 2, 2, dtype=torch.float64), 0
     for key in range(300):
         seen = alterations.before(batch(key))
@@ -143,17 +143,17 @@ def test_dac_sc_keeps_phases_and_mixes_amplitudes() -> None:
 
 
 def test_what_cannot_be_altered_is_refused() -> None:
-    words = setting(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)))
-    deaf = replace(setting(), task=replace(SEGMENTATION, name="counting", mixes=False))
+    words = context(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)))
+    deaf = replace(context(), task=replace(SEGMENTATION, name="counting", mixes=False))
     for alteration, given, problem in (
-        (Mixup(), words, "inputs are tokens; allowed: "),
-        (MMixup(("2",)), words, "inputs are tokens; allowed: "),
+        (Mixup(), words, "inputs are tokens. Allowed: "),
+        (MMixup(("2",)), words, "inputs are tokens. Allowed: "),
         (MOEx(("a",)), deaf, "mixes labels, which the loss of counting cannot take"),
     ):
         with pytest.raises(FedloomError, match=problem):
             alteration.build(given)
     for layered in (MOEx(("a",)), DACSC(("a",))):
-        alterations = Alterations([layered.build(setting())])
+        alterations = Alterations([layered.build(context())])
         alter, _ = alterations.functions({}, alterations.before(batch()))
-        with pytest.raises(FedloomError, match=r"layers: a gives \[b, 5\]; allowed: layers that"):
+        with pytest.raises(FedloomError, match=r"layers: a gives \[b, 5\]. Allowed: layers that"):
             alter["a"](torch.ones(4, 5))

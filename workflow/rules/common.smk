@@ -5,7 +5,7 @@ def settled():
     """The config folder, as Snakemake's own config says it or `config`."""
     try:
         return places.place(
-            str(config.get("config", "config")), Where("--config", "config")
+            str(config.get("config", "config")), Location("--config", "config")
         )
     except FedloomError as error:
         sys.exit(f"error: {error}")

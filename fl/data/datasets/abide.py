@@ -150,7 +150,7 @@ class Abide:
             if site not in set(table["site"]):
                 raise DataError(f"{path}: has no subject of {site} with a file")
         for group in set(table["DX_GROUP"]) - {1, 2}:
-            raise DataError(f"{path}: DX_GROUP is {group}; allowed: 1 (autism), 2 (control)")
+            raise DataError(f"{path}: DX_GROUP is {group}. Allowed: 1 (autism), 2 (control)")
         order = np.argsort(table["site"].map(self.domains.index).to_numpy(), kind="stable")
         return table.iloc[order]
 
@@ -164,7 +164,7 @@ def series(stream: BinaryIO) -> np.ndarray:
         raise DataError(f"{name}: is no table of numbers ({error})") from error
     if values.shape[1] != REGIONS or len(values) < 2:
         allowed = f"two rows or more of {REGIONS}"
-        raise DataError(f"{name}: has {len(values)} rows of {values.shape[1]}; allowed: {allowed}")
+        raise DataError(f"{name}: has {len(values)} rows of {values.shape[1]}. Allowed: {allowed}")
     return values
 
 

@@ -109,6 +109,6 @@ def read_articles(path: Path) -> Iterator[tuple[int, list[str]]]:
         for number, row in table(stream, "utf-8"):
             if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
                 problem = f"row {number} is {row[:1]} of {len(row)} cells"
-                raise DataError(f"{path}: {problem}; allowed: three, of which the first is 1 to 4")
+                raise DataError(f"{path}: {problem}. Allowed: three, of which the first is 1 to 4")
             text = f"{row[1]} {row[2]}".replace("\\n", " ").lower()
             yield int(row[0]) - 1, WORD.findall(text)

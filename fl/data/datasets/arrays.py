@@ -125,21 +125,21 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     """
     for key in ("x", "y"):
         if key not in arrays:
-            raise DataError(f"{name}: has no {key}; allowed: x and y, and {', '.join(NAMED[1:])}")
+            raise DataError(f"{name}: has no {key}. Allowed: x and y, and {', '.join(NAMED[1:])}")
     for key in arrays:
         if key not in ("x", *NAMED):
-            raise DataError(f"{name}: has {key!r}; allowed: x, {', '.join(NAMED)}")
+            raise DataError(f"{name}: has {key!r}. Allowed: x, {', '.join(NAMED)}")
     x = arrays["x"]
     if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
         problem = f"{name}: x is {x.dtype} {list(x.shape)}"
         raise DataError(
-            f"{problem}; allowed: numbers [samples, ...] of one dimension more or several"
+            f"{problem}. Allowed: numbers [samples, ...] of one dimension more or several"
         )
     if x.dtype == np.uint8 and (rather := _channels_first(x.shape)):
         problem = f"{name}: x is uint8 {list(x.shape)}, as images without a place for channels are"
         if x.ndim == 4:
             problem = f"{name}: x is uint8 {list(x.shape)}, with channels last"
-        allowed = "allowed: images as [samples, channels, height, width]"
+        allowed = "Allowed: images as [samples, channels, height, width]"
         raise DataError(f"{problem}; {allowed}; write {rather} in place of x")
     wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if wrong.any():
@@ -150,7 +150,7 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         )
     if _has_tokens(x) and x.min() < 0:
         raise DataError(
-            f"{name}: x has whole numbers below 0; allowed: tokens from 0 on, or floats"
+            f"{name}: x has whole numbers below 0. Allowed: tokens from 0 on, or floats"
         )
     for key in NAMED:
         if key in arrays:
@@ -161,13 +161,13 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
 def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
     if values.shape != (samples,):
         problem = f"{name}: {key} is {list(values.shape)}, and there are {samples} inputs"
-        raise DataError(f"{problem}; allowed: one for each, [{samples}]")
+        raise DataError(f"{problem}. Allowed: one for each, [{samples}]")
     if values.dtype.kind not in "uiU":
         problem = f"{name}: {key} is {values.dtype}"
-        raise DataError(f"{problem}; allowed: whole numbers or texts")
+        raise DataError(f"{problem}. Allowed: whole numbers or texts")
     others = set(values.tolist()) - set(SPLIT)
     if key == "split" and others:
-        raise DataError(f"{name}: split has {min(map(str, others))!r}; allowed: {', '.join(SPLIT)}")
+        raise DataError(f"{name}: split has {min(map(str, others))!r}. Allowed: {', '.join(SPLIT)}")
 
 
 def _channels_first(shape: tuple[int, ...]) -> str:

@@ -115,7 +115,7 @@ def batch(
     if not isinstance(data, np.ndarray) or data.shape != (*y.shape, width):
         kind = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataError(
-            f"{name_of(stream)}: data is {kind} for {list(y.shape)} labels; allowed: an array"
+            f"{name_of(stream)}: data is {kind} for {list(y.shape)} labels. Allowed: an array"
             f" [{len(y)}, {width}]"
         )
     x = whole(data, 0, 255, name_of(stream), "data").astype(np.uint8, copy=False)
@@ -131,7 +131,7 @@ def labels_of(content: Any, key: bytes, stream: BinaryIO, classes: int) -> list[
         or not all(isinstance(name, bytes) and name.isascii() for name in names)
     ):
         problem = (
-            f"{key.decode()} is {reprlib.repr(names)}; allowed: the names of {classes} classes"
+            f"{key.decode()} is {reprlib.repr(names)}. Allowed: the names of {classes} classes"
         )
         raise DataError(f"{name_of(stream)}: {problem}")
     return [name.decode() for name in names]

@@ -27,7 +27,7 @@ from typing import Annotated, BinaryIO, ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import ConfigError, DataError, Where, reading
+from fl.base.errors import ConfigError, DataError, Location, reading
 from fl.base.fields import Bound
 from fl.base.rng import generator
 from fl.data.archives import entries, name_of
@@ -97,7 +97,7 @@ class CIFAR10C:
             chosen = getattr(self, key)
             if not chosen or len(set(chosen)) != len(chosen):
                 allowed = "at least one, each once"
-                raise ConfigError(Where("cifar10-c") / key, f"is {list(chosen)}", allowed)
+                raise ConfigError(Location("cifar10-c") / key, f"is {list(chosen)}", allowed)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class CIFAR10C:
             return rows.reshape(-1)
         if self.photographs > images:
             problem = f"has {images:,} photographs, but {self.photographs:,} are asked for"
-            raise DataError(f"{archive}: {problem}; allowed: photographs: {images} or fewer")
+            raise DataError(f"{archive}: {problem}. Allowed: photographs: {images} or fewer")
         drawn = generator(0, "photographs of CIFAR-10-C").permutation(images)[: self.photographs]
         severities = np.array(self.severities)[np.arange(len(drawn)) % len(self.severities)]
         rows[severities - 1, drawn] = np.arange(len(drawn))
@@ -195,7 +195,7 @@ class CIFAR10C:
 def _check_piece(piece: np.ndarray, total: int, images: int, stream: BinaryIO) -> None:
     if piece.dtype != np.uint8 or piece.shape[1:] != (32, 32, 3):
         kind = f"{piece.dtype} {list(piece.shape[1:])}"
-        raise DataError(f"{name_of(stream)}: has images of {kind}; allowed: uint8 [32, 32, 3]")
+        raise DataError(f"{name_of(stream)}: has images of {kind}. Allowed: uint8 [32, 32, 3]")
     if total != images * SEVERITIES:
         problem = f"has {total} images, but {images * SEVERITIES} were expected"
         raise DataError(
@@ -229,7 +229,7 @@ def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]
             read = np.lib.format.read_array_header_2_0
         shape, by_columns, dtype = read(stream)
     if by_columns or dtype.hasobject or not shape:
-        raise DataError(f"{name}: is an array of {dtype} {shape}; allowed: numbers, row by row")
+        raise DataError(f"{name}: is an array of {dtype} {shape}. Allowed: numbers, row by row")
     width = dtype.itemsize * int(np.prod(shape[1:]))
     for first in range(0, shape[0], rows):
         count = min(rows, shape[0] - first)

@@ -79,7 +79,7 @@ class CINIC10:
                 )
             image = decode(content, None)
             if image.shape != self.shape:
-                problem = f"is {image.shape[2]} x {image.shape[1]} pixels; allowed: 32 x 32"
+                problem = f"is {image.shape[2]} x {image.shape[1]} pixels. Allowed: 32 x 32"
                 raise DataError(f"{archive}: member {path} {problem}")
             split = np.int8(SPLIT.index(FOLDERS[folder]))
             writer.add(x=image, y=np.int64(CLASSES.index(name)), split=split)

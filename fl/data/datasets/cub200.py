@@ -162,7 +162,7 @@ def read_index(path: Path) -> Index:
         if given.keys() != names.keys():
             raise DataError(f"{path}: {name} and images.txt are of different photographs")
         for value in sorted(set(given.values()) - values.keys())[:1]:
-            raise DataError(f"{path}: {name} has {value!r}; allowed: {', '.join(values)}")
+            raise DataError(f"{path}: {name} has {value!r}. Allowed: {', '.join(values)}")
     order = {number: place for place, number in enumerate(classes)}
     return Index(
         names=list(names.values()),
@@ -183,7 +183,7 @@ def read_captions(path: Path, names: list[str]) -> list[list[list[str]]]:
             lines = stream.read().decode("utf-8", "replace").lower().splitlines()
             by_image[i] = [WORD.findall(line) for line in lines if line.strip()]
             if len(by_image[i]) != CAPTIONS:
-                problem = f"{member} has {len(by_image[i])} captions; allowed: {CAPTIONS}"
+                problem = f"{member} has {len(by_image[i])} captions. Allowed: {CAPTIONS}"
                 raise DataError(f"{path}: {problem}")
     without = (name for name, captions in zip(names, by_image, strict=True) if not captions)
     lacking(path, (f"the captions of {name}" for name in without))

@@ -153,7 +153,7 @@ def _checked(loaded: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
         kind = type(images).__name__
         if isinstance(images, np.ndarray):
             kind = f"{images.dtype} {list(images.shape)}"
-        raise DataError(f"{name}: images are {kind}; allowed: {allowed}")
+        raise DataError(f"{name}: images are {kind}. Allowed: {allowed}")
     if len(y) != len(images) or not len(y):
-        raise DataError(f"{name}: {len(images)} images have {len(y)} labels; allowed: one for each")
+        raise DataError(f"{name}: {len(images)} images have {len(y)} labels. Allowed: one for each")
     return images, y

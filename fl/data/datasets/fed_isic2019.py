@@ -175,7 +175,7 @@ def _agree_on_centres(table: pd.DataFrame, metadata: Path, split: Path) -> None:
         if not 0 <= centre < len(names) or str(lesion)[:3] != names[centre][:3]:
             raise DataError(
                 f"{split}: {image} has centre {centre}, but {metadata.name} calls the lesion"
-                f" {lesion!r}; allowed: {', '.join(f'{i} ({n})' for i, n in enumerate(names))}"
+                f" {lesion!r}. Allowed: {', '.join(f'{i} ({n})' for i, n in enumerate(names))}"
             )
 
 

@@ -111,7 +111,7 @@ class Shown:
             try:
                 label = CLASSES.index(bytes.fromhex(shown).decode("ascii"))
             except ValueError:
-                problem = f"folder {shown} is no class; allowed: 30-39, 41-5a, 61-7a"
+                problem = f"folder {shown} is no class. Allowed: 30-39, 41-5a, 61-7a"
                 raise DataError(f"{archive}: member {path}: {problem}") from None
             keys.append(_key(content.read()))
             labels.append(label)

@@ -141,13 +141,13 @@ def _check_activities(stream: BinaryIO) -> None:
 def _check_range(archive: Path, name: str, numbers: np.ndarray, most: int) -> None:
     low, high = numbers.min(initial=1), numbers.max(initial=1)
     if low < 1 or high > most:
-        raise DataError(f"{archive}: {name} has {low if low < 1 else high}; allowed: 1 to {most}")
+        raise DataError(f"{archive}: {name} has {low if low < 1 else high}. Allowed: 1 to {most}")
 
 
 def _rows(stream: BinaryIO, width: int) -> np.ndarray:
     values = _table(stream, np.float64)
     if values.shape[1:] != (width,):
-        problem = f"rows of {values.shape[1]} numbers; allowed: {width} each"
+        problem = f"rows of {values.shape[1]} numbers. Allowed: {width} each"
         raise DataError(f"{name_of(stream)}: {problem}")
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0, 0]) + 1
@@ -158,7 +158,7 @@ def _rows(stream: BinaryIO, width: int) -> np.ndarray:
 def _numbers(stream: BinaryIO) -> np.ndarray:
     values = _table(stream, np.int64)
     if values.shape[1:] != (1,):
-        raise DataError(f"{name_of(stream)}: rows of {values.shape[1]} numbers; allowed: one each")
+        raise DataError(f"{name_of(stream)}: rows of {values.shape[1]} numbers. Allowed: one each")
     return values[:, 0]
 
 

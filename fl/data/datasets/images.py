@@ -129,7 +129,7 @@ def _listed(images: Images, stamped: str) -> Listed:
     for key in ("client", "split"):
         if key in keys:
             problem = f"{path}: is a folder, in which there is no column {keys[key]!r}"
-            raise DataError(f"{problem}; allowed: {key} beside the path of a table")
+            raise DataError(f"{problem}. Allowed: {key} beside the path of a table")
     return pictures.in_folders(path)
 
 
@@ -139,14 +139,14 @@ def _shape(images: Images, stamped: str) -> tuple[int, ...]:
     for name, picture in images.listed.pictures():
         mode, size = look(picture, name)
         if mode not in KINDS:
-            raise DataError(f"{name}: is an image of mode {mode}; allowed: {', '.join(KINDS)}")
+            raise DataError(f"{name}: is an image of mode {mode}. Allowed: {', '.join(KINDS)}")
         grey &= mode in GREY
         first, first_size = (first, first_size) if first else (name, size)
         if images.pixels is None and size != first_size:
             (height, width), (tall, wide) = first_size, size
             problem = f"is of {tall} x {wide} pixels, but {first} of {height} x {width}"
             allowed = "images of one size, or the key `pixels`, to which all are resized"
-            raise DataError(f"{name}: {problem}; allowed: {allowed}")
+            raise DataError(f"{name}: {problem}. Allowed: {allowed}")
     height, width = (images.pixels, images.pixels) if images.pixels else first_size
     return (1 if grey else 3, height, width)
 

@@ -156,7 +156,7 @@ class Leaf:
                 return [str(y) for y in user.y]
         odd = next((y for y in user.y if type(y) not in (int, str)), user.y[0])
         raise DataError(
-            f"{user.at}: y has {odd!r:.50}; allowed: whole numbers alone, or texts alone"
+            f"{user.at}: y has {odd!r:.50}. Allowed: whole numbers alone, or texts alone"
         )
 
     def width(self, user: User) -> int:
@@ -181,12 +181,12 @@ class Leaf:
             return np.array(rows, np.int32)
         if any(isinstance(x, str) for x in user.x):
             allowed = "numbers, or the key `text`: characters, or words"
-            raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}; allowed: {allowed}")
+            raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}. Allowed: {allowed}")
         with reading(f"{user.at}: x", "is no list of vectors of one length", "mend the file"):
             vectors = np.asarray(user.x, np.float32)
         if vectors.ndim == 1 or not np.isfinite(vectors).all():
             problem = f"{user.at}: x has single numbers, or ones that are not finite"
-            raise DataError(f"{problem}; allowed: vectors of finite numbers")
+            raise DataError(f"{problem}. Allowed: vectors of finite numbers")
         return vectors.reshape(len(vectors), -1)
 
     def _words(self) -> dict[str, int]:
@@ -213,7 +213,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     ]
     if not files:
         raise DataError(
-            f"{path}: holds no .json; allowed: LEAF's files, or train/ and test/ with them"
+            f"{path}: holds no .json. Allowed: LEAF's files, or train/ and test/ with them"
         )
     return files
 
@@ -221,7 +221,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
 def _users(path: Path, split: str) -> Iterator[User]:
     with reading(path, "is no JSON"):
         content = json.loads(path.read_bytes())
-    allowed = "allowed: users, num_samples and user_data, as LEAF writes them"
+    allowed = "Allowed: users, num_samples and user_data, as LEAF writes them"
     if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
         raise DataError(f"{path}: lacks a key; {allowed}")
     with reading(path, "is not as LEAF writes it", allowed):
@@ -233,7 +233,7 @@ def _users(path: Path, split: str) -> Iterator[User]:
             x, y = data["x"], data["y"]
             if not len(x) == len(y) == count:
                 problem = f"{at}: has {len(x)} x and {len(y)} y, and num_samples says {count}"
-                raise DataError(f"{problem}; allowed: as many of each")
+                raise DataError(f"{problem}. Allowed: as many of each")
             yield User(str(name), x, y, split, at)
 
 
@@ -242,7 +242,7 @@ def _texts(user: User) -> list[str]:
     texts = [x[4] if isinstance(x, list) and len(x) > 4 else x for x in user.x]
     for text in texts:
         if not isinstance(text, str):
-            raise DataError(f"{user.at}: x has {text!r:.50}; allowed: texts, as `text` says")
+            raise DataError(f"{user.at}: x has {text!r:.50}. Allowed: texts, as `text` says")
     return texts
 
 
@@ -262,12 +262,12 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
     columns.check_classes(path, "y", sorted(labels), samples)
     for (width, at), (other, there) in pairwise(widths.items()):
         problem = f"{there}: x has inputs of {other}, and in {at} of {width}"
-        raise DataError(f"{problem}; allowed: one length")
+        raise DataError(f"{problem}. Allowed: one length")
     [width] = widths
     shape = (width,) if leaf.image is None else leaf.image
     if np.prod(shape) != width or (leaf.image is not None and (leaf.text or len(shape) != 3)):
         problem = f"{path}: image is {list(shape)}, and x has {width} each"
-        raise DataError(f"{problem}; allowed: channels, height and width of as many numbers")
+        raise DataError(f"{problem}. Allowed: channels, height and width of as many numbers")
     return Survey(tuple(sorted(users)), classes, shape, samples)
 
 
@@ -278,5 +278,5 @@ def _classes(path: Path, text: str | None, labels: set[str]) -> tuple[str, ...]:
         return tuple(columns.in_order(labels))
     most = max(map(int, labels), default=0)
     if most > LARGEST:
-        raise DataError(f"{path}: y has the label {most}; allowed: classes from 0 to {LARGEST}")
+        raise DataError(f"{path}: y has the label {most}. Allowed: classes from 0 to {LARGEST}")
     return tuple(map(str, range(most + 1)))

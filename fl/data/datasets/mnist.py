@@ -111,5 +111,5 @@ def read_idx(path: Path, *sides: int) -> np.ndarray:
         numbers = struct.unpack_from(f">4B{1 + len(sides)}I", content)
         if numbers[:4] != (0, 0, 8, 1 + len(sides)) or numbers[5:] != sides:
             allowed = f"0, 0, 8, {1 + len(sides)}, n {' '.join(map(str, sides))}"
-            raise DataError(f"{path}: begins with {numbers}; allowed: {allowed}")
+            raise DataError(f"{path}: begins with {numbers}. Allowed: {allowed}")
         return np.frombuffer(content, np.uint8, offset=8 + 4 * len(sides)).reshape(-1, *sides)

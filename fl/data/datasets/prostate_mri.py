@@ -185,7 +185,7 @@ def _volumes(archive: Path, masks: bool = False) -> Iterator[tuple[Case, bool, n
         volume = read_volume(stream)
         if volume.shape[1:] != (SIDE, SIDE) or len(volume) < 3:
             raise DataError(
-                f"{name_of(stream)}: has the shape {list(volume.shape)}; allowed:"
+                f"{name_of(stream)}: has the shape {list(volume.shape)}. Allowed:"
                 f" [slices, {SIDE}, {SIDE}] with three slices or more"
             )
         yield (match["site"], match["case"]), bool(match["mask"]), volume
@@ -224,5 +224,5 @@ def read_volume(stream: BinaryIO) -> np.ndarray:
         values = np.asanyarray(Nifti1Image.from_bytes(content).dataobj)
         values = values.reshape(values.shape[:3]).transpose(2, 1, 0)
     if values.dtype.kind not in "iuf":
-        raise DataError(f"{name}: has values of type {values.dtype}; allowed: numbers")
+        raise DataError(f"{name}: has values of type {values.dtype}. Allowed: numbers")
     return np.ascontiguousarray(values, values.dtype.newbyteorder("="))

@@ -118,7 +118,7 @@ def commonest(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
     """The ``top`` commonest ids, ascending; of equally common ones the smaller."""
     ids, counts = np.unique(sirna, return_counts=True)
     if len(ids) < top:
-        raise DataError(f"{metadata}: has {len(ids)} treatments; allowed: {top} at least (`top`)")
+        raise DataError(f"{metadata}: has {len(ids)} treatments. Allowed: {top} at least (`top`)")
     return np.sort(ids[np.lexsort((ids, -counts))[:top]])
 
 
@@ -137,7 +137,7 @@ def _kept(table: pd.DataFrame, kept: np.ndarray, metadata: Path) -> pd.DataFrame
     table = table[table["sirna_id"].isin(kept)]
     for strange in set(table["cell_type"]) - set(CELLS):
         raise DataError(
-            f"{metadata}: {METADATA} has the cell type {strange!r}; allowed: {', '.join(CELLS)}"
+            f"{metadata}: {METADATA} has the cell type {strange!r}. Allowed: {', '.join(CELLS)}"
         )
     order = np.argsort(table["cell_type"].map(CELLS.index).to_numpy(), kind="stable")
     return table.iloc[order]

@@ -156,5 +156,5 @@ def _tweets(stream: BinaryIO, split: int) -> Iterator[Tweet]:
         if len(row) != 6 or row[0] not in POLARITIES:
             problem = f"row {number} is {row[:2]} of {len(row)} cells"
             allowed = "six, of which the first is 0, 2 or 4"
-            raise DataError(f"{name_of(stream)}: {problem}; allowed: {allowed}")
+            raise DataError(f"{name_of(stream)}: {problem}. Allowed: {allowed}")
         yield Tweet(POLARITIES[row[0]], row[4], row[5], split)

@@ -119,7 +119,7 @@ def roles(text: str, path: Path) -> Lines:
                 spoken.setdefault(name, []).extend(lines)
     if not spoken:
         problem = (
-            "no role was found in it; allowed: the edition of 1994, in which they are indented"
+            "no role was found in it. Allowed: the edition of 1994, in which they are indented"
         )
         raise DataError(f"{path}: {problem}")
     return spoken

@@ -172,7 +172,7 @@ class SpeechCommands:
             if asked and asked > len(there):
                 problem = f"{key} is {asked}, but {len(there)} speakers have enough samples"
                 raise DataError(
-                    f"{path}: {problem}; allowed: 1 to {len(there)}, or nothing for all"
+                    f"{path}: {problem}. Allowed: 1 to {len(there)}, or nothing for all"
                 )
         return sorted([*seen[: self.seen], *unseen[: self.unseen]], key=lambda who: who.name)
 
@@ -283,7 +283,7 @@ def read_wav(stream: BinaryIO) -> np.ndarray:
         stated, samples = file.getnframes(), file.readframes(file.getnframes())
     if (rate, channels, bits) != (RATE, 1, 16):
         problem = f"is of {rate} Hz, {channels} channel(s), {bits} bit"
-        raise DataError(f"{name}: {problem}; allowed: {RATE} Hz, 1 channel, 16 bit")
+        raise DataError(f"{name}: {problem}. Allowed: {RATE} Hz, 1 channel, 16 bit")
     if len(samples) != 2 * stated:
         raise DataError(f"{name}: is cut off after {len(samples) // 2} of {stated} samples")
     return np.frombuffer(samples, "<i2")

@@ -84,8 +84,8 @@ class Synthetic:
             least = sum(self.sizes())
         if least > LARGEST:
             raise DataError(
-                f"synthetic: {self.clients:,} clients would hold {least:,} samples or more;"
-                f" allowed: {LARGEST:,} samples over all clients"
+                f"synthetic: {self.clients:,} clients would hold {least:,} samples or more."
+                f" Allowed: {LARGEST:,} samples over all clients"
             )
         return least
 

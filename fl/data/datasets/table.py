@@ -172,7 +172,7 @@ class Table:
             count = [*self.categorical, *self.dates, *self.drop, *self.named].count(column)
             if count > 1:
                 problem = f"{path}: column {column!r} stands under {count} keys"
-                raise DataError(f"{problem}; allowed: one of them")
+                raise DataError(f"{problem}. Allowed: one of them")
         kinds = {name: by_key.get(name, NUMBER) for name in there if name not in self.drop}
         if not kinds.keys() - {*self.named}:
             listed = ", ".join(there)

@@ -64,7 +64,7 @@ def within_domains(
     """
     if domains is None:
         raise DataError(
-            f"partition {name}: the data set has no domains; allowed: a data set that has, or the"
+            f"partition {name}: the data set has no domains. Allowed: a data set that has, or the"
             " scheme homogeneous, dirichlet or pathological"
         )
     numbers, sizes = np.unique(domains, return_counts=True)

@@ -22,7 +22,7 @@ def natural(labels: np.ndarray, groups: np.ndarray | None) -> Holders:
     """
     if groups is None:
         raise DataError(
-            "partition natural: the data set has no clients of its own; allowed: a data set that"
+            "partition natural: the data set has no clients of its own. Allowed: a data set that"
             " has, or the scheme homogeneous, dirichlet or pathological"
         )
     return Holders(np.unique(groups, return_inverse=True)[1])

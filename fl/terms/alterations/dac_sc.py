@@ -19,9 +19,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Alteration, Batch, Setting, Share, Tree, keyed
-from fl.parts.feature_statistics import moments
-from fl.parts.partners import check_images, is_drawn
+from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, keyed
+from fl.blocks.feature_statistics import moments
+from fl.blocks.partners import check_images, is_drawn
 
 WHETHER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -39,7 +39,7 @@ class DACSC:
     title: ClassVar = "DAC-SC"
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Alteration:
+    def build(self, context: BuildContext) -> Alteration:
         """The alteration, without a state."""
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:

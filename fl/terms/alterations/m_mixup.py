@@ -20,15 +20,15 @@ from fl.api import (
     Alteration,
     Batch,
     Bound,
+    BuildContext,
     FedloomError,
-    Setting,
     Tree,
     keyed,
     mixed,
     remember,
     trees,
 )
-from fl.parts.partners import check_labels
+from fl.blocks.partners import check_labels
 from fl.terms.alterations.mixup import chosen
 
 WHERE = 2
@@ -52,12 +52,12 @@ class MMixup:
     title: ClassVar = "M-Mixup"
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Alteration:
+    def build(self, context: BuildContext) -> Alteration:
         """The alteration, without a state; `FedloomError` for inputs that are tokens."""
-        check_labels(setting, "m-mixup")
-        if self.inputs and setting.network.of_tokens:
+        check_labels(context, "m-mixup")
+        if self.inputs and context.network.of_tokens:
             raise FedloomError(
-                "alterations.m-mixup.inputs: is true, but inputs are tokens; allowed: false"
+                "alterations.m-mixup.inputs: is true, but inputs are tokens. Allowed: false"
             )
         places = (*(["input"] if self.inputs else []), *self.layers)
 

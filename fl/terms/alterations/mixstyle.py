@@ -19,8 +19,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Alteration, Batch, Bound, Setting, Share, Tree, keyed
-from fl.parts.partners import check_images, is_drawn, partners
+from fl.api import ANY, Alteration, Batch, Bound, BuildContext, Share, Tree, keyed
+from fl.blocks.partners import check_images, is_drawn, partners
 
 EPS = 1e-6
 """Added to the variance, as in the released code."""
@@ -44,7 +44,7 @@ class MixStyle:
     title: ClassVar = "MixStyle"
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Alteration:
+    def build(self, context: BuildContext) -> Alteration:
         """The alteration, without a state."""
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:

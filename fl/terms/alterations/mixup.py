@@ -21,15 +21,15 @@ from fl.api import (
     Alteration,
     Batch,
     Bound,
+    BuildContext,
     FedloomError,
-    Setting,
     Tree,
     keyed,
     mixed,
     remember,
     trees,
 )
-from fl.parts.partners import check_labels, partners
+from fl.blocks.partners import check_labels, partners
 
 PARTNER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -43,12 +43,12 @@ class Mixup:
 
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Alteration:
+    def build(self, context: BuildContext) -> Alteration:
         """The alteration of what goes into the model, without layers; `FedloomError` for tokens."""
-        check_labels(setting, "mixup")
-        if setting.network.of_tokens:
+        check_labels(context, "mixup")
+        if context.network.of_tokens:
             raise FedloomError(
-                "alterations.mixup: inputs are tokens; allowed: inputs that are numbers"
+                "alterations.mixup: inputs are tokens. Allowed: inputs that are numbers"
             )
 
         def before(batch: Batch) -> Batch:

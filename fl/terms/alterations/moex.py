@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Alteration, Batch, Setting, Share, Tree, remember
-from fl.parts.partners import check_images, check_labels, is_drawn, partners
+from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, remember
+from fl.blocks.partners import check_images, check_labels, is_drawn, partners
 
 EPS = 1e-5
 """Added to the variance, as in the released code."""
@@ -44,10 +44,10 @@ class MOEx:
     title: ClassVar = "MOEx"
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Alteration:
+    def build(self, context: BuildContext) -> Alteration:
         """The alteration, without a state."""
 
-        check_labels(setting, "moex")
+        check_labels(context, "moex")
 
         def before(batch: Batch) -> Batch:
             altered = is_drawn(batch["key"], WHETHER, self.p)

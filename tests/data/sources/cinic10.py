@@ -18,7 +18,7 @@ BROKEN = {
         {"without": "valid/frog"},
         r"CINIC-10\.tar\.gz: lacks valid/frog; delete the file",
     ),
-    "wrong size": ({"side": 64}, r"member train/cat/\S+ is 64 x 64 pixels; allowed: 32 x 32"),
+    "wrong size": ({"side": 64}, r"member train/cat/\S+ is 64 x 64 pixels. Allowed: 32 x 32"),
 }
 EACH = 2
 

@@ -24,7 +24,7 @@ BROKEN = {
     ),
     "images of another type": (
         {"spoil": "SVHN/test", "strange": pickled((np.zeros((2, 4, 4)), np.zeros(2, int)))},
-        r"SVHN/test\.pkl: images are float64 \[2, 4, 4\]; allowed: uint8",
+        r"SVHN/test\.pkl: images are float64 \[2, 4, 4\]. Allowed: uint8",
     ),
 }
 SHAPES = {
@@ -45,8 +45,8 @@ def write(folder: Path, **broken: object) -> Made:
         for piece, n in enumerate((*PIECES, TEST)):
             x = draw.integers(0, 256, (n, *shape), dtype=np.uint8)
             y = draw.permutation(n).astype(np.int64) % 10
-            where = "test" if piece == 10 else f"partitions/train_part{piece}"
-            members[f"{name}/{where}.pkl"] = pickled((x, y))
+            location = "test" if piece == 10 else f"partitions/train_part{piece}"
+            members[f"{name}/{location}.pkl"] = pickled((x, y))
             images += list(x)
             labels += list(y)
     # The archive is not in the order of the rows.

@@ -23,7 +23,7 @@ BROKEN = {
     ),
     "list of other classes": (
         {"spoil": "dslr_train", "strange": pickled((["x.jpg"], ["zebra"]))},
-        r"dslr_train\.pkl: has the class 'zebra'; allowed: back_pack, ",
+        r"dslr_train\.pkl: has the class 'zebra'. Allowed: back_pack, ",
     ),
     "another number of images": (
         {"spoil": "dslr_train", "strange": pickled((["x.jpg"], ["mug"]))},

@@ -55,7 +55,7 @@ BROKEN = {
     ),
     "volume of another size": (
         {"spoil": "/UCL/Case01.nii", "strange": packed(np.zeros((3, 4, 4), np.uint8))},
-        r"UCL/Case01\.nii\.gz: has the shape \[3, 4, 4\]; allowed: \[slices, 384, 384\]",
+        r"UCL/Case01\.nii\.gz: has the shape \[3, 4, 4\]. Allowed: \[slices, 384, 384\]",
     ),
 }
 
@@ -91,7 +91,7 @@ def write(folder: Path, **broken: object) -> Made:
             members[f"{stem}_{ending}.nii.gz"] = packed(segmentation(site, case))
     members["__MACOSX/Processed_data_nii/HK/._Case00.nii.gz"] = b"a Mac's note"
     pack(folder / ZIP, dict(sorted(members.items())), **broken)
-    chosen = [(site, *where) for site in SITES for where in order(site)]
+    chosen = [(site, *location) for site in SITES for location in order(site)]
     domain = np.repeat(np.arange(6), 6)
     rows = range(0, 36, 5)
     return Made(

@@ -20,7 +20,7 @@ BROKEN = {
         {"without": "RPE-02/Plate1/B02_s1_w3"},
         r"rxrx1-images\.zip: lacks images/RPE-02/Plate1/B02_s1_w3\.png; delete",
     ),
-    "too few treatments": ({"wells": {1138: 3, 30: 1}}, r"has 2 treatments; allowed: 4 at least"),
+    "too few treatments": ({"wells": {1138: 3, 30: 1}}, r"has 2 treatments. Allowed: 4 at least"),
 }
 CELLS = ("HEPG2", "HUVEC", "RPE", "U2OS")
 CLIENTS = ("RPE", "HUVEC", "HEPG2", "U2OS")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fl.api.method import Method, Setting
+from fl.api.method import BuildContext, Method
 from fl.api.recipes import recipe
 from fl.base.schema import GLOBAL
 
@@ -19,10 +19,10 @@ class Broken:
 
     stages: ClassVar = (GLOBAL,)
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """A method that trains and cannot finish a round."""
 
         def aggregate(server: Any, clients: Any, uploads: Any, n: Any) -> Any:
             raise RuntimeError("this method has no luck")
 
-        return replace(recipe(setting), aggregate=aggregate)
+        return replace(recipe(context), aggregate=aggregate)

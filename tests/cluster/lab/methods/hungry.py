@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fl.api.method import Method, Setting
+from fl.api.method import BuildContext, Method
 from fl.api.recipes import recipe
 from fl.base.fields import Count
 from fl.base.schema import GLOBAL
@@ -25,9 +25,9 @@ class Hungry:
 
     stages: ClassVar = (GLOBAL,)
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg, after a meal that takes long enough to be seen by who counts."""
-        method = recipe(setting)
+        method = recipe(context)
 
         def init(variables: Any) -> Any:
             held = torch.ones(self.megabytes, 1 << 20, dtype=torch.uint8)

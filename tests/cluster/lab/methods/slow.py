@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.api.method import Method, Setting
+from fl.api.method import BuildContext, Method
 from fl.api.recipes import recipe
 from fl.base.schema import GLOBAL
 
@@ -26,9 +26,9 @@ class Slow:
 
     stages: ClassVar = (GLOBAL,)
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg, and a pause before the server's part."""
-        method = recipe(setting)
+        method = recipe(context)
 
         def aggregate(
             server: Mapping[str, Any], clients: Any, uploads: Any, n: Tensor

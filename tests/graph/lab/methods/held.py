@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.api.method import Averaging, Method, Setting
+from fl.api.method import Averaging, BuildContext, Method
 from fl.api.recipes import recipe
 from fl.api.trees import Tree
 from fl.base.schema import GLOBAL
@@ -34,9 +34,9 @@ class Held:
 
     stages: ClassVar = (GLOBAL,)
 
-    def build(self, setting: Setting) -> Method:
+    def build(self, context: BuildContext) -> Method:
         """FedAvg, whose server waits before it aggregates."""
-        base, calls = recipe(setting), itertools.count()
+        base, calls = recipe(context), itertools.count()
 
         def aggregate(
             server: Tree, clients: Tree, uploads: Tree, n: Tensor

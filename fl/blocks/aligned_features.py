@@ -1,0 +1,131 @@
+"""Features held to the histograms that they have over all clients: FedFA^h.
+
+See `fl.blocks.histograms` for the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    COUNTS,
+    Averaging,
+    Batch,
+    BuildContext,
+    FedloomError,
+    Forward,
+    Inputs,
+    Method,
+    Output,
+    Pass,
+    Sweep,
+    Term,
+    Tree,
+    steps_of,
+    trees,
+)
+from fl.blocks.augmented_layers import channels
+from fl.blocks.blank import blank_inputs
+from fl.blocks.each_alike import parted, plain
+from fl.blocks.histograms import sums, symmetric_kl
+
+HISTOGRAM = "histogram"
+"""In the server's tree: [channels, bins] over all clients; zeros before there is one."""
+
+FEWEST = 2
+"""Samples of which there is a histogram."""
+
+
+def check_batches(context: BuildContext, method: str) -> None:
+    """Raise `FedloomError` for batches that are too small to have a histogram."""
+    if (size := context.training.batch_size) < FEWEST:
+        raise FedloomError(
+            f"{method}: batch_size is {size}, and a histogram of one sample says nothing of a "
+            f"distribution. Allowed: at least {FEWEST}"
+        )
+
+
+def aligned_output(context: BuildContext) -> Callable[[Output], Tensor]:
+    """Which features of a pass are aligned, [b, c, ...].
+
+    They are what goes into the classifier; where the model has none, what its last block gives.
+
+    Raises:
+        FedloomError: If there is neither, or if the block gives no images.
+    """
+    network = context.network
+    if network.head:
+        return attrgetter("features")
+    [(layer, size)] = channels(context, network.blocks[-1:]).items()
+    network.tap([layer])
+
+    def see(output: Output) -> Tensor:
+        seen = output.taps[layer]
+        return seen.reshape(len(seen), size, -1)
+
+    return see
+
+
+def align(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
+    """lam times the symmetric KL between the batch's histogram and that of all clients.
+
+    It is the mean over channels; 0 for a batch in which fewer than two samples have a weight.
+
+    Args:
+        lam: The weight of the term.
+        bins, tau: As in `fl.blocks.histograms.soft_bins`.
+    """
+
+    see = aligned_output(context)
+
+    def term(forward: Forward) -> Tensor:
+        target = forward.shared[HISTOGRAM]
+        total, count = sums(see(forward.output), forward.batch["weight"], bins, tau)
+        apart = symmetric_kl(total / count.clamp(min=1), target).mean()
+        return torch.where((count >= FEWEST) & (target.sum() > 0), lam * apart, 0)
+
+    return term
+
+
+def aligned(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
+    """The method with the term `align`; its clients send histograms of their features too.
+
+    The histograms are of the model that the client just trained, in evaluation mode. A client with
+    fewer than two samples counts as if its histogram were the one that it was sent.
+
+    Args:
+        lam, bins, tau: As in `align`.
+    """
+    network, see = context.network, aligned_output(context)
+
+    def features(variables: Tree, x: Inputs) -> Tensor:
+        return see(network.eval(variables["params"], variables["buffers"], x))
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        server, client = base.init(variables)
+        like = trees.leaves(variables["params"])[0]
+        with torch.no_grad():
+            seen = features(variables, blank_inputs(context, 1, like))
+        return {**server, HISTOGRAM: like.new_zeros((seen.shape[1], bins))}, client
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        total, count = sums(features(sent, batch["x"]), batch["weight"], bins, tau)
+        return {"sums": total, "count": count}
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        histogram = seen["sums"] / seen["count"].clamp(min=1)
+        told = torch.where(seen["count"] >= FEWEST, histogram, server[HISTOGRAM])
+        return dict(client), {**sent, HISTOGRAM: parted({"own": told}, client[COUNTS].sum())}
+
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}
+        mean, kept = base.aggregate(server, clients, models, n)
+        return {**mean, HISTOGRAM: plain(trees.mean(uploads[HISTOGRAM], n))["own"]}, kept
+
+    passes: tuple[Pass | Sweep, ...] = (*steps_of(base), Sweep(look, end))
+    return replace(base, init=init, passes=passes, aggregate=Averaging(aggregate))

@@ -1,0 +1,163 @@
+"""Anchors: the mean feature of every class, which clients share in place of samples.
+
+Called anchors by FedFM (Ye et al. 2023) and prototypes by FedProto (Tan et al. 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import Batch, FedloomError, Forward, Network, Term, Tree, weighted_mean
+from fl.api.tasks.classification import cross_entropy
+from fl.blocks.heads import width
+
+Guiding = Literal["contrastive", "squared"]
+Averaged = Literal["weighted", "uniform"]
+
+
+def class_sums(
+    features: Tensor, labels: Tensor, weight: Tensor, classes: int
+) -> tuple[Tensor, Tensor]:
+    """Sums of features by class, [C, d], and of weights by class, [C].
+
+    Args:
+        features: [b, d].
+        labels, weight: [b].
+    """
+    member = F.one_hot(labels, classes).to(features.dtype) * weight[:, None].to(features.dtype)
+    return member.T @ features, member.sum(0)
+
+
+def class_means(
+    features: Tensor, labels: Tensor, weight: Tensor, classes: int
+) -> tuple[Tensor, Tensor]:
+    """Means of features by class, [C, d], and sums of weights by class, [C].
+
+    The arguments are those of `class_sums`. The mean of a class that does not occur is zero.
+    """
+    return means_of(*class_sums(features, labels, weight, classes))
+
+
+def means_of(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Means [..., C, d] from sums of that shape, zero where the count is 0; and the counts [...,
+    C].
+    """
+    return sums / torch.where(counts > 0, counts, 1)[..., None], counts
+
+
+def weighted_anchors(means: Tensor, counts: Tensor) -> Tensor:
+    """sum_k n_kc m_kc / sum_k n_kc over clients, [C, d]; zero for a class that no client holds.
+
+    Args:
+        means: [K, C, d].
+        counts: [K, C].
+    """
+    return means_of((means * counts[..., None]).sum(0), counts.sum(0))[0]
+
+
+def uniform_anchors(means: Tensor, counts: Tensor) -> Tensor:
+    """As `weighted_anchors`, but every client that holds a class has the same weight."""
+    return weighted_anchors(means, (counts > 0).to(means.dtype))
+
+
+AVERAGES = {"weighted": weighted_anchors, "uniform": uniform_anchors}
+
+
+def renewed(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
+    """The ``new`` anchors [C, d], with the ``old`` ones for classes that no client held.
+
+    Args:
+        counts: Samples by client and class, [K, C].
+    """
+    return torch.where((counts.sum(0) > 0)[:, None], new, old)
+
+
+def present(anchors: Tensor) -> Tensor:
+    """Which classes have an anchor, [C]; the anchor of the others is zero."""
+    return (anchors != 0).any(-1)
+
+
+def guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
+    """The contrastive-guiding loss of every sample, [b]: the cross-entropy of cos(z, a_c) / tau.
+
+    Classes without an anchor are left out of the softmax, and the loss of their samples is 0.
+
+    Args:
+        features: z, [b, d].
+        labels: [b].
+        anchors: a, [C, d].
+    """
+    there = present(anchors)
+    similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
+    # Finite, so that a sample without an anchor gives no infinity whose gradient is not a number.
+    similarity = torch.where(there, similarity, torch.finfo(similarity.dtype).min / 2)
+    losses = cross_entropy(similarity, labels)
+    return torch.where(there[labels], losses, 0)
+
+
+def contrastive_guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
+    """The mean of `guiding` over the batch, a scalar."""
+    return guiding(features, labels, anchors, tau).mean()
+
+
+def squared_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
+    """||z - a_y||^2 of every sample, [b]; 0 where the class has no anchor."""
+    apart = (features - anchors[labels]).square().sum(-1)
+    return torch.where(present(anchors)[labels], apart, 0)
+
+
+def guide(lam: float, tau: float, kind: Guiding) -> Term:
+    """lam times the loss that guides features to the ``anchors`` in the server's tree."""
+
+    def term(forward: Forward) -> Tensor:
+        if "anchors" not in forward.shared:
+            raise FedloomError(
+                "fedfm: the method's clients see nothing that is shared by all. Allowed: a method "
+                "whose server sends all clients the same"
+            )
+        features, anchors = forward.output.features.flatten(1), forward.shared["anchors"]
+        labels = forward.batch["y"]
+        if kind == "contrastive":
+            losses = guiding(features, labels, anchors, tau)
+        else:
+            losses = squared_guiding(features, labels, anchors)
+        return lam * weighted_mean(losses, forward.batch)
+
+    return term
+
+
+def no_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
+    """Zeros [C, d], for the time before there are anchors; they guide nothing."""
+    params = variables["params"]
+    like: Tensor = next(iter(params.values()))
+    return like.new_zeros((classes, width(network, params)))
+
+
+def look_at(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
+    """What a sweep sees, in evaluation mode: sums of features by class, and counts."""
+    output = network.eval(variables["params"], variables["buffers"], batch["x"])
+    sums, counts = class_sums(output.features.flatten(1), batch["y"], batch["weight"], classes)
+    return {"sums": sums, "counts": counts}
+
+
+def local_anchors(seen: Tree) -> Tree:
+    """What a client sends: the mean feature of each class, and the number of its samples."""
+    means, counts = means_of(seen["sums"], seen["counts"])
+    return {"means": means, "counts": counts}
+
+
+def averaged(how: Averaged) -> Callable[[Tensor, Tree], Tensor]:
+    """What makes the next anchors from the old ones and what clients send.
+
+    A class that no client holds keeps its old anchor.
+    """
+
+    def gather(old: Tensor, sent: Tree) -> Tensor:
+        return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])
+
+    return gather

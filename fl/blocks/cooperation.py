@@ -1,0 +1,263 @@
+"""Clients whose models are mixed after every round, by weights that follow from what they send.
+
+What pFedGraph and FedSaC have in common. A client trains the mixture that was made for it, under a
+regulariser that holds it near. It is evaluated with the model that it trained, before that is
+mixed. Matrices between clients are kept as traces where there are at most `MOST` clients; a client
+that takes no part in a round has zeros in them.
+
+Where clients differ in modality, what all modalities have in common (`common`) may be mixed over
+all clients by a matrix of its own, `COMMON`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    KINDS,
+    MODALITY,
+    PAYLOAD,
+    PERSONAL,
+    BuildContext,
+    FedloomError,
+    Forward,
+    Method,
+    Network,
+    Pass,
+    Sweep,
+    Term,
+    Tree,
+    everything,
+    only,
+    recipe,
+    rng,
+    select,
+    task_loss,
+    trees,
+)
+from fl.blocks.mixing import directions, mix
+from fl.blocks.sending import all_but
+
+MOST = 200
+"""The most clients of which matrices are kept: their size grows with the square."""
+
+Regulariser = Literal["mixture", "models", "released"]
+"""What the client minimises, with W the network of the last round and theta_j its models:
+`mixture`, f(w) - mu cos(w, sum_j W_ij theta_j), which is what it received, in round 1 the initial
+model; `models`, f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has been in a network;
+`released`, the same with + mu, which drives models apart.
+"""
+
+Weigh = Callable[[Tree, Tree, Tree, Tensor], dict[str, Tensor]]
+"""(server, clients, uploads, n) -> matrices between the round's participants, [K, K] each; that of
+`WEIGHTS` has in row i the weights of client i's mixture, that of `COMMON`, if there is one, those
+for what all modalities have in common. ``server["round"]``: rounds before this;
+``server["origin"]``: the parameters that all began with.
+"""
+
+WEIGHTS, COMMON = "cooperation", "classifier"
+
+
+def cooperating(
+    context: BuildContext,
+    weigh: Weigh,
+    *,
+    mu: float,
+    regulariser: Regulariser,
+    mixed: float = 1.0,
+    matrices: tuple[str, ...] = (WEIGHTS,),
+    sweep: Sweep | None = None,
+    admit: Callable[[Tensor, Tensor], None] | None = None,
+) -> Method:
+    """Local training, after every round of which the clients' models are mixed.
+
+    Args:
+        weigh: Makes the matrices between the round's participants.
+        mu: The weight of the regulariser.
+        mixed: The share of the rounds after which models are mixed. In later ones every client goes
+            on with its own, which is to the mixture what fine-tuning is to a shared model.
+        matrices: The names of the matrices that ``weigh`` makes.
+        sweep: What clients look at after training. It finds the model in what was sent and sends it
+            on; what it sends beside the model is for ``weigh`` alone.
+        admit: See `fl.api.method.Method`.
+    """
+    mixture = regulariser == "mixture"
+    mu = -mu if regulariser == "released" else mu
+    traced = matrices if context.clients <= MOST else ()
+    drift = alignment(mu, "received") if mixture else inclination(mu, "received")
+    without_model = all_but(*KINDS)
+    base = recipe(context, terms=(task_loss, drift), local=everything)
+    local = only(base)
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        server, client = base.init(variables)
+        nowhere = trees.apply(torch.zeros_like, variables["params"])
+        given = {**select(client, everything), **({} if mixture else {"toward": nowhere})}
+        like = trees.leaves(variables["params"])[0]
+        square = torch.zeros((context.clients,) * 2, device=like.device)
+        kept = {
+            "origin": variables["params"],
+            "round": torch.zeros((), dtype=torch.int64, device=like.device),
+            **dict.fromkeys(traced, square),
+        }
+        return {**server, **kept}, {**without_model(client), PAYLOAD: given, "trained": variables}
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        given = client[PAYLOAD]
+        received = given["params" if mixture else "toward"]
+        return {**local.begin(server, {**client, **given}), "received": received}
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        kept, _ = local.end(server, client, work)
+        trained = select(kept, everything)
+        return {**without_model(kept), "trained": trained}, trained
+
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        matrices = weigh(server, clients, uploads, n)
+        if mixed < 1 and int(server["round"]) + 1e-9 >= mixed * context.training.rounds:
+            own = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
+            matrices |= {name: own for name in (WEIGHTS, COMMON) if name in matrices}
+        made = _mixed(context, uploads, matrices)
+        if not mixture:
+            made["toward"] = mix(matrices[WEIGHTS], directions(uploads["params"]))
+        kept = {name: _spread(matrices[name], clients["id"], server[name]) for name in traced}
+        # Of a modality that takes no part nothing was sent.
+        given = trees.overlaid(clients[PAYLOAD], made)
+        return {**server, **kept, "round": server["round"] + 1}, {**clients, PAYLOAD: given}
+
+    views = {PERSONAL: lambda server, client: dict(client["trained"])}
+    passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
+    return Method(
+        init,
+        (*passes, sweep) if sweep else passes,
+        aggregate,
+        views,
+        send=all_but("origin", "round", *matrices),
+        trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
+        admit=admit,
+    )
+
+
+def _mixed(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, Any]:
+    """Every client's mixture, and of what all modalities have in common that over all clients."""
+    mixed = mix(matrices[WEIGHTS], select(models, everything))
+    if COMMON not in matrices:
+        return mixed
+    shared = select(models, common(context).__contains__)
+    return trees.overlaid(mixed, mix(matrices[COMMON], shared))
+
+
+def common(context: BuildContext) -> frozenset[str]:
+    """The names of the weights and buffers that clients of every modality hold."""
+    names = frozenset(name for kind in context.network.names.values() for name in kind)
+    return names.difference(*context.lacking)
+
+
+def compared(method: str, network: Network, layers: Sequence[str]) -> list[str]:
+    """The parameters of ``layers``, or all if there are none.
+
+    Raises:
+        FedloomError: For a layer that has none.
+    """
+    names = network.names["params"]
+    for layer in layers:
+        if not any(name.startswith(f"{layer}.") for name in names):
+            there = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
+            raise FedloomError(f"{method}: layers: no weights in {layer!r}. Allowed: {there}")
+    prefixes = tuple(f"{layer}." for layer in layers)
+    return [name for name in names if not layers or name.startswith(prefixes)]
+
+
+def collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Tensor:
+    """Which rows of a round's clients are drawn to cooperate, in ascending order; None: all."""
+    rows = torch.arange(len(ids), device=ids.device)
+    if count is None or count >= len(ids):
+        return rows
+    draw = rng.generator(seed, "collaborators", number)
+    chosen = draw.choice(ids.sort().values.cpu().numpy(), count, replace=False)
+    return rows[torch.isin(ids, torch.from_numpy(chosen).to(ids.device))]
+
+
+def of_modalities(
+    context: BuildContext, clients: Tree, names: Sequence[str]
+) -> list[tuple[Tensor, list[str]]]:
+    """The rows of a round's clients of each modality that takes part, and which of some parameters
+    they hold; of all clients, and all parameters, where there is but one modality.
+    """
+    modality = clients.get(MODALITY, torch.zeros_like(clients["id"]))
+    return [
+        (torch.nonzero(modality == number)[:, 0], [name for name in names if name not in lacking])
+        for number, lacking in enumerate(context.lacking or (frozenset(),))
+        if bool((modality == number).any())
+    ]
+
+
+def among(
+    rows: Tensor,
+    drawn: Tensor,
+    n: Tensor,
+    weights: Callable[[Tensor, Tensor, Tensor], Tensor],
+    given: tuple[Tensor, Tensor],
+) -> Tensor:
+    """The weights of mixtures between some of a round's clients, and two matrices that they follow
+    from, [3, K, K]; zero for the others.
+
+    Args:
+        rows: Of those clients; ``drawn``: of those who cooperate. The others keep their own models.
+        n: Training samples of all, [K].
+        weights: Of the shares of samples, [k], and both matrices, [k, k]: the weights, [k, k].
+        given: The two matrices between all clients, [K, K].
+    """
+    rows, drawn = rows.to(n.device), drawn.to(n.device)
+    stack = torch.zeros(3, *given[0].shape, dtype=given[0].dtype, device=n.device)
+    stack[0, rows, rows] = 1.0
+    for place, matrix in enumerate(given, 1):
+        stack[place][rows[:, None], rows] = matrix[rows[:, None], rows]
+    chosen = drawn[torch.isin(drawn, rows)]
+    if len(chosen):
+        pairs = chosen[:, None], chosen
+        shares = n[chosen] / n[chosen].sum()
+        stack[0][pairs] = weights(shares, *(matrix[pairs] for matrix in given))
+    return stack
+
+
+def _spread(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:
+    """A matrix between participants, as a matrix between all clients."""
+    whole = torch.zeros_like(like)
+    whole[ids[:, None], ids] = matrix.to(whole)
+    return whole
+
+
+def alignment(weight: float, toward: str) -> Term:
+    """-weight cos(w, w_0), with w_0 the parameters that the method keeps in ``work[toward]``."""
+
+    def term(forward: Forward) -> Tensor:
+        return -weight * F.cosine_similarity(*_beside(forward, toward), dim=0)
+
+    return term
+
+
+def inclination(weight: float, toward: str) -> Term:
+    """-weight <w, v>/|w|, with v the tree that the method keeps in ``work[toward]``.
+
+    Where v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). Where v is 0, it
+    is 0.
+    """
+
+    def term(forward: Forward) -> Tensor:
+        weights, other = _beside(forward, toward)
+        return -weight * F.normalize(weights, dim=0) @ other
+
+    return term
+
+
+def _beside(forward: Forward, toward: str) -> tuple[Tensor, Tensor]:
+    """The parameters of the pass and those in ``work[toward]``, each in one row."""
+    weights = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
+    return weights, torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])

@@ -1,0 +1,82 @@
+"""Decoders: inputs again from the features that go into the classifier, for autoencoders.
+
+One for each input of a sample, of two linear layers with ReLU between them. Numbers are held to by
+the squared error. Of tokens a decoder says which there are, not where: it gives one distribution
+over all tokens for the whole text, held to by the cross-entropy of every place. (Places after a
+text's end are a token, too.)
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.api import BuildContext, Forward, Term, Tree, rng, trees, weighted_mean
+from fl.blocks import heads
+from fl.blocks.layers import linear
+
+ONLY = "x"
+"""The name of the input, where there is one."""
+
+
+def inputs(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+    """The shapes of a sample's inputs by name, and which of them are tokens."""
+    if context.shapes:
+        return dict(context.shapes), context.tokens
+    return {ONLY: context.shape}, frozenset([ONLY] if context.network.of_tokens else [])
+
+
+def decoders(context: BuildContext, width: int, params: Tree) -> Tree:
+    """First weights of a decoder for each input, drawn by the run's seed.
+
+    Args:
+        width: Between its layers.
+        params: Of the network.
+    """
+    network, like = context.network, trees.leaves(params)[0]
+    shapes, tokens = inputs(context)
+    words = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
+    draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "decoders"))
+    features = heads.width(network, params)
+    return {
+        name: {
+            "hidden": linear(draw, like, features, width),
+            "output": linear(draw, like, width, max(words) if name in tokens else prod(shape)),
+        }
+        for name, shape in shapes.items()
+    }
+
+
+def reconstruction(context: BuildContext) -> Term:
+    """What a client's decoders, beside its network, miss of its samples: the sum over inputs."""
+    tokens = inputs(context)[1]
+
+    def term(forward: Forward) -> Tensor:
+        features, x = forward.output.features.flatten(1), forward.batch["x"]
+        given = {ONLY: x} if isinstance(x, Tensor) else x
+        each = [
+            missed(name in tokens, decoded(decoder, features), given[name].flatten(1))
+            for name, decoder in forward.personal_params.items()
+        ]
+        return weighted_mean(torch.stack(each).sum(0), forward.batch)
+
+    return term
+
+
+def decoded(decoder: Tree, features: Tensor) -> Tensor:
+    """What a decoder gives for features [b, d]: numbers [b, size], or scores of tokens."""
+    inner, outer = decoder["hidden"], decoder["output"]
+    between = F.relu(F.linear(features, inner["weight"], inner["bias"]))
+    return F.linear(between, outer["weight"], outer["bias"])
+
+
+def missed(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
+    """By sample, [b]: the mean squared error of numbers [b, size]; or the mean cross-entropy of
+    tokens [b, places] under one distribution by their scores, [b, different tokens].
+    """
+    if tokens:
+        return -decoded_x.log_softmax(1).gather(1, x).mean(1)
+    return (decoded_x - x).square().mean(1)

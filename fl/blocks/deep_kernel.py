@@ -1,0 +1,236 @@
+"""MMD-D: a discrepancy whose kernel contains a small network, trained to tell two samples apart.
+
+S. Ayromlou, D. B. Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section
+3.4), after F. Liu et al. Learning deep kernels for non-parametric two-sample tests. ICML 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.api import Tree, trees
+from fl.blocks.distances import three_distances
+from fl.blocks.kernel_ratio import Inputs, moved_apart, ratio
+
+HIDDEN, FEATURES = 10, 50
+BANDWIDTHS = {"phi": 0.005, "q": 2048.0}
+LAST = "3"
+"""The last layer of the featurizer."""
+
+Form = Literal["product", "sum"]
+"""Whether q multiplies both terms of the kernel, as in the released code, or stands alone."""
+
+
+@dataclass(frozen=True)
+class DeepKernel:
+    """A kernel with its parameters. To make one costs nothing, so training makes one in each step.
+
+    ``product``: k(a, b) = [(1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps] exp(-|a - b|^2 / s_q);
+    ``sum``: (1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps exp(-|a - b|^2 / s_q) (equation 2).
+
+    Samples x and y have the same number of rows, ``[..., n, d]``; results are ``[...]``.
+
+    Attributes:
+        params: A tree as `start` makes it, with or without the leading dimensions of the samples.
+            ``featurizer``: phi, linear layers d-10-10-10-50 with softplus between them;
+            ``epsilon``: the logit of eps; ``phi``, ``q``: the square roots of the bandwidths, as in
+            the released code.
+    """
+
+    params: Tree
+    form: Form = "product"
+
+    def having(self, leaves: Sequence[Tensor]) -> DeepKernel:
+        """The kernel of other parameters, in the order of `fl.api.trees.leaves`."""
+        return DeepKernel(trees.unflatten(self.params, leaves), self.form)
+
+    @staticmethod
+    def start(width: int, seed: int, dtype: torch.dtype = torch.float32) -> Tree:
+        """Parameters to begin with, on the CPU; the same for the same seed.
+
+        Bandwidths are .005 (phi) and 2048 (q), and eps is below 1e-10.
+
+        Args:
+            width: The number of features, d.
+        """
+        sizes = pairwise((width, HIDDEN, HIDDEN, HIDDEN, FEATURES))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            layers = [nn.Linear(into, out, dtype=dtype) for into, out in sizes]
+            epsilon = torch.log(1e-10 * (1 - torch.rand((), dtype=dtype)))
+        return {
+            "featurizer": {
+                str(i): {name: p.detach() for name, p in layer.named_parameters()}
+                for i, layer in enumerate(layers)
+            },
+            "epsilon": epsilon,
+            **{key: torch.tensor(math.sqrt(s), dtype=dtype) for key, s in BANDWIDTHS.items()},
+        }
+
+    def mmd2(self, x: Tensor, y: Tensor) -> Tensor:
+        """MMD-D^2: the mean of h(s, t) over different rows s and t (Liu et al. 2020, equation 2).
+
+        It is unbiased and may be negative; for one row it is 0. It can be differentiated by x, any
+        number of times; y and the parameters are constants.
+        """
+        leaves = [leaf.detach() for leaf in trees.leaves(self.params)]
+        value: Tensor = _MMD2.apply(x, y.detach(), self, *leaves)[0]  # type: ignore[no-untyped-call]
+        return value
+
+    def mmd2_and_slope(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """`mmd2` and its gradient by x, written out."""
+        layers = self._layers(torch.stack([x, y], -3))
+        hidden_x, hidden_y = layers[-1].mT.unbind(-3)
+        weight, n = self.params["featurizer"][LAST]["weight"], x.shape[-2]
+        metric, lead = weight.mT @ weight, x.shape[:-2]
+        deep, plain = three_distances(hidden_x, hidden_y, metric), three_distances(x, y)
+        s_phi, s_q, epsilon = (s.expand(lead)[..., None, None, None] for s in self._scales())
+        near, far = -deep / s_phi, -plain / s_q
+        if self.form == "product":
+            near = near + far
+        near, far = near.expm1(), far.expm1()
+        within_x, within_y, between = torch.lerp(near, far, epsilon).unbind(-3)
+        apart = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / max(n * (n - 1), 1)
+        value = (apart * ((within_x - between) + (within_y - between))).sum((-2, -1))
+        near, far = (1 - epsilon) * apart * (near + 1), epsilon * apart * (far + 1)
+        by_hidden = _slope(near / -s_phi, hidden_x, hidden_y) @ metric
+        further = near + far if self.form == "product" else far
+        by_x = _slope(further / -s_q, x, y)
+        of_x = [layer.narrow(-3, 0, 1) for layer in layers]
+        _, through = self._slopes(of_x, by_hidden.mT.unsqueeze(-3))
+        return value, by_x + through.squeeze(-3).mT
+
+    def objective(
+        self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
+    ) -> Tensor:
+        """MMD-D^2 / sigma, what training the kernel maximises (equation 3).
+
+        sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, where r_s is the mean of h(s, t) over
+        all t.
+
+        Args:
+            shift: By how many places the rows of y are moved, as by `torch.roll`, before they are
+                paired with those of x.
+            plain: `fl.blocks.distances.three_distances` of x and y (unshifted), where the caller
+                has them already.
+        """
+        return self.ascent(x, y, shift=shift, plain=plain)[0]
+
+    def ascent(
+        self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
+    ) -> tuple[Tensor, Tree]:
+        """`objective` and its gradient by the parameters, for each of the leading dimensions.
+
+        The gradient is written out (see `fl.blocks.kernel_ratio`), and the samples are constants.
+        """
+        x, y = x.detach(), y.detach()
+        plain = three_distances(x, y) if plain is None else plain.detach()
+        apart = moved_apart(x, y, shift).square().sum(-1)
+        lead, weight = x.shape[:-2], self.params["featurizer"][LAST]["weight"]
+        weight = weight.expand(*lead, *weight.shape[-2:])
+        phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
+        # Stacked, not joined: rows that are alike then are so behind the layers, to the last bit.
+        layers = self._layers(torch.stack([x, y], -3))
+        hidden_x, hidden_y = layers[-1].mT.unbind(-3)
+        product = self.form == "product"
+        value, by = ratio(
+            Inputs(hidden_x, hidden_y, weight, phi, q, epsilon, plain, apart, shift, product)
+        )
+        return value, {
+            "featurizer": self._backward(layers, torch.stack([by.x, by.y], -3), by.weight),
+            "epsilon": by.epsilon * epsilon * (1 - epsilon),
+            "phi": 2 * self.params["phi"] * by.phi,
+            "q": 2 * self.params["q"] * by.q,
+        }
+
+    def _layers(self, samples: Tensor) -> list[Tensor]:
+        """What each layer of phi takes, ``[..., samples, width, n]``: few rows, as their products
+        are faster than those of few columns.
+        """
+        layers_out = [samples.mT]
+        for layer in self._first_layers():
+            weight, bias = layer["weight"].unsqueeze(-3), layer["bias"][..., None, :, None]
+            layers_out.append(F.softplus(weight @ layers_out[-1] + bias))
+        return layers_out
+
+    def _slopes(self, layers: list[Tensor], by: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The gradient by what each layer but the last gives before its softplus, and by the
+        samples, from that by what the last one takes.
+
+        Args:
+            layers: As `_layers` gives them.
+        """
+        slopes: list[Tensor] = []
+        for layer, after in zip(reversed(self._first_layers()), reversed(layers), strict=False):
+            slopes.append(-by * torch.expm1(-after))  # a = softplus(z) has the slope 1 - exp(-a).
+            by = layer["weight"].mT.unsqueeze(-3) @ slopes[-1]
+        return slopes[::-1], by
+
+    def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> Tree:
+        """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
+        10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
+        """
+        slopes, _ = self._slopes(layers, by.mT)
+        gradients = [
+            {"weight": (slope @ before.mT).sum(-3), "bias": slope.sum((-3, -1))}
+            for slope, before in zip(slopes, layers, strict=False)
+        ]
+        last = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
+        return dict(zip(self.params["featurizer"], [*gradients, last], strict=True))
+
+    def _first_layers(self) -> list[Tree]:
+        """The layers of phi but the last."""
+        return [layer for name, layer in self.params["featurizer"].items() if name != LAST]
+
+    def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Bandwidths s_phi and s_q, and eps, each ``[...]``."""
+        params = self.params
+        return params["phi"].square(), params["q"].square(), params["epsilon"].sigmoid()
+
+
+class _MMD2(torch.autograd.Function):
+    """`DeepKernel.mmd2`: automatic differentiation takes almost twice as long."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, kernel: DeepKernel, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """The value, and its gradient by x."""
+        return kernel.having(leaves).mmd2_and_slope(x, y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, y, ctx.kernel, *leaves = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y, output[1], *leaves)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        """That gradient, times the one by the value."""
+        x, y, slope, *leaves = ctx.saved_tensors
+        none = (None,) * (2 + len(leaves))
+        if by is None:
+            return None, *none
+        if torch.is_grad_enabled():  # So that it can be differentiated again.
+            _, slope = ctx.kernel.having(leaves).mmd2_and_slope(x, y)
+        return by[..., None, None] * slope, *none
+
+
+def _slope(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient by x of sum_st a_st |x_s - x_t|^2 - 2 b_st |x_s - y_t|^2, where the first of
+    weights is a, symmetric, and the last one b, ``[..., 3, n, n]``.
+
+    Where y is near x, a is near b, so that differences are taken of these first.
+    """
+    b = weights.select(-3, 2)
+    drift = weights.select(-3, 0) - b
+    return 4 * (drift.sum(-1, keepdim=True) * x - drift @ x + b @ (y - x))

@@ -1,0 +1,121 @@
+"""How dissimilar clients are at a model: what their gradients have, and have not, in common.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
+2020. arXiv:1812.06127 (definition 3, figures 2, 6 and 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fl.api import (
+    KINDS,
+    Averaging,
+    Batch,
+    BuildContext,
+    FedloomError,
+    Method,
+    Phase,
+    Sweep,
+    Tree,
+    trees,
+)
+from fl.blocks.sending import all_but
+
+Told = tuple[Tree, Tree]
+
+MEASURES = ("variance", "dissimilarity")
+"""In the server's tree and in traces, of the model with which the last measured round began:
+E||grad F_k - grad f||^2, and B = sqrt(E||grad F_k||^2 / ||grad f||^2), which is 1 where all
+gradients are one. The mean E is over all clients that may take part, weighted as in the mean of
+models; 0 and 0 before it was measured.
+"""
+
+
+def measuring_dissimilarity(method: Method, context: BuildContext) -> Method:
+    """The method, with a phase before each evaluated round that measures, and changes nothing.
+
+    In it every client, also those that are not drawn, makes the mean gradient of its training
+    samples in evaluation mode. Its bytes and operations are counted as those of any phase.
+
+    Raises:
+        FedloomError: Where clients differ in modality, and so have not all weights.
+    """
+    if context.lacking:
+        raise FedloomError(
+            "dissimilarity: clients differ in modality, so that gradients are not of the same "
+            "weights. Allowed: clients of one modality"
+        )
+
+    def init(variables: Tree) -> Told:
+        server, client = method.init(variables)
+        zero = trees.leaves(variables["params"])[0].new_zeros((), dtype=torch.float64)
+        return {**server, **dict.fromkeys(MEASURES, zero)}, client
+
+    def measure(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+        return {**server, **measured(trees.mean(uploads, n))}, dict(clients)
+
+    inner_send, inner_trace = method.send, method.trace
+    without = all_but(*MEASURES)
+    phase = Phase(
+        (gradients(context),),
+        Averaging(measure),
+        due=evaluated(context),
+        send=lambda server: {kind: server[kind] for kind in KINDS},
+        everyone=True,
+    )
+    return replace(
+        method,
+        init=init,
+        before=(*method.before, phase),  # Last: what others draw is keyed by their places.
+        send=lambda server: without(inner_send(server) if inner_send else server),
+        trace=lambda server: {
+            **(inner_trace(server) if inner_trace else {}),
+            **{name: server[name] for name in MEASURES},
+        },
+    )
+
+
+def evaluated(context: BuildContext) -> Callable[[int], bool]:
+    """Whether a round is evaluated."""
+    every, last = context.training.evaluate_every, context.training.rounds
+    return lambda round_: round_ % every == 0 or round_ == last
+
+
+def gradients(context: BuildContext) -> Sweep:
+    """A sweep that sends a client's mean ``gradient``, and its squared length, ``square``."""
+    network, task = context.network, context.task
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        def loss(params: Tree) -> Tensor:
+            output = network.eval(params, server["buffers"], batch["x"], nested=True)
+            return task.loss(output.outputs, batch)
+
+        count = batch["weight"].sum().double()
+        slopes = grad(loss)(dict(server["params"]))
+        return {"sum": trees.apply(lambda g: g.double() * count, slopes), "count": count}
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
+        gradient = trees.apply(lambda g: g / seen["count"].clamp(min=1), seen["sum"])
+        return dict(client), {"gradient": gradient, "square": squared(gradient)}
+
+    return Sweep(look, end)
+
+
+def squared(tree: Tree) -> Tensor:
+    """The squared length of all leaves together."""
+    return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum()
+
+
+def measured(mean: Tree) -> dict[str, Tensor]:
+    """The `MEASURES` from the mean ``gradient`` and the mean ``square``."""
+    common = squared(mean["gradient"])
+    return {
+        "variance": (mean["square"] - common).clamp(min=0),
+        "dissimilarity": (mean["square"] / common.clamp(min=1e-300)).sqrt(),
+    }

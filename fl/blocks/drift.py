@@ -1,0 +1,108 @@
+"""Features of the model being trained beside those of the shared one, which drift terms compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import SHARED, Batch, BuildContext, FedloomError, Forward, Network, See, Tree, trees
+from fl.blocks.blank import blank_inputs
+
+Seen = dict[str, dict[str, Tensor]]
+"""By layer, the features ``own`` and ``shared`` of the same samples, [..., n, d]."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Layers of a network, by module name, whose features a term compares.
+
+    Attributes:
+        unit: Whether every sample's features are divided by their length.
+    """
+
+    network: Network
+    layers: tuple[str, ...]
+    unit: bool = False
+
+    def __post_init__(self) -> None:
+        self.network.tap(self.layers)
+
+    def reference(self, see: See) -> dict[str, Tensor]:
+        """The shared model's features, see `fl.api.term.Reference`."""
+        taps = see(SHARED).taps
+        return {f"{SHARED} {name}": taps[name] for name in self.layers}
+
+    def features(self, forward: Forward) -> Seen:
+        """The own features in training mode; the shared ones in evaluation mode and without
+        gradient.
+        """
+        return self._beside(forward.output.taps, forward.batch)
+
+    def look(self, variables: Tree, batch: Batch) -> Tree:
+        """As `features`, with both models in evaluation mode."""
+        output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
+        return dict(self._beside(output.taps, batch))
+
+    def _beside(self, taps: Mapping[str, Tensor], batch: Batch) -> Seen:
+        known = batch["reference"]
+        seen = {
+            name: {"own": taps[name], "shared": known[f"{SHARED} {name}"]} for name in self.layers
+        }
+        return unit_rows(seen) if self.unit else seen
+
+
+def check_batch(context: BuildContext, term: str) -> None:
+    """Raise `FedloomError` if a batch has fewer than two samples, so that no distance can vary."""
+    size = context.training.batch_size
+    if size < 2:
+        raise FedloomError(f"{term}: batch_size is {size}. Allowed: 2 or more")
+
+
+def widths(context: BuildContext, variables: Tree) -> dict[str, int]:
+    """By layer asked for, its number of features."""
+    like = trees.leaves(variables["params"])[0]
+    x = blank_inputs(context, 1, like)
+    taps = context.network.eval(variables["params"], variables["buffers"], x).taps
+    return {name: tap.shape[1] for name, tap in taps.items()}
+
+
+def unit_rows(seen: Seen) -> Seen:
+    """Every sample's features divided by their length."""
+    return {name: {k: F.normalize(t, dim=-1) for k, t in two.items()} for name, two in seen.items()}
+
+
+ROUNDING = 64
+"""Units of rounding by which the features of two models differ before they count as apart."""
+
+
+def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
+    """``new``, but ``old`` for clients that have nothing to adapt to.
+
+    These are clients whose features are not all finite, or whose features are the same for both
+    models but for rounding, as at the beginning of a round. From the latter, a solver or an
+    optimizer that looks at ratios would make something arbitrary.
+
+    Args:
+        two: The features ``own`` and ``shared``, [..., n, d].
+    """
+    local, shared = two["own"], two["shared"]
+    gap = (local - shared).square().sum((-2, -1))
+    size = local.square().sum((-2, -1))
+    # False where one of them is not finite.
+    apart = (gap > (ROUNDING * torch.finfo(local.dtype).eps) ** 2 * size) & gap.isfinite()
+    return trees.apply(lambda n, o: torch.where(trees.align(apart, n), n, o), new, old)
+
+
+def in_groups(fn: Callable[[Tree, Tree], Tree], state: Tree, seen: Tree, size: int) -> Tree:
+    """``fn`` of one client; where there is a stack of clients, of ``size`` of them at a time, to
+    save memory.
+    """
+    leaf = trees.leaves(seen)[0]
+    if leaf.dim() == 2 or len(leaf) <= size:
+        return fn(state, seen)
+    groups = [slice(begin, begin + size) for begin in range(0, len(leaf), size)]
+    return trees.concatenate([fn(trees.take(state, g), trees.take(seen, g)) for g in groups])

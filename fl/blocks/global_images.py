@@ -1,0 +1,112 @@
+"""Images that the server distils from the rounds' updates, and of which every client has a copy.
+
+C.-Y. Huang, R. Jin, C. Zhao, D. Xu, X. Li. Federated Learning on Virtual Heterogeneous Data with
+Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (section 3.3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.api import BuildContext, Pass, Phase, ServerWork, Sweep, Tree, keyed, learning_rate, trees
+from fl.blocks import virtual
+from fl.blocks.gaussian import gaussian
+from fl.blocks.matching import matched
+from fl.blocks.virtual import IMAGES
+
+ANCHORS = "anchors"
+"""In a client's tree, the global images that it was sent last."""
+NOISE = keyed.stream_of("global images")
+
+
+@dataclass(frozen=True)
+class GlobalImages:
+    """The server's images, under `IMAGES` in its tree, which also has a ``key``.
+
+    count: of each class. due: whether they are distilled in a round. steps, lr, momentum: of
+    gradient matching in such a round.
+    """
+
+    context: BuildContext
+    count: int
+    due: Callable[[int], bool]
+    steps: int
+    lr: float
+    momentum: float
+
+    def noise(self, key: Tensor, dtype: torch.dtype) -> Tensor:
+        """What they begin as."""
+        shape = (self.context.classes * self.count, *self.context.shape)
+        return gaussian(key, NOISE, shape).to(dtype)
+
+    def labelled(self, work: Tree) -> tuple[Tensor, Tensor]:
+        """A client's copy in its work tree, and the labels."""
+        images = work[ANCHORS]
+        return images, virtual.labels(self.context.classes, self.count, images)
+
+    def sending(self) -> Phase:
+        """At first and after the images changed: all clients get them."""
+
+        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+            return {**client, ANCHORS: server[IMAGES]}, {}
+
+        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
+            return {"samples": batch["weight"].sum()}
+
+        return Phase(
+            (Sweep(look, end, split="none"),),
+            virtual.unchanged,
+            due=lambda round_: round_ == 1 or self.due(round_ - 1),
+            send=lambda server: {IMAGES: server[IMAGES]},
+            everyone=True,
+        )
+
+    def distilled(self, server: Tree, mean: Tree, round_: int) -> Tensor:
+        """The images after a round in which they are due: their gradient at the weights before it
+        is brought towards what the round's mean moved by, over the rate.
+        """
+        lr = learning_rate(self.context.training, round_)
+        moved = trees.apply(lambda old, new: (old - new) / lr, server["params"], mean["params"])
+        return matched(
+            self.context.network,
+            server,
+            server[IMAGES],
+            virtual.labels(self.context.classes, self.count, server[IMAGES]),
+            moved,
+            steps=self.steps,
+            lr=self.lr,
+            momentum=self.momentum,
+            key=server["key"] + round_,
+        )
+
+    def work(self) -> ServerWork:
+        """For what a run costs."""
+        once = replace(self, steps=1)
+        return ServerWork(
+            lambda round_: self.steps if self.due(round_) else 0,
+            lambda server: once.distilled(server, server, 1),
+        )
+
+
+def on_both(pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int], bool]) -> Pass:
+    """The pass, in the rounds that are due, over a client's images and its copy of the global ones.
+
+    Args:
+        images: Of the client, per class.
+    """
+    classes, counts = shared.context.classes, (images, shared.count)
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        return {**pass_.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
+
+    def both(work: Tree) -> tuple[Tensor, Tensor]:
+        x = torch.cat([work[IMAGES], work[ANCHORS]])
+        return x, torch.cat([virtual.labels(classes, count, x) for count in counts])
+
+    count = classes * sum(counts)
+    return virtual.on_images(replace(pass_, begin=begin), shared.context, both, count, due)

@@ -1,0 +1,234 @@
+"""How FedL2P trains its meta-nets: a client's iterations, and what the server makes of them.
+
+An iteration is three passes. The stored model is fine-tuned as the meta-nets say (`_inner`); its
+loss on a validation batch is differentiated (`_judge`); and the meta-nets take a step along the
+hypergradient (`_conclude`), for which a fresh training batch is needed.
+
+The training loss depends on the rates through the last step of fine-tuning, w_K = w_{K-1} - eta g,
+with g constant (equations 9 and 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import Batch, Pass, Rate, Sampling, Sweep, Tree, trees
+from fl.blocks.implicit import curvature
+from fl.blocks.steering import Steering
+from fl.blocks.tuning import update
+
+PASSING = ("meta", "tuned", "found", "judged")
+"""In a client's tree, what one pass hands to the next; removed when the phase ends."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How meta-nets are trained.
+
+    Attributes:
+        gradient: `implicit`, or `fomaml`, the plain derivative through the last step.
+        psi, terms: Of the Neumann series.
+        rates: Of each part of the meta-nets.
+        clip: The largest size of an element of their gradient.
+    """
+
+    gradient: Literal["implicit", "fomaml"]
+    psi: float
+    terms: int
+    rates: dict[str, float]
+    clip: float
+
+
+class Learning:
+    """The passes of an iteration.
+
+    A server's tree has ``origin`` (the stored model), ``meta`` and ``fixed``; a client's tree has
+    ``statistics`` and, where it has meta-nets of its own, ``meta``.
+    """
+
+    def __init__(self, steering: Steering, rules: Rules, due: Any = None) -> None:
+        self._steering, self._rules = steering, rules
+        self._due = {} if due is None else {"due": due}
+
+    def passes(self, last: Any) -> tuple[Pass, ...]:
+        """The passes of an iteration.
+
+        Args:
+            last: The end of the last pass; it gets the client's tree with ``meta`` as it is now.
+        """
+        due = self._due
+
+        def once(round_: int) -> int:
+            return 1
+
+        return (
+            Pass(
+                self._begin_inner, self._steering.loss, _update_inner, _end_inner, Sampling(**due)
+            ),
+            Pass(
+                self._begin_judge,
+                self._judge,
+                _update_judge,
+                _end_judge,
+                Sampling("val", steps=once, **due),
+            ),
+            Pass(
+                self._begin_conclude,
+                self._conclude,
+                self._update_conclude,
+                last,
+                Sampling(steps=once, **due),
+            ),
+        )
+
+    def _hyper(self, server: Tree, client: Tree) -> dict[str, Tensor]:
+        meta = client.get("meta") or server["meta"]
+        return self._steering.hyper(meta, server["fixed"], client["statistics"])
+
+    # The stored model, fine-tuned
+
+    def _begin_inner(self, server: Tree, client: Tree) -> Tree:
+        origin = server["origin"]
+        fresh = self._steering.restarted(origin["buffers"])
+        work = self._steering.work(
+            origin["params"], fresh, origin["buffers"], self._hyper(server, client)
+        )
+        return {**work, "grads": trees.zeros_like(work["params"])}
+
+    # Its loss on a validation batch, by its weights and by beta
+
+    def _begin_judge(self, server: Tree, client: Tree) -> Tree:
+        # A rehearsal begins here, without the pass before.
+        tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
+        beta = self._hyper(server, client)["beta"]
+        params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
+        state = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
+        return {"params": params, "buffers": tuned["buffers"], "beta": beta, **state}
+
+    def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        params = work["params"]
+        outputs = self._steering.eval(
+            params["weights"],
+            work["buffers"],
+            server["origin"]["buffers"],
+            params.get("beta", work["beta"]),
+            batch["x"],
+        )
+        loss = self._steering.task.loss(outputs, batch)
+        return loss, {"loss": loss}
+
+    # A step of the meta-nets
+
+    def _begin_conclude(self, server: Tree, client: Tree) -> Tree:
+        tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
+        validation = client.get("found")
+        if validation is None:
+            judged = self._begin_judge(server, client)
+            validation = {"grads": judged["grads"], "loss": judged["loss"]}
+        meta = client.get("meta") or server["meta"]
+        statistics = dict(client["statistics"])
+        return {"params": dict(meta), "tuned": tuned, "found": validation, "statistics": statistics}
+
+    def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        """A scalar whose value is the validation loss and whose gradient is the hypergradient."""
+        hyper = self._steering.hyper(work["params"], server["fixed"], work["statistics"])
+        here = trees.apply(Tensor.detach, hyper)
+        towards = self._slope(server, work, here, batch)
+        parts = [(towards[key].detach() * hyper[key]).sum() for key in hyper]
+        surrogate = torch.stack(parts).sum()
+        return work["found"]["loss"] + surrogate - surrogate.detach(), {}
+
+    def _slope(self, server: Tree, work: Tree, here: Tree, batch: Batch) -> dict[str, Tensor]:
+        """The derivative of the validation loss by a client's hyper-parameters."""
+        tuned, v = work["tuned"], work["found"]["grads"]["weights"]
+        names, origin = self._steering.network.names["params"], server["origin"]
+
+        def training(weights: Tree, hyper: Tree) -> Tensor:
+            outputs = self._steering.eval(
+                weights, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
+            )
+            return self._steering.task.loss(outputs, batch)
+
+        if self._rules.gradient == "implicit":
+            # The rates move the weights by the last step alone: what comes back along it is known.
+            beta = {"beta": here["beta"]}
+            rules = self._rules
+            back, by = curvature(training, v, tuned["params"], beta, rules.psi, rules.terms)
+            products = [(back[name] * tuned["grads"][name]).sum() for name in names]
+            slope = {"beta": -by["beta"], "rates": torch.stack(products)}
+        else:
+            products = [-(v[name] * tuned["grads"][name]).sum() for name in names]
+            slope = {"beta": torch.zeros_like(here["beta"]), "rates": torch.stack(products)}
+        direct = work["found"]["grads"].get("beta", slope["beta"].new_zeros(()))
+        return {**slope, "beta": slope["beta"] + direct}
+
+    def _update_conclude(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        clip = self._rules.clip
+        moved = {
+            net: trees.apply(
+                lambda w, g, rate=self._rules.rates[net]: w - rate * g.clamp(-clip, clip),
+                leaves,
+                grads[net],
+            )
+            for net, leaves in work["params"].items()
+        }
+        return {**work, "params": moved}
+
+
+def _update_inner(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    return {**update(server, work, grads, aux, lr), "grads": dict(grads)}
+
+
+def _handed(work: Tree) -> Tree:
+    return {key: dict(work[key]) for key in ("params", "buffers", "grads")}
+
+
+def _end_inner(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    return {**client, "tuned": _handed(work)}, {}
+
+
+def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    return {**work, "grads": dict(grads), "loss": aux["loss"]}
+
+
+def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    judged = work["loss"] + client.get("judged", 0)
+    validation = {"grads": dict(work["grads"]), "loss": work["loss"]}
+    return {**client, "found": validation, "judged": judged}, {}
+
+
+def concluded(client: Tree, work: Tree, over: bool) -> Tree:
+    """The client's tree after an iteration, with the meta-nets as they are now.
+
+    Args:
+        over: Whether this was the last iteration; then what passes hand on is removed.
+    """
+    meta = {"meta": dict(work["params"])}
+    if not over:
+        return {**client, **meta}
+    return {key: leaf for key, leaf in client.items() if key not in PASSING} | meta
+
+
+def counting() -> Sweep:
+    """How many validation samples a client has."""
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        return {"held": batch["weight"].sum()}
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        return {**client, "held": seen["held"]}, {}
+
+    return Sweep(look, end, "val")
+
+
+def keep_best(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    """The mean of the nets, and those of the best round so far."""
+    meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
+    better = judged < server["lowest"]
+    best = trees.apply(lambda new, old: torch.where(better, new, old), meta, server["best"])
+    lowest = torch.where(better, judged, server["lowest"])
+    return {**server, "meta": meta, "best": best, "lowest": lowest}, dict(clients)

@@ -1,0 +1,207 @@
+"""MMD^2 / sigma of a deep kernel and its gradient, written out.
+
+Training a kernel needs nothing else of it (see `fl.blocks.deep_kernel`). Written out, value and
+gradient take a few passes over the pairs, client after client, while a cache holds them; automatic
+differentiation would keep every step on the way, for all clients, and go through it again.
+
+The last layer of the featurizer is linear, so distances behind it are those before it in the metric
+W'W, which has fewer dimensions than there are features.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fl.blocks.distances import three_distances
+
+RIDGE = 1e-8
+"""What is added to the variance (Liu et al. 2020, equation 5)."""
+
+AT_ONCE = 2**20
+"""Entries of kernels that are worked on at once, so that a cache holds them."""
+
+LOG2_E = math.log2(math.e)
+
+
+class Inputs(NamedTuple):
+    """Two samples and a kernel between them; all tensors have the same leading dimensions.
+
+    x, y: what the last layer of the featurizer takes, ``[..., n, r]``. weight: W of that layer,
+    ``[..., features, r]``. phi, q, epsilon: bandwidths and eps, ``[...]``. plain: `three_distances`
+    of the samples themselves, ``[..., 3, n, n]``. apart: the squared distances of their rows, the
+    second sample's moved by ``shift`` places, ``[..., n]``. product: whether q multiplies both
+    terms.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    phi: Tensor
+    q: Tensor
+    epsilon: Tensor
+    plain: Tensor
+    apart: Tensor
+    shift: int
+    product: bool
+
+
+class Slopes(NamedTuple):
+    """A gradient by the first of the inputs; the samples themselves are constants."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    phi: Tensor
+    q: Tensor
+    epsilon: Tensor
+
+
+def ratio(inputs: Inputs) -> tuple[Tensor, Slopes]:
+    """MMD^2 / sigma, ``[...]``, and its gradient, see `fl.blocks.deep_kernel.DeepKernel.ascent`."""
+    *tensors, shift, product = inputs
+    lead, n = inputs.x.shape[:-2], inputs.x.shape[-2]
+    size = max(1, AT_ONCE // (3 * n * n))
+    if lead.numel() <= size:
+        return _evaluated(inputs)
+    groups = zip(*(t.flatten(0, len(lead) - 1).split(size) for t in tensors), strict=True)
+    parts = [_evaluated(Inputs._make((*group, shift, product))) for group in groups]
+    value = torch.cat([value for value, _ in parts]).unflatten(0, lead)
+    slopes = zip(*(slopes for _, slopes in parts), strict=True)
+    return value, Slopes._make(torch.cat(slope).unflatten(0, lead) for slope in slopes)
+
+
+def _two_kernels(
+    deep: Tensor, plain: Tensor, phi: Tensor, q: Tensor, product: bool
+) -> tuple[Tensor, Tensor]:
+    """A - 1 and B - 1, where B = exp(-plain / q), and A = exp(-deep / phi), times B for a product;
+    ``deep`` is used up.
+
+    Less one, kernels are small where rows are near, so that their sums lose no digits. Powers of
+    two take a quarter of the time of expm1. Where rows are near a single entry is then less
+    precise, but its rounding error is its own, so that little of it is left in sums over rows
+    (docs/benchmarks.md).
+    """
+    far, near = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
+    if product:
+        near.add_(far)
+    return near.exp2_().sub_(1), far.exp2_().sub_(1)
+
+
+def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
+    """Rows of x less those of y, which are moved by ``shift`` places, ``[..., n, d]``."""
+    return x - y.roll(shift, -2)
+
+
+def _evaluated(inputs: Inputs) -> tuple[Tensor, Slopes]:
+    """The same of all clients at once.
+
+    Of a kernel k between rows, the value is differentiated first by the sums over t of k(x_s, x_t)
+    - k(x_s, y_t), u, and of k(y_s, y_t) - k(x_t, y_s), v, and by k(x_s, y_s), p. The gradient by
+    k(x_s, x_t) = k(x_t, x_s) is then u_s + u_t, by k(y_s, y_t) v_s + v_t, and by k(x_s, y_t) it is
+    -(u_s + v_t), with p beside it where rows are the same.
+    """
+    x, y, weight, phi, q, epsilon, plain, apart, shift, product = inputs
+    metric, gap = weight.mT @ weight, moved_apart(x, y, shift)
+    deep, deep_apart = three_distances(x, y, metric), (gap @ metric * gap).sum(-1)
+    near, far = _two_kernels(deep, plain, _over(phi, 3), _over(q, 3), product)
+    near_apart, far_apart = _two_kernels(deep_apart, apart, _over(phi, 1), _over(q, 1), product)
+    near_sums, far_sums = _row_sums(near), _row_sums(far)
+    value, slope, p = _objective(
+        torch.lerp(near_sums, far_sums, _over(epsilon, 2)),
+        torch.lerp(near_apart, far_apart, _over(epsilon, 1)),
+        shift,
+    )
+
+    def against(sums: Tensor, pairs: Tensor) -> Tensor:
+        return (slope * sums).sum((-2, -1)) + p * pairs.sum(-1)
+
+    by_epsilon = against(far_sums - near_sums, far_apart - near_apart)
+    by_q = against(*_times_plain(inputs, near, far, near_apart, far_apart))
+    del far  # Memory that is used again is still in a cache.
+    near, near_apart = near.add_(1), near_apart + 1
+    weighted = near.mul_(_outer(slope))
+    centre = x.mean(-2, keepdim=True)
+    x, y = x - centre, y - centre
+    pull_x, pull_y = _pull(weighted, x, y)
+    alone = _over(p, 2) * near_apart[..., None] * gap
+    pull_x, pull_y = pull_x + alone, pull_y - alone.roll(-shift, -2)
+    by_metric = _over((epsilon - 1) / phi, 2) * (x.mT @ pull_x + y.mT @ pull_y)
+    outward = _over(2 * (epsilon - 1) / phi, 2) * metric
+    return value, Slopes(
+        pull_x @ outward,
+        pull_y @ outward,
+        weight @ (by_metric + by_metric.mT),
+        -(metric * by_metric).sum((-2, -1)) / phi,
+        by_q / q.square(),
+        by_epsilon,
+    )
+
+
+def _times_plain(
+    inputs: Inputs, near: Tensor, far: Tensor, near_apart: Tensor, far_apart: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What q divides in exponents times what it does so in: row sums, and of the pairs; ``far`` is
+    used up.
+    """
+    plain, apart, epsilon = inputs.plain, inputs.apart, inputs.epsilon
+    if not inputs.product:
+        sums = _row_sums(far.add_(1).mul_(plain))
+        return _over(epsilon, 2) * sums, _over(epsilon, 1) * (far_apart + 1) * apart
+    both = far.sub_(near).mul_(_over(epsilon, 3)).add_(near)
+    both_apart = torch.lerp(near_apart, far_apart, _over(epsilon, 1))
+    return _row_sums(both.add_(1).mul_(plain)), (both_apart + 1) * apart
+
+
+def _objective(sums: Tensor, apart: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The value from a kernel's row sums, ``[..., 2, n]``, and its entries k(x_s, y_s), ``[...,
+    n]``; the gradient by the sums, and by each of these entries, ``[...]``.
+    """
+    n = sums.shape[-1]
+    pairs = max(n * (n - 1), 1)
+    within, other = sums.unbind(-2)
+    rows = (within + other.roll(shift, -1)) / n
+    away = rows - rows.mean(-1, keepdim=True)
+    variance = 4 * away.square().mean(-1) + RIDGE
+    scale = pairs * variance.sqrt()
+    value = (n * rows.sum(-1) + 2 * apart.sum(-1)) / scale
+    u = _over(1 / scale, 1) - _over(4 * value / variance, 1) * away / n**2
+    return value, torch.stack([u, u.roll(-shift, -1)], -2), 2 / scale
+
+
+def _over(scalar: Tensor, dims: int) -> Tensor:
+    """A number for each leading dimension, shaped to broadcast over ``dims`` more."""
+    return scalar.reshape(scalar.shape + (1,) * dims)
+
+
+def _row_sums(blocks: Tensor) -> Tensor:
+    """sum_t k(x_s, x_t) - k(x_s, y_t) and sum_t k(y_s, y_t) - k(x_t, y_s), ``[..., 2, n]``."""
+    within_x, within_y, between = blocks.sum(-1).unbind(-2)
+    return torch.stack([within_x - between, within_y - blocks.select(-3, 2).sum(-2)], -2)
+
+
+def _outer(slope: Tensor) -> Tensor:
+    """The gradient by every entry of a kernel, ``[..., 3, n, n]``, from that by its row sums; the
+    pairs (s, t) and (t, s) within a sample count together.
+    """
+    u, v = slope.unbind(-2)
+    return torch.stack([u, v, -u], -2)[..., None] + torch.stack([u, v, -v], -2)[..., None, :]
+
+
+def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_t a_st (z_s - z_t) over all rows z_t of both samples, for the rows of x and of y, which
+    should not be far from 0.
+    """
+    # Transposed, as few rows times a wide matrix are faster than a wide matrix times few columns.
+    ahead = (torch.stack([x, y, y], -3).mT @ a.mT).mT
+    back = (x.mT @ a.select(-3, 2)).mT
+    rows, columns = a.sum(-1), a.select(-3, 2).sum(-2)
+    of_x = (rows.select(-2, 0) + rows.select(-2, 2))[..., None] * x
+    of_y = (rows.select(-2, 1) + columns)[..., None] * y
+    return (
+        of_x - ahead.select(-3, 0) - ahead.select(-3, 2),
+        of_y - ahead.select(-3, 1) - back,
+    )

@@ -1,0 +1,106 @@
+"""Mixtures: every client's next model is a weighted mean of all models, by weights of its own.
+
+A mixture is a row-stochastic matrix W, [K, K]: client i gets sum_j W_ij theta_j. For local training
+W is the identity; for FedAvg all its K rows are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.api import Tree, trees
+
+ALIKE = 0.9
+"""A cosine between two models above this counts as 1 in the released code of pFedGraph and FedSaC.
+"""
+
+
+def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
+    """W times a stacked tree, whose leaves are [K, ...]. Counters (integer leaves) stay as they
+    are.
+    """
+
+    def combined(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return torch.tensordot(weights.to(tensor.dtype), tensor, dims=1)
+
+    return trees.apply(combined, tree)
+
+
+def project_to_simplex(v: Tensor) -> Tensor:
+    """For each row of ``v``, [..., K], the nearest point of the probability simplex.
+
+    argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), where theta is found by
+    sorting (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
+    """
+    v = v - v.amax(dim=-1, keepdim=True)  # Changes nothing but the rounding of large numbers.
+    ordered = v.sort(dim=-1, descending=True).values
+    counts = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
+    thresholds = (ordered.cumsum(dim=-1) - 1) / counts
+    # At least one, also where a run has diverged and nothing compares.
+    support = (ordered > thresholds).sum(dim=-1, keepdim=True).clamp(min=1)
+    return (v - thresholds.gather(-1, support - 1)).clamp(min=0)
+
+
+def pfedgraph_weights(fractions: Tensor, similarity: Tensor, lam: float) -> Tensor:
+    """The collaboration graph of pFedGraph, [K, K] (Ye et al. ICML 2023, equation 6).
+
+    Row i minimises ||w - fractions||^2 - (1/lam) <w, similarity_i> over the simplex, that is
+    ``project(fractions + similarity_i / (2 lam))``.
+
+    Args:
+        fractions: Each client's share of the samples, [K].
+        similarity: Cosines between the clients' models, [K, K].
+    """
+    return project_to_simplex(fractions + similarity / (2 * lam))
+
+
+def fedsac_weights(
+    fractions: Tensor, similarity: Tensor, complementarity: Tensor, alpha: float, beta: float
+) -> Tensor:
+    """The cooperation network of FedSaC, [K, K] (Yan et al. ICML 2024, equation 8).
+
+    Row i minimises ||w - fractions||^2 + alpha <w, complementarity_i> - beta <w, similarity_i> over
+    the simplex.
+
+    Args:
+        fractions: Each client's share of the samples, [K].
+        similarity: Of the clients' models, [K, K].
+        complementarity: How alike their features' subspaces are, [K, K], see
+            `fl.blocks.subspaces.complementarity`.
+    """
+    return project_to_simplex(fractions - alpha / 2 * complementarity + beta / 2 * similarity)
+
+
+def alike_above(similarity: Tensor, bound: float) -> Tensor:
+    """The similarities; those above ``bound`` are replaced by 1."""
+    return torch.where(similarity > bound, 1.0, similarity)
+
+
+def cosines(tree: Tree) -> Tensor:
+    """Cosine similarities between the clients of a stacked tree, [K, K], in double precision."""
+    unit = torch.nn.functional.normalize(flat(tree), dim=1)
+    return unit @ unit.T
+
+
+def squared_distances(tree: Tree) -> Tensor:
+    """Squared distances between the clients of a stacked tree, [K, K], in double precision."""
+    rows = flat(tree)
+    # Not by |a|^2 + |b|^2 - 2 ab, which loses the digits of models that are near each other.
+    return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def flat(tree: Tree) -> Tensor:
+    """A stacked tree as one row for each client, [K, d], in double precision."""
+    return torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1).double()
+
+
+def directions(tree: Tree) -> Tree:
+    """A stacked tree in which each client's leaves are divided by their common norm."""
+    rows = torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1)
+    length = rows.norm(dim=1).clamp(min=torch.finfo(rows.dtype).tiny)
+    return trees.apply(lambda leaf: leaf / trees.align(length, leaf), tree)

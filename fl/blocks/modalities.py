@@ -1,0 +1,65 @@
+"""Models of several kinds of input: an extractor for each, and a classifier of what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fl.api import FedloomError
+
+
+class Several(nn.Module):
+    """An extractor for each modality, and a linear classifier after them.
+
+    A sample that has inputs of all modalities goes through the whole model: the mean of what the
+    extractors give goes into the classifier. Of a client that holds one modality, the model is what
+    `of` gives.
+
+    Args:
+        extractors: By modality, each with ``features`` outputs.
+        shared: Whether all have one classifier, ``classifier``; otherwise each modality has its
+            own, ``<modality>_classifier``, and no input goes through the whole model.
+    """
+
+    def __init__(
+        self, extractors: Mapping[str, nn.Module], features: int, classes: int, shared: bool
+    ) -> None:
+        super().__init__()
+        self._shared, self._names = shared, tuple(extractors)
+        for name, extractor in extractors.items():
+            self.add_module(name, extractor)
+        for name in ("classifier",) if shared else map(self._classifier, extractors):
+            self.add_module(name, nn.Linear(features, classes))
+
+    def _classifier(self, modality: str) -> str:
+        return "classifier" if self._shared else f"{modality}_classifier"
+
+    def of(self, modality: str) -> nn.Module:
+        """The model of one modality; its weights keep the names that they have here."""
+        names = (modality, self._classifier(modality))
+        return _Chain({name: self.get_submodule(name) for name in names})
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Outputs [b, classes] for inputs of all modalities, by name, [b, ...] each."""
+        if not self._shared:
+            raise FedloomError(
+                "classifier: is own, but clients hold all inputs. Allowed: shared, or clients that "
+                "hold one each"
+            )
+        extracted = [self.get_submodule(name)(inputs[name]) for name in self._names]
+        outputs: Tensor = self.get_submodule("classifier")(torch.stack(extracted).mean(0))
+        return outputs
+
+
+class _Chain(nn.Module):
+    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for name, layer in parts.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.children():
+            x = layer(x)
+        return x

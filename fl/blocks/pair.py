@@ -1,0 +1,123 @@
+"""Two models side by side: a shared one and one of the client's own, on the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from fl.api import (
+    GLOBAL,
+    PERSONAL,
+    Averaging,
+    Batch,
+    Method,
+    Pass,
+    Rate,
+    Refresh,
+    Tree,
+    View,
+    is_spending,
+    only,
+    spends,
+    trees,
+)
+
+BASE, OWN = "base", "own"
+
+
+def pair(base: Method, personal: Method) -> Method:
+    """``base`` as it is, and beside it ``personal``, a method all of whose weights stay local.
+
+    Wherever the personal model looks at what is shared, it sees the server's tree of ``base``; so a
+    term such as `fl.blocks.proximal.proximal` ties it to the shared model. The training loss is the
+    sum of both losses. Each of the two methods has one pass.
+    """
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        server, first = base.init(variables)
+        return server, {BASE: first, OWN: personal.init(variables)[1]}
+
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        server, kept = base.aggregate(server, clients[BASE], uploads, n)
+        return server, {**clients, BASE: kept}
+
+    def half_of(view: View, key: str) -> View:
+        return lambda server, client: view(server, client and client[key])
+
+    views = {
+        GLOBAL: half_of(base.views[GLOBAL], BASE),
+        PERSONAL: half_of(personal.views[PERSONAL], OWN),
+    }
+    first, second = only(base), only(personal)
+    averaging = isinstance(base.aggregate, Averaging)
+    merged = Averaging(aggregate) if averaging else aggregate
+    return Method(init, (_both(first, second),), merged, views)
+
+
+def _both(first: Pass, second: Pass) -> Pass:
+    passes = {BASE: first, OWN: second}
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        return _joined({key: p.begin(server, client[key]) for key, p in passes.items()})
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        losses = {
+            key: p.loss(server, _half(work, key), _half_batch(batch, key))
+            for key, p in passes.items()
+        }
+        return losses[BASE][0] + losses[OWN][0], {key: aux for key, (_, aux) in losses.items()}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict
+        return _joined(
+            {
+                key: p.update(server, _half(work, key), as_scratch(grads[key]), aux[key], lr)
+                for key, p in passes.items()
+            }
+        )
+
+    if all(is_spending(p.update) for p in passes.values()):
+        update = spends(update)
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        kept, upload = first.end(server, client[BASE], _half(work, BASE))
+        mine, _ = second.end(server, client[OWN], _half(work, OWN))
+        return {**client, BASE: kept, OWN: mine}, upload
+
+    def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
+        return {key: ask(server, _half(work, key), batch) for key, ask in asking.items()}
+
+    asking = {key: p.reference for key, p in passes.items() if p.reference}
+    refreshes = tuple(_of_half(key, r) for key, p in passes.items() for r in p.refreshes)
+    return Pass(begin, loss, update, end, first.sampling, refreshes, reference if asking else None)
+
+
+def _of_half(key: str, refresh: Refresh) -> Refresh:
+    """A refresh of one of the two methods, for the work tree of both."""
+
+    def look(server: Tree, work: Tree, batch: Batch) -> Tree:
+        return refresh.look(server, _half(work, key), _half_batch(batch, key))
+
+    def adapt(work: Tree, seen: Tree) -> Tree:
+        after = refresh.adapt(_half(work, key), seen)
+        return {**work, key: {name: leaf for name, leaf in after.items() if name != "params"}}
+
+    return replace(refresh, look=look, adapt=adapt)
+
+
+def _joined(halves: Mapping[str, Tree]) -> Tree:
+    """One work tree, with the ``params`` of both."""
+    rest = {key: {k: v for k, v in half.items() if k != "params"} for key, half in halves.items()}
+    return {"params": {key: half["params"] for key, half in halves.items()}, **rest}
+
+
+def _half(work: Tree, key: str) -> Tree:
+    return {**work[key], "params": work["params"][key]}
+
+
+def _half_batch(batch: Batch, key: str) -> Batch:
+    if key not in batch.get("reference", {}):
+        return batch
+    return {**batch, "reference": batch["reference"][key]}

@@ -1,0 +1,53 @@
+"""How far a client went: the sum of the weights of a round's gradients in what it moved.
+
+For K steps of plain SGD at a constant rate eta it is K eta. Momentum makes it longer, because a
+gradient also counts in later steps. A proximal term makes it shorter, because it takes back a part
+of what was moved. It is the l1-norm of the vector a of FedNova (Wang et al. NeurIPS 2020), times
+the rate.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl.api import BuildContext, FedloomError, Rate, Tree, trees
+
+
+def check_sgd(context: BuildContext, method: str) -> None:
+    """Raise `FedloomError` unless a step is a sum of the round's gradients."""
+    if context.training.keep_optimizer:
+        allowed = "false, as a path is of one round's gradients"
+        raise FedloomError(f"{method}: keep_optimizer is true. Allowed: {allowed}")
+    if context.training.nesterov:
+        raise FedloomError(f"{method}: nesterov is true. Allowed: false, of which a path is known")
+    if context.training.schedule_by == "steps":
+        allowed = "rounds, as a path is known at a rate that stays"
+        raise FedloomError(f"{method}: schedule_by is steps. Allowed: {allowed}")
+    if context.training.optimizer != "sgd":
+        raise FedloomError(f"{method}: optimizer is {context.training.optimizer!r}. Allowed: sgd")
+
+
+def started(work: Tree) -> Tree:
+    """The work tree with a path of length 0."""
+    zero = trees.leaves(work["params"])[0].new_zeros(())
+    return {**work, "pull": zero, "reach": zero, "path": zero}
+
+
+def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
+    """The work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
+
+    What the first gradient of a round alone does: `pull` is its weight in v, and `reach` its weight
+    in w_0 - w. At a constant rate, `reach` after n steps is also what the n-th gradient from the
+    end will weigh when the round ends; so its sizes add up to `path`.
+    """
+    first = (work["path"] == 0).to(work["path"].dtype)
+    pull = momentum * work["pull"] - mu * work["reach"] + first
+    reach = work["reach"] + lr * pull
+    return {**work, "pull": pull, "reach": reach, "path": work["path"] + reach.abs()}
+
+
+def length(work: Tree) -> Tensor:
+    """The path's length, as a divisor; 1 for a client without samples, which went nowhere."""
+    path: Tensor = work["path"]
+    return torch.where(path > 0, path, 1)

@@ -1,0 +1,71 @@
+"""Residual networks of torchvision, made for the images and classes at hand.
+
+He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from fl.api import Count
+from fl.blocks.normalisation import Norm, normalisation
+from fl.blocks.projection import classifier
+
+Stem = Literal["cifar", "imagenet"]
+
+BLOCKS = ("maxpool", "layer1", "layer2", "layer3", "layer4")
+"""The stem and the four stages."""
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
+    weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
+    projection: width of a projection head before the classifier, as MOON has it (there 256), or
+        nothing.
+    norm: what normalises.
+    """
+
+    stem: Stem = "cifar"
+    weights: str | None = None
+    projection: Count | None = None
+    norm: Norm = "batch"
+
+    depth: ClassVar[int]
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width).
+
+        Raises:
+            ValueError: For stored weights with another normalisation than theirs.
+        """
+        from fl.pytorch.vision import pretrained, torchvision
+
+        if self.weights is not None and self.norm != "batch":
+            raise ValueError(f"norm is {self.norm}, but weights are of batch normalisation")
+        make = getattr(torchvision.models, f"resnet{self.depth}")
+        network: Any = make(norm_layer=partial(normalisation, self.norm))
+        if self.weights is not None:
+            published = torchvision.models.get_model_weights(make).DEFAULT
+            pretrained(network, self.weights, published)
+        head = classifier(network.fc.in_features, classes, self.projection)
+        network.fc = nn.Sequential(*head) if self.projection else head[0]
+        if self.stem == "cifar":
+            network.conv1 = _convolution(shape[0], 3, stride=1)
+            network.maxpool = nn.Identity()
+        elif shape[0] != 3:
+            network.conv1 = _convolution(shape[0], 7, stride=2)
+        network.blocks = BLOCKS
+        made: nn.Module = network
+        return made
+
+
+def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:
+    """A first convolution to 64 channels, initialised as torchvision does it."""
+    layer = nn.Conv2d(depth, 64, kernel, stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer

@@ -1,0 +1,287 @@
+"""Fine-tuning that is steered layer by layer: by rates, and by whose statistics normalise.
+
+Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
+
+The client's *hyper-parameters* steer it: ``beta`` [B], for each layer of batch normalisation the
+share of the client's own statistics, and ``rates`` [P], a learning rate for each parameter tensor.
+They follow from *statistics* of what goes into the layers of the stored model, by meta-nets that
+are trained or by values that are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl.api import Around, Batch, BuildContext, Output, Tree, rng, trees
+from fl.base.errors import FedloomError
+from fl.blocks.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
+from fl.pytorch import private
+
+EPS = 1e-5
+"""Added to variances before their root is taken."""
+
+BEGIN = 0.5
+"""About what BNNet says at first."""
+
+RULES = ("constant", "sigmoid")
+"""How nets speak, where they are in what is ``fixed``: told nothing, so that they say the same to
+every client; BNNet bounded by a sigmoid.
+"""
+
+Convolution = nn.modules.conv._ConvNd
+
+
+class Steering:
+    """A network whose batch normalisation mixes statistics, and which measures what goes into
+    layers.
+
+    Attributes:
+        normalised: The layers of batch normalisation that keep running statistics, B of them.
+        measured: The layers whose inputs are measured, M: convolutional, normalising and linear
+            ones.
+    """
+
+    def __init__(self, context: BuildContext) -> None:
+        self.network, self.task = context.network, context.task
+        network = context.network
+        buffers = set(network.names["buffers"])
+        layers = network.layers(private.BatchNorm)
+        self.normalised = [name for name in layers if f"{name}.running_mean" in buffers]
+        self.measured = network.layers(Convolution, private.BatchNorm, nn.Linear)
+        network.surround(self.measured)
+
+    # Statistics of what goes into layers
+
+    def look(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
+        """For a sweep: sums over a batch of what goes into layers.
+
+        For each measured layer they are over the whole input, for each normalised one by channel.
+        """
+        seen: dict[str, Any] = {"whole": {}, "channels": {}}
+
+        def measure(name: str) -> Any:
+            def call(layer: nn.Module, inner: Any, x: Tensor) -> Tensor:
+                seen["whole"][name] = _sums(x.flatten(1)[:, None], batch["weight"])
+                if name in self.normalised:
+                    seen["channels"][name] = _sums(x.flatten(2) if x.dim() > 2 else x[..., None],
+                                                   batch["weight"])  # fmt: skip
+                output: Tensor = inner(x)
+                return output
+
+            return call
+
+        around = {name: measure(name) for name in self.measured}
+        self.network.eval(params, buffers, batch["x"], around=around)
+        passed_over = [name for name in self.measured if name not in seen["whole"]]
+        if passed_over:
+            raise FedloomError(
+                "FedL2P is told by what goes into layers, but a pass of this model does not call "
+                f"{', '.join(passed_over[:3])}. Allowed: a model that calls all its convolutional, "
+                "normalising and linear layers, as attention does not"
+            )
+        return seen
+
+    def statistics(self, seen: Tree, buffers: Tree) -> dict[str, Tensor]:
+        """What meta-nets are told, from the sums of `look`.
+
+        Returns:
+            ``xi`` [B], how far a client's inputs are from the running statistics of the stored
+            model, and ``inputs`` [2M], their mean and deviation by layer.
+        """
+        like = next((b for b in buffers.values() if b.is_floating_point()), None)
+        xi = []
+        for name in self.normalised:
+            stored = self._of(buffers, name)
+            xi.append(symmetric_kl(*_moments(seen["channels"][name]), *stored))
+        inputs = []
+        for name in self.measured:
+            mean, var = _moments(seen["whole"][name])
+            inputs += [mean[0], (var[0] + EPS).sqrt()]
+        meant = {
+            "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
+            "inputs": torch.stack(inputs),
+        }
+        return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in meant.items()}
+
+    def unseen(self, like: Tensor) -> Tree:
+        """Statistics and hyper-parameters of a client that has not been measured: zeros."""
+        sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
+        hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
+        return {
+            "statistics": {key: like.new_zeros(size) for key, size in sizes.items()},
+            "hyper": {key: like.new_zeros(size) for key, size in hyper.items()},
+        }
+
+    # Meta-nets
+
+    def meta(
+        self,
+        context: BuildContext,
+        like: Tensor,
+        learns: tuple[str, ...],
+        begin: float = BEGIN,
+        sigmoid: bool = False,
+    ) -> Tree:
+        """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt; ``begin``, ``sigmoid``: of
+        BNNet.
+        """
+        draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "meta-nets"))
+        count, nets = len(self.network.names["params"]), dict[str, Any]()
+        if "bn" in learns:
+            layers = len(self.normalised)
+            nets["bn"] = BNNet(layers, layers, begin, sigmoid).init(draw, like)
+        if "lr" in learns:
+            nets["lr"] = LRNet(2 * len(self.measured), count).init(draw, like)
+            nets["tilde"] = {"rates": like.new_full((count,), context.training.lr)}
+        return nets
+
+    def fixed(
+        self,
+        context: BuildContext,
+        like: Tensor,
+        learns: tuple[str, ...],
+        beta: float,
+        rules: tuple[str, ...] = (),
+    ) -> Tree:
+        """What no net says, beta or one rate for all tensors; and by which `RULES` nets speak."""
+        known = {} if "bn" in learns else {"beta": like.new_tensor(beta)}
+        if "lr" not in learns:
+            known["rate"] = like.new_full((), context.training.lr)
+        return {**known, **dict.fromkeys(rules, like.new_ones(()))}
+
+    def hyper(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
+        """A client's ``beta`` and ``rates``, equation 4; what no net says comes from ``fixed``."""
+        layers, count = len(self.normalised), len(self.network.names["params"])
+        if "constant" in fixed:
+            statistics = trees.apply(torch.zeros_like, statistics)
+        if "bn" in meta:
+            net = BNNet(layers, layers, sigmoid="sigmoid" in fixed)
+            beta = net(meta["bn"], statistics["xi"])
+        else:
+            beta = fixed["beta"].expand(layers)
+        if "lr" in meta:
+            factors = LRNet(2 * len(self.measured), count)(meta["lr"], statistics["inputs"])
+            return {"beta": beta, "rates": factors * meta["tilde"]["rates"]}
+        return {"beta": beta, "rates": fixed["rate"].expand(count)}
+
+    # Passes through the network
+
+    def train(
+        self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, batch: Batch
+    ) -> Output:
+        """The outputs in training mode, which moves ``buffers``; ``stored``: those of the stored
+        model.
+        """
+        around, after = self._mixing(buffers, stored, beta, training=True)
+        output = self.network.train(
+            params, buffers, batch["x"], key=batch.get("key"), around=around
+        )
+        return output._replace(buffers={**output.buffers, **after})
+
+    def eval(self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, x: Tensor) -> Tensor:
+        """The outputs [b, classes] in evaluation mode; gradients of it may be nested."""
+        around, _ = self._mixing(buffers, stored, beta, training=False)
+        return self.network.eval(params, buffers, x, nested=True, around=around).outputs
+
+    def _mixing(
+        self, buffers: Tree, stored: Tree, beta: Tensor, training: bool
+    ) -> tuple[Around, dict[str, Tensor]]:
+        """What normalises in place of the layers, and the buffers, which it moves."""
+        after: dict[str, Tensor] = {}
+
+        def normalising(place: int, name: str) -> Any:
+            def call(layer: Any, inner: Any, x: Tensor) -> Tensor:
+                momentum = 0.1 if layer.momentum is None else layer.momentum
+                (mean, var), running = mixed_statistics(
+                    x,
+                    beta[place],
+                    self._of(stored, name),
+                    self._of(buffers, name),
+                    training,
+                    momentum,
+                )
+                if training:
+                    after[f"{name}.running_mean"], after[f"{name}.running_var"] = running
+                    after[f"{name}.num_batches_tracked"] = (
+                        buffers[f"{name}.num_batches_tracked"] + 1
+                    )
+                # By channel first: over x there are two operations, and so in every derivative.
+                scale = (var + layer.eps).rsqrt()
+                scale = scale if layer.weight is None else scale * layer.weight
+                shift = -mean * scale if layer.bias is None else layer.bias - mean * scale
+                shape = (-1, *[1] * (x.dim() - 2))
+                return x * scale.reshape(shape) + shift.reshape(shape)
+
+            return call
+
+        return {name: normalising(i, name) for i, name in enumerate(self.normalised)}, after
+
+    def restarted(self, buffers: Tree) -> dict[str, Tensor]:
+        """The buffers with the running statistics of a fresh layer: 0 and 1."""
+        fresh = dict(buffers)
+        for name in self.normalised:
+            for key, begin in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+                fresh[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], begin)
+        return fresh
+
+    def mixed(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
+        """Buffers with which the plain network does in evaluation mode what the mixing one does."""
+        mixed_buffers = dict(buffers)
+        for place, name in enumerate(self.normalised):
+            for key in (f"{name}.running_mean", f"{name}.running_var"):
+                mixed_buffers[key] = (1 - beta[place]) * stored[key] + beta[place] * buffers[key]
+        return mixed_buffers
+
+    def kept(self, buffers: Tree) -> dict[str, Tensor]:
+        """The running statistics among buffers, which mixing needs from the stored model."""
+        keys = [f"{n}.running_{k}" for n in self.normalised for k in ("mean", "var")]
+        return {key: buffers[key] for key in keys}
+
+    @staticmethod
+    def _of(buffers: Tree, name: str) -> Statistics:
+        return buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"]
+
+    # Fine-tuning
+
+    def work(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> Tree:
+        """The work tree of `tuning`: a model, and what steers it."""
+        names = self.network.names["params"]
+        rates = {name: hyper["rates"][i] for i, name in enumerate(names)}
+        return {
+            "params": {name: params[name] for name in names},
+            "buffers": dict(buffers),
+            "stored": self.kept(stored),
+            "beta": hyper["beta"],
+            "rates": rates,
+        }
+
+    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        """The task's loss, with mixed statistics."""
+        output = self.train(work["params"], work["buffers"], work["stored"], work["beta"], batch)
+        return self.task.loss(output.outputs, batch), {"buffers": output.buffers}
+
+
+def _sums(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """For x [b, channels, n]: sums and sums of squares by channel, and how many numbers they are
+    of.
+    """
+    wide = x.double()
+    counts = weight.double()
+    first, second = wide.sum(2), wide.square().sum(2)
+    return {
+        "sum": counts @ first,
+        "square": counts @ second,
+        "count": counts.sum() * x.shape[2],
+    }
+
+
+def _moments(sums: Mapping[str, Tensor]) -> Statistics:
+    """Mean and unbiased variance by channel; 0 where there is nothing."""
+    count = sums["count"]
+    mean = sums["sum"] / count.clamp(min=1)
+    var = (sums["square"] - count * mean.square()) / (count - 1).clamp(min=1)
+    return mean, var.clamp(min=0)

@@ -1,0 +1,201 @@
+"""Subspaces: the few directions in which a client's features vary most, and angles between them.
+
+Miao, Ben-Israel. On Principal Angles between Subspaces in R^n. Linear Algebra and its Applications
+171 (1992), 81-98. Björck, Golub. Numerical Methods for Computing Angles between Linear Subspaces.
+Mathematics of Computation 27 (1973), 579-594: the cosines of the angles are singular values.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import Batch, FedloomError, Network, Sweep, Tree, rng
+from fl.blocks.heads import width
+
+Angles = Literal["svd", "greedy"]
+
+TINY = 1e-10
+"""As a share of the features' mean square: variance below this is rounding alone."""
+
+
+def moments(features: Tensor, batch: Batch) -> Tree:
+    """What a sweep sees of features [b, d]: sums over the samples that count, in double precision.
+
+    Returns:
+        ``second``, sum x x', [d, d]; ``first``, sum x, [d]; ``count``, a number.
+    """
+    weight = batch["weight"].to(torch.float64)
+    x = features.flatten(1).to(torch.float64)
+    weighed = x * weight[:, None]
+    return {"second": weighed.T @ x, "first": weighed.sum(0), "count": weight.sum()}
+
+
+def sweep_for_directions(network: Network, k: int, centred: bool, most: int | None) -> Sweep:
+    """A sweep for the k directions in which the features of what a client sends vary most.
+
+    It adds them to what is sent, as ``basis`` [k, d]. Features are what goes into the classifier,
+    in evaluation mode.
+
+    Args:
+        centred: Whether directions are those of the features less their mean.
+        most: Of a client's samples so many at most, drawn anew in every round; None: all.
+    """
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        output = network.eval(sent["params"], sent["buffers"], batch["x"])
+        return moments(output.features, batch)
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        mean = seen["first"] / seen["count"].clamp(min=1) * (1.0 if centred else 0.0)
+        basis = principal_directions(seen["second"], mean, seen["count"], k)
+        return dict(client), {**sent, "basis": basis}
+
+    return Sweep(look, end, most=most)
+
+
+def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> None:
+    """Raise `FedloomError` if fewer than ``k`` features go into the network's classifier, or are
+    left of them by ``crop``.
+    """
+    features = width(network, network.init(0)["params"])
+    if k > features:
+        problem = f"{method}: k is {k}, but {features} features go into the classifier"
+        raise FedloomError(f"{problem}. Allowed: 1 to {features}")
+    if k > cropped(features, crop):
+        problem = (
+            f"{method}: crop: {crop:g} leaves {cropped(features, crop)} of {features} features"
+        )
+        raise FedloomError(f"{problem}. Allowed: enough for k = {k} directions")
+
+
+def cropped(features: int, crop: float) -> int:
+    """How many of so many features a ``crop`` leaves, at least one."""
+    return max(1, round(crop * features))
+
+
+def disguised(
+    bases: Tensor, ids: Tensor, noise: float, crop: float, seed: int, number: int
+) -> Tensor:
+    """Directions as the server sees them of clients that disguise them, [K, k, features kept].
+
+    Every client adds noise of its own and leaves out features, the same ones as all others, so that
+    angles mean something. What is left is made orthonormal again, direction after direction.
+
+    Args:
+        bases: Orthonormal rows, [K, k, d].
+        ids: Of the clients, [K].
+        noise: Expected length of the Gaussian noise that is added to a direction of length 1.
+        crop: The share of the features that is kept.
+        seed, number: The run's seed, and the round.
+    """
+    _, k, d = bases.shape
+    if noise:
+        drawn = [rng.generator(seed, "noise on directions", i, number) for i in ids.tolist()]
+        added = torch.stack([torch.from_numpy(draw.normal(size=(k, d))) for draw in drawn])
+        bases = bases + added.to(bases) * noise / d**0.5
+    if crop < 1:
+        draw = rng.generator(seed, "features of directions", number)
+        kept = torch.from_numpy(draw.permutation(d)[: cropped(d, crop)])
+        bases = bases[:, :, kept.to(bases.device)]
+    columns, triangle = torch.linalg.qr(bases.mT)
+    signs = torch.where(triangle.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+    return (columns * signs[:, None, :]).mT
+
+
+def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
+    """Raise `FedloomError` if a client has fewer training samples than ``k``, see
+    `fl.api.protocols.Admit`.
+    """
+    sizes = counts.sum(1)[clients]
+    for place in torch.nonzero(sizes < k)[:1, 0].tolist():
+        problem = f"{method}: client {int(clients[place])} has {int(sizes[place])} training samples"
+        raise FedloomError(f"{problem}. Allowed: k = {k} or more")
+
+
+def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: int) -> Tensor:
+    """The first k principal directions of some samples, [k, d]: orthonormal rows, largest first.
+
+    In every row, the entry that is largest in absolute value is positive. If the sums are not
+    finite, the directions are not finite either.
+
+    Args:
+        second_moment: The sum of x x' over the samples, [d, d].
+        mean: What the samples are centred at, [d]; zeros: they are not centred.
+        count: How many samples there are.
+    """
+    scatter = second_moment - count * mean[:, None] * mean[None, :]
+    fine = scatter.isfinite().all()
+    scatter = torch.where(fine, (scatter + scatter.T) / 2, 0)
+    square = torch.where(fine, second_moment.diagonal().sum(), 0)
+    vectors = torch.linalg.eigh(_settled(scatter, TINY * square)).eigenvectors
+    rows = vectors.T.flip(0)[:k]
+    largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+    return torch.where(fine, rows * torch.where(largest < 0, -1.0, 1.0), torch.nan)
+
+
+def _settled(scatter: Tensor, bound: Tensor) -> Tensor:
+    """A matrix with the same directions in the same order, [d, d].
+
+    Directions whose value is at most ``bound`` come in the order of the features, so that rounding
+    does not decide which are taken. Directions above the bound have values from 2 to 3, the others
+    less than 1.
+    """
+    values, vectors = torch.linalg.eigh(scatter)
+    kept = torch.where(values > bound, 2 + values / values[-1].clamp(min=1e-300), 0)
+    null = (vectors * (kept == 0).to(kept.dtype)) @ vectors.T
+    ramp = torch.arange(len(values), 0, -1, device=values.device, dtype=values.dtype)
+    return (vectors * kept) @ vectors.T + (null * (ramp / (len(values) + 1))) @ null
+
+
+def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
+    """How alike the clients' subspaces are: cos(mean principal angle) of each pair, [K, K].
+
+    1 is the same subspace. 0 is at right angles on average, which complements most. NaN for a basis
+    that is not finite.
+
+    Args:
+        bases: Orthonormal rows, [K, k, d].
+        method: `svd` takes the principal angles, which depend on the subspaces alone. `greedy`
+            pairs the vectors themselves, the largest of their signed cosines first, and so depends
+            on how a basis is turned and signed.
+    """
+    bases = bases.to(torch.float64)
+    fine = bases.isfinite().flatten(1).all(1)
+    bases = torch.where(fine[:, None, None], bases, 0)
+    clients, k, _ = bases.shape
+    first, second = torch.triu_indices(clients, clients, offset=1, device=bases.device)
+    ours, theirs = bases[first], bases[second]
+    cosines = ours @ theirs.mT
+    angles = _paired(cosines, k) if method == "greedy" else _principal(ours, theirs, cosines)
+    values = angles.mean(1).cos()
+    matrix = torch.eye(clients, dtype=bases.dtype, device=bases.device)
+    matrix[first, second] = matrix[second, first] = values
+    return torch.where(fine[:, None] & fine[None, :], matrix, torch.nan)
+
+
+def _principal(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
+    """Principal angles of pairs of bases, [P, k]: large ones by their cosines, small ones by sines.
+
+    A cosine near 1 has lost half of the digits of its angle (Björck and Golub 1973).
+    """
+    large = torch.linalg.svdvals(cosines).clamp(max=1)
+    small = torch.linalg.svdvals(ours - cosines @ theirs).flip(-1)
+    return torch.where(large > 0.7, small.clamp(max=1).arcsin(), large.arccos())
+
+
+def _paired(cosines: Tensor, k: int) -> Tensor:
+    """Angles of k entries of each matrix [P, k, k], [P, k].
+
+    The largest entry comes first, then the largest in no row and no column of those before.
+    """
+    left, angles = cosines.clone(), []
+    pairs = torch.arange(len(left), device=left.device)
+    for _ in range(k):
+        value, place = left.flatten(1).max(1)
+        angles.append(value)
+        left[pairs, place // k, :] = -torch.inf
+        left[pairs, :, place % k] = -torch.inf
+    return torch.stack(angles, dim=1).clamp(-1, 1).arccos()

@@ -1,0 +1,100 @@
+"""Passes and sweeps of methods that steer how clients fine-tune a stored model.
+
+Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from fl.api import Batch, BuildContext, FedloomError, Pass, Rate, Sampling, Sweep, Tree, trees
+from fl.blocks.steering import Steering
+
+SAMPLES = {"all": "train+val", "train": "train"}
+"""By the key ``samples``: the splits on which a client fine-tunes at the end."""
+
+
+def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    """A plain gradient step at each tensor's own rate."""
+    moved = trees.apply(
+        lambda w, g, rate: w - trees.align(rate, w) * g, work["params"], grads, work["rates"]
+    )
+    return {**work, "params": moved, "buffers": aux["buffers"]}
+
+
+def tuning(steering: Steering, begin: Any, end: Any, draws: Sampling) -> Pass:
+    """A pass of fine-tuning; ``begin`` gives `Steering.work`."""
+    return Pass(begin, steering.loss, update, end, draws)
+
+
+Origin = Callable[[Tree, Tree], Tree]
+"""(server, client) -> the stored model's variables."""
+
+
+def of_server(server: Tree, client: Tree) -> Tree:
+    """The stored model where the server has it."""
+    model: Tree = server["origin"]
+    return model
+
+
+def measuring(
+    steering: Steering,
+    origin: Origin,
+    split: str = "train",
+    due: Callable[[int], bool] = lambda round_: True,
+    steered: bool = False,
+) -> Sweep:
+    """A sweep that puts a client's ``statistics`` into its tree.
+
+    Args:
+        steered: Whether it also puts ``hyper`` there, which follows from the statistics by the nets
+            that the client or the server has.
+    """
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        model = origin(server, client)
+        return steering.look(model["params"], model["buffers"], batch)
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        statistics = steering.statistics(seen, origin(server, client)["buffers"])
+        after = {**client, "statistics": statistics}
+        if steered:
+            meta = client.get("meta") or server["meta"]
+            after["hyper"] = steering.hyper(meta, server["fixed"], statistics)
+        return after, {}
+
+    return Sweep(look, end, split, due)
+
+
+def nothing_to_tell(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    """Nothing was sent."""
+    return dict(server), dict(clients)
+
+
+def told_clients(clients: Tree) -> dict[str, Tensor]:
+    """What every client was told; zeros before a client took part.
+
+    Returns:
+        ``beta`` [clients, B], ``rates`` [clients, P], and what the nets were told, ``xi`` and
+        ``inputs``.
+    """
+    return {**clients["hyper"], **clients["statistics"]}
+
+
+def check_plain(context: BuildContext, name: str) -> None:
+    """Raise `FedloomError` for what the study adds to a loss: the method has a loss of its own."""
+    added = {"terms": context.terms, "alterations": context.alterations}
+    for key in [key for key, given in added.items() if given]:
+        raise FedloomError(f"{name}: {key} are set. Allowed: none, as its loss is its own")
+
+
+def check_normalised(steering: Steering, name: str) -> None:
+    """Raise `FedloomError` for a model in which there is nothing to mix."""
+    if not steering.normalised:
+        raise FedloomError(
+            f"{name}: the model has no batch normalisation with running statistics. Allowed: one "
+            "that has (cnn, resnet18, ...), or `learns: lr` where it is an option"
+        )

@@ -1,0 +1,291 @@
+"""Virtual images: a few per class that stand for a client's own, as leaves of its tree.
+
+C.-Y. Huang, R. Jin, C. Zhao, D. Xu, X. Li. Federated Learning on Virtual Heterogeneous Data with
+Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (sections 3.3.1 and 5.1), after B.
+Zhao, H. Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181.
+
+The images are normalised, as a network gets them, and ordered by class, with the same number of
+each: [classes x count, channels, height, width].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    REAL,
+    Batch,
+    BuildContext,
+    FedloomError,
+    Pass,
+    Phase,
+    Rate,
+    Sampling,
+    Sweep,
+    Tree,
+    keyed,
+    sgd,
+    trees,
+)
+from fl.blocks.distillation import stacked_distribution_distance
+from fl.blocks.fresh import fresh, undrawn
+from fl.blocks.gaussian import gaussian
+from fl.blocks.siamese import drawn, siamese
+
+Start = Literal["statistics", "noise", "real"]
+"""What virtual images begin as: Gaussian with the client's mean and deviation of every class and
+channel, Gaussian with mean 0 and deviation 1, or some of the client's own images.
+"""
+
+IMAGES = "images"
+START, ORDER, PASSED = map(keyed.stream_of, ("virtual start", "virtual order", "virtual passes"))
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How distribution matching goes.
+
+    Attributes:
+        real: Real images of every class in a step.
+        lr: The rate of the virtual images; None: the run's.
+        momentum: That of the virtual images.
+    """
+
+    real: int
+    lr: float | None
+    momentum: float
+
+
+def check_images(context: BuildContext) -> None:
+    """Raise `FedloomError` unless inputs are images."""
+    if len(context.shape) != 3:
+        raise FedloomError(
+            f"the method makes virtual images, and the model's inputs have shape {context.shape}. "
+            "Allowed: a data set of images, (channels, height, width)"
+        )
+
+
+def admit(count: int) -> Callable[[Tensor, Tensor], None]:
+    """A check: `FedloomError` unless every client has ``count`` training samples of every class."""
+
+    def check(counts: Tensor, clients: Tensor) -> None:
+        for client in clients.tolist():
+            least, label = (int(number) for number in counts[client].min(0))
+            if least == 0:
+                raise FedloomError(
+                    f"client {client} has no training sample of class {label}, which virtual "
+                    "images would stand for. Allowed: a partition in which every client has every "
+                    "class (min_per_class)"
+                )
+            if least < count:
+                raise FedloomError(
+                    f"images: is {count}, and client {client} has {least} training samples of "
+                    f"class {label}. Allowed: at most {int(counts[clients].min())} here"
+                )
+
+    return check
+
+
+def labels(classes: int, count: int, like: Tensor) -> Tensor:
+    """The labels of virtual images, [classes x count]."""
+    return torch.arange(classes, device=like.device).repeat_interleave(count)
+
+
+def nothing(context: BuildContext, variables: Tree, count: int) -> Tensor:
+    """Images of zeros, what a client has before it begins."""
+    like = next(iter(variables["params"].values()))
+    return like.new_zeros(context.classes * count, *context.shape)
+
+
+def statistics(context: BuildContext, count: int, start: Start) -> Sweep:
+    """A sweep over all samples, after which a client has its first virtual images.
+
+    The server's tree has to have a ``key``, int64.
+    """
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        x, weight = batch["x"].double().flatten(2), batch["weight"].double()
+        classes = torch.arange(context.classes, device=x.device)
+        mine = (batch["y"][:, None] == classes).double() * weight[:, None]
+        sums = {"total": x.sum(2), "square": x.square().sum(2)}
+        class_sums = {name: mine.T @ each for name, each in sums.items()}
+        return {**class_sums, "pixels": mine.sum(0) * x.shape[2]}
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        key = keyed.derived(server["key"], START) + client["id"]
+        shape = (context.classes, count, *context.shape)
+        images = gaussian(key, 0, shape)
+        if start == "statistics":
+            pixels = seen["pixels"].clamp(min=1)[:, None]
+            mean = seen["total"] / pixels
+            sd = (seen["square"] / pixels - mean.square()).clamp(min=0).sqrt()
+            images = images * sd[:, None, :, None, None] + mean[:, None, :, None, None]
+        like = client[IMAGES]
+        return {**client, IMAGES: images.flatten(0, 1).to(like.dtype)}, {}
+
+    return Sweep(look, end, split=REAL)
+
+
+def some_of_its_own(count: int) -> Pass:
+    """One step, after which a client's virtual images are ``count`` of its own of every class."""
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        return {"params": {IMAGES: client[IMAGES]}}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        return 0 * work["params"][IMAGES].sum(), {"seen": batch["x"]}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        return {"params": {IMAGES: aux["seen"]}}
+
+    draws = Sampling(per_class=count, steps=lambda round_: 1)
+    return Pass(begin, loss, update, _keep, draws)
+
+
+def _keep(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    return {**client, IMAGES: work["params"][IMAGES]}, {}
+
+
+def begun(context: BuildContext, count: int, start: Start, *passes: Pass) -> Phase:
+    """Before round 1: every client gets its first virtual images, and goes on with ``passes``.
+
+    The server's tree has to have a ``key``, int64.
+    """
+    first: Pass | Sweep = statistics(context, count, start)
+    if start == "real":
+        first = some_of_its_own(count)
+    return Phase(
+        (first, *passes),
+        unchanged,
+        due=lambda round_: round_ == 1,
+        send=lambda server: {"key": server["key"]},
+        everyone=True,
+    )
+
+
+def some(images: Tensor, classes: int, kept: int) -> Tensor:
+    """The first ``kept`` images of every class, [clients, classes x kept, ...]."""
+    return images.unflatten(1, (classes, -1))[:, :, :kept].flatten(1, 2).clone()
+
+
+def distribution_matching(
+    context: BuildContext,
+    matching: Matching,
+    steps: Callable[[int], int],
+    network: Literal["new", "shared"],
+) -> Pass:
+    """Steps that draw the features of virtual images to those of a client's own, class by class.
+
+    In every step all classes go through the network at once. The real and the virtual images of a
+    class get the same random change. Real images are drawn without repetition; where a client has
+    fewer of a class than are asked for, all of them are taken.
+
+    Args:
+        steps: By round, how many steps.
+        network: A `new` one that is drawn for each step, or the `shared` one as the server sent it.
+    """
+    net, made, optimizer = context.network, fresh(context.network), sgd(matching.momentum)
+    classes = context.classes
+    new = {"undrawn": undrawn(context.network), "buffers": context.network.init(0)["buffers"]}
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        params = {IMAGES: client[IMAGES]}
+        work = {"params": params, "optimizer": optimizer.init(params)}
+        if network == "shared":
+            return {**work, "buffers": dict(server["buffers"])}
+        # Once a pass: a step that asked for it would wait for the device.
+        return {**work, **trees.to(new, client[IMAGES].device)}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        key = batch["key"]
+        params = server["params"] if network == "shared" else made(key[0], work["undrawn"])
+        change = drawn(key.reshape(classes, -1)[:, 0])
+
+        def features(x: Tensor, keys: Tensor) -> Tensor:
+            changed = siamese(x.unflatten(0, (classes, -1)), change).flatten(0, 1)
+            return net.train(params, work["buffers"], changed, key=keys).features.flatten(1)
+
+        virtual = work["params"][IMAGES]
+        with torch.no_grad():
+            real = features(batch["x"], key)
+        keys = keyed.derived(key[0], PASSED) + torch.arange(len(virtual), device=key.device)
+        seen = features(virtual, keys).unflatten(0, (classes, -1))
+        weight = batch["weight"].unflatten(0, (classes, -1))
+        real = real.unflatten(0, (classes, -1))
+        return stacked_distribution_distance(real, seen, weight), {}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        rate = lr if matching.lr is None else matching.lr
+        params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
+        return {**work, "params": params, "optimizer": state}
+
+    draws = Sampling(REAL, per_class=matching.real, steps=steps, keyed=True)
+    return Pass(begin, loss, update, _keep, draws)
+
+
+Virtual = Callable[[Tree], tuple[Tensor, Tensor]]
+"""From a work tree, the images that are trained on and their labels."""
+
+
+def on_images(
+    pass_: Pass, context: BuildContext, images: Virtual, count: int, due: Callable[[int], bool]
+) -> Pass:
+    """The pass, in the rounds that are due, with batches of virtual images.
+
+    The images come in a new order for every epoch. The last batch of an epoch is filled up with
+    others that have no weight. The batch of the client's own samples only gives size and keys.
+
+    Args:
+        images: Gives the virtual images and their labels.
+        count: How many there are.
+        due: Whether the pass takes place in a round.
+
+    Raises:
+        FedloomError: For terms that adapt to batches of a client's samples now and then.
+    """
+    training = context.training
+    size = training.batch_size
+    whole = count // size if training.drop_last and count > size else math.ceil(count / size)
+    length = training.local_steps or whole * (training.local_epochs or 1)
+    if pass_.refreshes:
+        raise FedloomError(
+            "terms: one of them adapts to batches of a client's samples now and then, and the "
+            "method trains on virtual images. Allowed: terms that adapt after every step (update)"
+        )
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        work = pass_.begin(server, client)
+        return {**work, "step": torch.zeros_like(client["id"])}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        key, step = batch["key"], work["step"]
+        epoch, place = step // whole, step % whole
+        # A round's first key is its step's less what steps have counted since.
+        draw = keyed.derived(key[0] - step * size, ORDER) + epoch
+        order = keyed.uniform(draw, 0, (count,)).argsort()
+        at = place * size + torch.arange(size, device=key.device)
+        x, y = images(work)
+        chosen = order[at % count]
+        weight = (at < count).to(x.dtype)
+        drawn_batch = {"x": x[chosen], "y": y[chosen], "weight": weight, "key": key}
+        if pass_.reference:
+            with torch.no_grad():
+                drawn_batch["reference"] = pass_.reference(server, work, drawn_batch)
+        return pass_.loss(server, work, drawn_batch)
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        return {**pass_.update(server, work, grads, aux, lr), "step": work["step"] + 1}
+
+    draws = Sampling(steps=lambda round_: length if due(round_) else 0, keyed=True)
+    return replace(pass_, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
+
+
+def unchanged(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    """The aggregate of a phase in which clients send nothing."""
+    return dict(server), dict(clients)

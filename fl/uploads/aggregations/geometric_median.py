@@ -1,0 +1,41 @@
+"""RFA: the point with the least mean distance to uploads, in place of their mean.
+
+Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on Signal
+Processing 2022. arXiv:1912.13445.
+
+Algorithm 2, the smoothed Weiszfeld algorithm, from the weighted mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fl.api import ANY, Aggregation, BuildContext, Count, Positive
+
+
+@dataclass(frozen=True)
+class GeometricMedian:
+    """steps: of the algorithm.
+    nu: no distance counts as less.
+    """
+
+    steps: Count = 3
+    nu: Positive = 1e-6
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Aggregation:
+        """v <- sum_k b_k w_k / sum_k b_k, with b_k = n_k / max(nu, ||v - w_k||)."""
+
+        def combine(rows: Tensor, n: Tensor) -> Tensor:
+            wide, share = rows.double(), n.double() / n.sum()
+            v = share @ wide
+            for _ in range(self.steps):
+                b = share / (wide - v).norm(dim=1).clamp(min=self.nu)
+                v = b @ wide / b.sum()
+            return v.to(rows.dtype)
+
+        return Aggregation(combine)

@@ -1,0 +1,46 @@
+"""Krum: the upload that is nearest to its neighbours, in place of the mean.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer. Machine Learning with Adversaries: Byzantine Tolerant
+Gradient Descent. NeurIPS 2017. arXiv:1703.02757.
+
+With `chosen` above 1 it is Multi-Krum. Clients count alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.api import ANY, Aggregation, BuildContext, Count, Index
+
+
+@dataclass(frozen=True)
+class Krum:
+    """attackers: f, of a round, at most; a round has n >= 2 f + 3 clients.
+    chosen: m, how many of the best uploads are averaged.
+    """
+
+    attackers: Index = 1
+    chosen: Count = 1
+
+    tasks: ClassVar = ANY
+
+    @property
+    def least(self) -> int:
+        """Participants that a round must have."""
+        return max(2 * self.attackers + 3, self.chosen + self.attackers)
+
+    def build(self, context: BuildContext) -> Aggregation:
+        """The m uploads with the least sums of squared distances to n - f - 2 others."""
+
+        def combine(rows: Tensor, n: Tensor) -> Tensor:
+            wide = rows.double()
+            apart = torch.cdist(wide, wide, compute_mode="donot_use_mm_for_euclid_dist").square()
+            near = apart.sort(dim=1).values[:, 1 : len(rows) - self.attackers - 1]
+            best = near.sum(1).topk(self.chosen, largest=False).indices
+            return rows[best].mean(0)
+
+        return Aggregation(combine, self.least)

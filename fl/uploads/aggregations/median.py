@@ -1,0 +1,33 @@
+"""The median of uploads, number by number.
+
+Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+Rates. ICML 2018. arXiv:1803.01498.
+
+Of an even number of clients it is the mean of the two in the middle. Clients count alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fl.api import ANY, Aggregation, BuildContext
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median has no keys."""
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Aggregation:
+        """Definition 1."""
+        return Aggregation(middle)
+
+
+def middle(rows: Tensor, n: Tensor) -> Tensor:
+    """Of rows [K, d], [d]."""
+    ordered, last = rows.sort(dim=0).values, len(rows) - 1
+    return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2

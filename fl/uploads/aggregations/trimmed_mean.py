@@ -1,0 +1,42 @@
+"""The mean of uploads, number by number, without the largest and the smallest.
+
+Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+Rates. ICML 2018. arXiv:1803.01498.
+
+Clients count alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from fl.api import ANY, Aggregation, Bound, BuildContext
+
+Trimmed = Annotated[float, Bound(low=0, below=0.5)]
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """share: beta, of the clients of a round, that is left out at each end, rounded up."""
+
+    share: Trimmed = 0.1
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Aggregation:
+        """Definition 2."""
+
+        def combine(rows: Tensor, n: Tensor) -> Tensor:
+            out = trimmed(self.share, len(rows))
+            return rows.sort(dim=0).values[out : len(rows) - out].mean(0)
+
+        return Aggregation(combine)
+
+
+def trimmed(share: float, clients: int) -> int:
+    """How many are left out at each end; one or two remain."""
+    whole = -int(-round(share * clients, 9) // 1)
+    return min(whole, (clients - 1) // 2)

@@ -1,0 +1,62 @@
+"""Clipping of uploads to a norm that follows a quantile of their lengths.
+
+Andrew, Thakkar, McMahan, Ramaswamy. Differentially Private Learning with Adaptive Clipping. NeurIPS
+2021. arXiv:1905.03871.
+
+Algorithm 1. The share of uploads within the norm is noised, by `count_noise`; with `noise` after
+it, the noise on the mean is increased so that both together cost what `noise` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from fl.api import ANY, BuildContext, Crossing, NonNegative, Positive, Share, Stage, per_round
+from fl.uploads.filters.clip import clipped
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """initial: the norm of round 1.
+    quantile: gamma, the share of uploads that are to be within the norm.
+    rate: eta_C of C <- C exp(-eta_C (b - gamma)), b the noised share of a round.
+    count_noise: sigma_b over the clients of a round, the deviation of the noise on that share.
+    """
+
+    initial: Positive = 0.1
+    quantile: Share = 0.5
+    rate: NonNegative = 0.2
+    count_noise: NonNegative = 0.05
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage whose bound is C; the server keeps it."""
+        clients = per_round(context)
+
+        def apply(crossing: Crossing) -> Crossing:
+            norm = crossing.state["norm"]
+            within = crossing.rows.double().norm(dim=1) <= norm
+            drawn = crossing.normal("wire count", of_server=True)[0, 0]
+            share = within.sum() / clients + self.count_noise * drawn
+            after = norm * (-self.rate * (share - self.quantile)).exp()
+            rows = clipped(crossing.rows, norm)
+            noised = replace(crossing, rows=rows, bound=norm, counted=self.count_noise)
+            return replace(noised, state={"norm": after})
+
+        def state(row: Tensor) -> Mapping[str, Tensor]:
+            return {"norm": row.new_full((), self.initial).double()}
+
+        return Stage("adaptive-clip", apply, state=state, bounds=True, counted=self.count_noise)
+
+
+def on_the_mean(multiplier: float, counted: float) -> float:
+    """z_Delta = (z^-2 - (2 sigma_b)^-2)^-1/2, theorem 1: the noise on the mean that with sigma_b on
+    the count costs as much as z alone. `counted`: sigma_b, above z / 2.
+    """
+    return 1 / math.sqrt(multiplier**-2 - (2 * counted) ** -2)

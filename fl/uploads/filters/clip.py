@@ -1,0 +1,44 @@
+"""Clipping of uploads: what a client changes is shortened to a norm.
+
+McMahan, Ramage, Talwar, Zhang. Learning Differentially Private Recurrent Language Models. ICLR
+2018. arXiv:1710.06963.
+
+Flat clipping: one norm for all that a client sends. With `noise` after it, the mean over a fixed
+number of clients of equal weight is the paper's estimator with a fixed denominator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.api import ANY, BuildContext, Crossing, Positive, Stage
+
+
+@dataclass(frozen=True)
+class Clip:
+    """norm: S; an upload d becomes d min(1, S / ||d||)."""
+
+    norm: Positive
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage whose bound is S."""
+
+        def apply(crossing: Crossing) -> Crossing:
+            bound = torch.tensor(self.norm, dtype=torch.float64, device=crossing.rows.device)
+            return replace(crossing, rows=clipped(crossing.rows, bound), bound=bound)
+
+        return Stage("clip", apply, bounds=True)
+
+
+def clipped(rows: Tensor, bound: Tensor) -> Tensor:
+    """Rows [K, d], none longer than the bound, a scalar."""
+    length = rows.double().norm(dim=1, keepdim=True)
+    # Rows that are short enough are multiplied by exactly 1.
+    factor = torch.where(length > bound, bound / length, 1.0)
+    return (rows * factor).to(rows.dtype)

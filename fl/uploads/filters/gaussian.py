@@ -1,0 +1,38 @@
+"""Attackers that send Gaussian noise.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer. Machine Learning with Adversaries: Byzantine Tolerant
+Gradient Descent. NeurIPS 2017. arXiv:1703.02757.
+
+The paper's deviation is 200, for gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fl.api import ANY, BuildContext, Crossing, Positive, Share, Stage
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """share: of the clients that attack, drawn by seed.
+    deviation: of every number that they send in place of what they changed.
+    """
+
+    share: Share
+    deviation: Positive = 1.0
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Stage | None:
+        """An attacker's upload is drawn anew in every round."""
+        if self.share == 0:
+            return None
+
+        def apply(crossing: Crossing) -> Crossing:
+            attack = crossing.attackers(self.share)[:, None]
+            drawn = self.deviation * crossing.normal("wire gaussian").to(crossing.rows.dtype)
+            return replace(crossing, rows=drawn.where(attack, crossing.rows))
+
+        return Stage("gaussian", apply)

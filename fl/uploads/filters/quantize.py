@@ -1,0 +1,48 @@
+"""QSGD: each number of an upload is rounded at random to one of a few levels.
+
+Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization
+and Encoding. NeurIPS 2017. arXiv:1610.02132.
+
+Section 3.1, on all that a client sends as one vector. A number is sent as its sign and its level,
+by `bits` bits, and beside them the length of the vector; the paper's code of varying length is not
+used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from fl.api import ANY, Bound, BuildContext, Crossing, Message, Stage
+
+FLOAT = 32
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """bits: b of a number; it has s = 2^(b - 1) - 1 levels beside 0, and a sign. 32 are all."""
+
+    bits: Annotated[int, Bound(low=2, high=FLOAT)]
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Stage | None:
+        """v becomes ||v|| sign(v_i) l / s, with l the integer below |v_i| s / ||v|| or that above,
+        by chance, so that its mean is v_i.
+        """
+        if self.bits == FLOAT:
+            return None
+        levels = 2 ** (self.bits - 1) - 1
+
+        def apply(crossing: Crossing) -> Crossing:
+            rows = crossing.rows.double()
+            length = rows.norm(dim=1, keepdim=True)
+            scaled = rows.abs() * levels / length.where(length > 0, 1.0)
+            level = (scaled + crossing.uniform("wire quantize")).floor().clamp(max=levels)
+            rounded = length * rows.sign() * level / levels
+            return replace(crossing, rows=rounded.to(crossing.rows.dtype))
+
+        def message(sent: Message) -> Message:
+            return replace(sent, bits=min(self.bits, sent.bits), more=sent.more + FLOAT)
+
+        return Stage("quantize", apply, message)

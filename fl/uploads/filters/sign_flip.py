@@ -1,0 +1,39 @@
+"""Attackers that send the opposite of what they trained.
+
+Li, Xu, Chen, Giannakis, Ling. RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed
+Learning from Heterogeneous Datasets. AAAI 2019. arXiv:1811.03761.
+
+The paper flips models; here what a client changed is flipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fl.api import ANY, BuildContext, Crossing, Positive, Share, Stage
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """share: of the clients that attack, drawn by seed.
+    times: how much longer what they send is.
+    """
+
+    share: Share
+    times: Positive = 1.0
+
+    tasks: ClassVar = ANY
+
+    def build(self, context: BuildContext) -> Stage | None:
+        """d becomes -times d."""
+        if self.share == 0:
+            return None
+
+        def apply(crossing: Crossing) -> Crossing:
+            attack = crossing.attackers(self.share)[:, None]
+            return replace(
+                crossing, rows=(-self.times * crossing.rows).where(attack, crossing.rows)
+            )
+
+        return Stage("sign-flip", apply)

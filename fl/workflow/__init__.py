@@ -1,0 +1,1 @@
+"""Glue for Snakemake: what the Snakefile and its rules import."""

@@ -1,0 +1,61 @@
+"""The backend that `auto` stands for: the same for the same spec and data, wherever it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from contract import worlds
+from contract.test_modalities import world as two_kinds
+
+from fl.engine.simulation import Simulation
+from fl.runner import auto
+
+LONG = {"rounds": 10_000}
+
+
+def world(*choices: Any, **training: Any) -> Simulation:
+    """As `fl.engine.assembly` makes it: with a network that has been tried."""
+    made = worlds.world(*choices, **training)
+    made.network.probe(made.arrays.inputs(torch.zeros(1, dtype=torch.int64)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("simulation", "backend", "why"),
+    [
+        (lambda: world("fedavg", **LONG), "compiled", "60,000 steps of"),
+        (lambda: world("fedavg", rounds=6_000), "stacked", "36,000 steps; compiling pays from"),
+        (lambda: world("fedavg", "cnn", **LONG), "stacked", "plain layers with convolutions"),
+        (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "several modalities"),
+        (lambda: world("fedavg", participation=0.25, **LONG), "loop", "one client takes part"),
+        (lambda: world("pfedme", "mlp", {"steps": 3}, **LONG), "compiled", "180,000 steps of"),
+    ],
+)
+def test_the_backend_follows_from_the_spec_and_the_data(
+    simulation: Any, backend: str, why: str
+) -> None:
+    run: Simulation = simulation()
+    choice = auto.choose(run)
+    assert choice.backend == backend and why in choice.why
+    for seed in (1, 2):
+        assert auto.choose(replace(run, seed=seed)) == choice, "the same for every seed"
+
+
+def test_steps_of_many_calls_or_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = world("fedavg", **LONG)
+    monkeypatch.setattr(auto, "CALLS", 10)
+    choice = auto.choose(run)
+    assert choice.backend == "stacked" and "calls in a step" in choice.why
+    run.network.plain = False
+    assert auto.choose(run).backend == "stacked"
+    monkeypatch.setattr(auto, "LARGE", 100)
+    choice = auto.choose(run)
+    assert choice.backend == "loop" and "operations in a step" in choice.why
+
+
+def test_what_cannot_be_stacked_is_trained_one_by_one() -> None:
+    choice = auto.choose(world("fedavg", **LONG), "a branch on data")
+    assert choice == ("loop", "clients cannot be stacked: a branch on data")

@@ -1,0 +1,1 @@
+"""Programs for maintainers: they write the generated pages and tables of docs/."""

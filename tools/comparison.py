@@ -1,0 +1,70 @@
+"""What is kept of the tracks, from their runs: ``python -m tools.comparison``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from fl.base.errors import FedloomError, Location
+from fl.base.files import write_bytes
+from fl.cli.printing import say
+from fl.plan import config, plan
+from fl.report import result_files, track_page, tracks
+from tools import pages
+
+CONFIG = Path("config")
+PAGE = Path("docs") / "comparison.md"
+PICTURES = Path("docs") / "comparison"
+
+
+def collect(folder: Path) -> pd.DataFrame:
+    """The lines of all tracks of a config folder; draws of which a run is missing are as kept.
+
+    Raises:
+        FedloomError: For what is wrong with a study or the store.
+    """
+    planned = plan.asked(folder, tracks.studies(folder))
+    settings = planned.settings
+    lines = []
+    for name, study in planned.studies.items():
+        rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
+        given, _ = config.study(folder, name, Location("the tracks"))
+        starts = {m: keys["start"] for m, keys in given.methods.items() if keys and "start" in keys}
+        track = name.removeprefix(tracks.PREFIX)
+        table = tracks.measured(track, starts, rows, runs)
+        missing = int((runs["state"] == "missing").sum())
+        if missing:
+            say(f"{name}: {missing} of {len(runs)} runs are missing", file=sys.stderr)
+        before = _of_before(folder, track)
+        both = pd.concat([table, before[~before["draw"].isin(table["draw"])]])
+        lines.append(both.sort_values("draw", kind="stable"))
+    return pd.concat(lines, ignore_index=True)
+
+
+def _of_before(folder: Path, track: str) -> pd.DataFrame:
+    if not (folder / tracks.FILE).exists():
+        return pd.DataFrame(columns=[*tracks.COLUMNS])
+    table = tracks.kept(folder)
+    return table[table["track"] == track]
+
+
+def main() -> int:
+    """Write the kept table, the page's tables and its figures."""
+    try:
+        table = collect(CONFIG)
+        say(tracks.write(CONFIG, table))
+        PICTURES.mkdir(exist_ok=True)
+        for name, picture in track_page.pictures(tracks.kept(CONFIG)).items():
+            write_bytes(PICTURES / f"{name}.svg", picture.files()[".svg"])
+        write_bytes(PAGE, pages.filled(PAGE.read_text("utf-8"), CONFIG).encode())
+        say(PAGE)
+    except FedloomError as error:
+        say(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The pages of ``docs/`` that are generated from the docstrings and the field declarations of the
+code. ``python -m tools.reference`` writes them, and a test holds them to the code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fl.api.training import Training
+from fl.base import fields, meanings, plugins, registry
+from fl.base.registry import Component
+from fl.cli import catalogue
+from fl.cli import studies as overview
+from fl.data.scheme import Common
+from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
+from tools import api_reference
+
+ROOT = plugins.FL.parent
+ORIGIN = "*Generated from the code by `python -m tools.reference`: edit the docstrings there.*"
+
+OTHERS = {
+    "model": "Models",
+    "partition scheme": "Partitions",
+    "term": "Terms of the loss",
+    "alteration": "Alterations of features",
+    "stage": "Stages of the wire",
+    "aggregation": "Aggregations",
+    "analysis": "Analyses",
+}
+"""The kinds that share the page of the library, and their headings."""
+
+RECORDS = {
+    Settings: "config.yaml",
+    Execution: "execution",
+    Node: "nodes",
+    Study: "studies/NAME.yaml",
+    Training: "training",
+    Common: "partitions",
+    Cells: "published",
+    Best: "best",
+}
+"""The records that config files fill in, and their headings on the page of keys."""
+
+
+def methods() -> str:
+    """The page of all methods."""
+    about = "`fl methods` lists them, `fl methods NAME` says the same as this page."
+    return _page("Methods", about, _kind("method", "##"))
+
+
+def datasets() -> str:
+    """The page of all data sets."""
+    about = (
+        "`fl datasets` lists them. [The guide](../config/README.md#raw-files) says how raw files "
+        "are fetched, and which of them only a person can get."
+    )
+    return _page("Data sets", about, _kind("data set", "##"))
+
+
+def library() -> str:
+    """The page of the rest of what a study can name."""
+    about = "What a study can name beside [methods](methods.md) and [data sets](datasets.md)."
+    return _page("Models, partitions, terms, alterations, wire, analyses", about, _library())
+
+
+def _library() -> Iterator[str]:
+    for kind, heading in OTHERS.items():
+        yield f"## {heading}"
+        yield from _kind(kind, "###")
+
+
+def config() -> str:
+    """The page of all keys of the config files."""
+    about = (
+        "Every key of the files in `config/`, with what is allowed and its default. "
+        "[The guide](../config/README.md) shows how they are used."
+    )
+    return _page("Keys of the config files", about, _records())
+
+
+def _records() -> Iterator[str]:
+    for record, heading in RECORDS.items():
+        text = re.sub(r"^ {4}", "", inspect.getdoc(record) or "", flags=re.MULTILINE)
+        declared = fields.fields(record)
+        yield f"## {heading}"
+        yield _keys(declared, meanings.parse(text, declared))
+
+
+def api() -> str:
+    """The page of what authors of methods, terms, alterations and models import."""
+    about = (
+        "`from fl.api import Method, recipe`: a method imports no other module of the pipeline. "
+        "[The training core](training-core.md) says how these work together."
+    )
+    return _page("fl.api", about, api_reference.blocks())
+
+
+def python() -> str:
+    """The page of what notebooks and scripts import."""
+    about = (
+        "`import fl`: studies written in Python, as [a notebook](notebook.ipynb) shows. Keys "
+        "are [those of a study](config.md). Runs are too, so `python -m fl store gc` takes a run "
+        "away that only a notebook asked for."
+    )
+    return _page("fl", about, api_reference.python())
+
+
+def studies() -> str:
+    """The page of all studies."""
+    about = (
+        "`python -m fl studies [PAPER]` says the same, with how much of each is in your store, "
+        "and how long the whole takes where runs like it are there. A study's report sets its "
+        "published cells beside what was measured."
+    )
+    return _page("Studies", about, overview.blocks(overview.look(ROOT / "config")))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/methods.md": methods,
+    "docs/datasets.md": datasets,
+    "docs/library.md": library,
+    "docs/config.md": config,
+    "docs/api.md": api,
+    "docs/python.md": python,
+    "docs/studies.md": studies,
+}
+"""By path from the root of the repository, the function that gives a page's text."""
+
+
+def _page(title: str, about: str, blocks: Iterator[str]) -> str:
+    return "\n\n".join([f"# {title}", ORIGIN, about, *filter(None, blocks)]) + "\n"
+
+
+def _kind(kind: str, level: str) -> Iterator[str]:
+    """A list of all entries of a kind, then a section on each of them."""
+    entries = [entry for entry in registry.entries(kind) if entry.file.is_relative_to(plugins.FL)]
+    yield "\n".join(f"- [`{entry.name}`](#{entry.name}): {entry.summary}" for entry in entries)
+    for entry in entries:
+        yield f"{level} {entry.name}"
+        yield from _section(entry)
+
+
+def _section(entry: Component) -> Iterator[str]:
+    yield entry.summary
+    if entry.citation:
+        yield _linked(entry.citation)
+    if entry.notes:
+        yield entry.notes
+    if about := meanings.about(entry.target):
+        yield about
+    declared = fields.fields(entry.target)
+    common = fields.fields(Common).keys()
+    shared = entry.kind == "partition scheme" and common <= declared.keys()
+    own_keys = {key: field for key, field in declared.items() if not (shared and key in common)}
+    yield _keys(own_keys, catalogue.keys_of(entry))
+    if shared:
+        yield "And the keys that [all partitions share](config.md#partitions)."
+    if by_hand := [source for source in getattr(entry.target, "sources", ()) if not source.url]:
+        files = "\n".join(f"- `{source.name}`: {source.note}" for source in by_hand)
+        yield f"Files that only a person can get:\n\n{files}"
+
+
+def _keys(declared: dict[str, fields.Field], said: dict[str, str]) -> str:
+    """A list of keys: what is allowed, the default, the meaning."""
+    lines = []
+    for key, field in declared.items():
+        instead = "default: its own defaults" if dataclasses.is_dataclass(field.default) else ""
+        allowed = f"{fields.describe(field.hint)}; {instead or catalogue.default(field)}"
+        lines.append(f"- `{key}` ({allowed}): {said.get(key, catalogue.UNSAID)}")
+    return "\n".join(lines) or "No keys."
+
+
+def _linked(citation: str) -> str:
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", citation)
+
+
+def write(root: Path = ROOT) -> None:
+    """Write every page below ``root``."""
+    for name, page in PAGES.items():
+        (root / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
