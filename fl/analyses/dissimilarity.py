@@ -20,7 +20,7 @@ import numpy as np
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.base.drawing import Look, axes_of, logarithmic, pictured
 from fl.base.schema import StudySetting
-from fl.blocks.dissimilarity import MEASURES
+from fl.blocks.gradient_dissimilarity import DISSIMILARITY_MEASURES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -40,16 +40,16 @@ COLUMNS = {
 class Dissimilarity:
     """No keys."""
 
-    traces: ClassVar = MEASURES
+    traces: ClassVar = DISSIMILARITY_MEASURES
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each run that has the traces; a picture of each setting."""
         rows: list[dict[str, Any]] = []
         drawn: dict[StudySetting, Curves] = {}
         chosen = {run.run for run in first_seeds(runs)}
-        traced, notes = with_traces(runs, *MEASURES)
+        traced, notes = with_traces(runs, *DISSIMILARITY_MEASURES)
         for run, traces in traced:
-            variance, b = (traces[name].double().numpy() for name in MEASURES)
+            variance, b = (traces[name].double().numpy() for name in DISSIMILARITY_MEASURES)
             values = variance[0], variance.mean(), variance[-1], np.median(b)
             rows.append({**keys(run), **dict(zip(COLUMNS, map(float, values), strict=True))})
             if run.run in chosen:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fl.api import Batch, FedloomError, Forward, Network, Term, Tree, weighted_mean
 from fl.api.tasks.classification import cross_entropy
-from fl.blocks.heads import width
+from fl.blocks.linear_layers import feature_width
 
-Guiding = Literal["contrastive", "squared"]
-Averaged = Literal["weighted", "uniform"]
+GuidingLoss = Literal["contrastive", "squared"]
+AnchorAverage = Literal["weighted", "uniform"]
 
 
 def class_sums(
@@ -40,10 +40,10 @@ def class_means(
 
     The arguments are those of `class_sums`. The mean of a class that does not occur is zero.
     """
-    return means_of(*class_sums(features, labels, weight, classes))
+    return means_from_sums(*class_sums(features, labels, weight, classes))
 
 
-def means_of(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def means_from_sums(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Means [..., C, d] from sums of that shape, zero where the count is 0; and the counts [...,
     C].
     """
@@ -57,7 +57,7 @@ def weighted_anchors(means: Tensor, counts: Tensor) -> Tensor:
         means: [K, C, d].
         counts: [K, C].
     """
-    return means_of((means * counts[..., None]).sum(0), counts.sum(0))[0]
+    return means_from_sums((means * counts[..., None]).sum(0), counts.sum(0))[0]
 
 
 def uniform_anchors(means: Tensor, counts: Tensor) -> Tensor:
@@ -65,10 +65,10 @@ def uniform_anchors(means: Tensor, counts: Tensor) -> Tensor:
     return weighted_anchors(means, (counts > 0).to(means.dtype))
 
 
-AVERAGES = {"weighted": weighted_anchors, "uniform": uniform_anchors}
+ANCHOR_AVERAGES = {"weighted": weighted_anchors, "uniform": uniform_anchors}
 
 
-def renewed(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
+def update_anchors(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
     """The ``new`` anchors [C, d], with the ``old`` ones for classes that no client held.
 
     Args:
@@ -77,12 +77,12 @@ def renewed(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
     return torch.where((counts.sum(0) > 0)[:, None], new, old)
 
 
-def present(anchors: Tensor) -> Tensor:
+def has_anchor(anchors: Tensor) -> Tensor:
     """Which classes have an anchor, [C]; the anchor of the others is zero."""
     return (anchors != 0).any(-1)
 
 
-def guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
+def guiding_losses(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
     """The contrastive-guiding loss of every sample, [b]: the cross-entropy of cos(z, a_c) / tau.
 
     Classes without an anchor are left out of the softmax, and the loss of their samples is 0.
@@ -92,7 +92,7 @@ def guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Te
         labels: [b].
         anchors: a, [C, d].
     """
-    there = present(anchors)
+    there = has_anchor(anchors)
     similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
     # Finite, so that a sample without an anchor gives no infinity whose gradient is not a number.
     similarity = torch.where(there, similarity, torch.finfo(similarity.dtype).min / 2)
@@ -101,17 +101,17 @@ def guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Te
 
 
 def contrastive_guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
-    """The mean of `guiding` over the batch, a scalar."""
-    return guiding(features, labels, anchors, tau).mean()
+    """The mean of `guiding_losses` over the batch, a scalar."""
+    return guiding_losses(features, labels, anchors, tau).mean()
 
 
 def squared_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
     """||z - a_y||^2 of every sample, [b]; 0 where the class has no anchor."""
     apart = (features - anchors[labels]).square().sum(-1)
-    return torch.where(present(anchors)[labels], apart, 0)
+    return torch.where(has_anchor(anchors)[labels], apart, 0)
 
 
-def guide(lam: float, tau: float, kind: Guiding) -> Term:
+def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
     """lam times the loss that guides features to the ``anchors`` in the server's tree."""
 
     def term(forward: Forward) -> Tensor:
@@ -123,7 +123,7 @@ def guide(lam: float, tau: float, kind: Guiding) -> Term:
         features, anchors = forward.output.features.flatten(1), forward.shared["anchors"]
         labels = forward.batch["y"]
         if kind == "contrastive":
-            losses = guiding(features, labels, anchors, tau)
+            losses = guiding_losses(features, labels, anchors, tau)
         else:
             losses = squared_guiding(features, labels, anchors)
         return lam * weighted_mean(losses, forward.batch)
@@ -131,14 +131,14 @@ def guide(lam: float, tau: float, kind: Guiding) -> Term:
     return term
 
 
-def no_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
+def zero_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
     """Zeros [C, d], for the time before there are anchors; they guide nothing."""
     params = variables["params"]
     like: Tensor = next(iter(params.values()))
-    return like.new_zeros((classes, width(network, params)))
+    return like.new_zeros((classes, feature_width(network, params)))
 
 
-def look_at(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
+def feature_sums(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
     """What a sweep sees, in evaluation mode: sums of features by class, and counts."""
     output = network.eval(variables["params"], variables["buffers"], batch["x"])
     sums, counts = class_sums(output.features.flatten(1), batch["y"], batch["weight"], classes)
@@ -147,17 +147,19 @@ def look_at(network: Network, variables: Tree, batch: Batch, classes: int) -> Tr
 
 def local_anchors(seen: Tree) -> Tree:
     """What a client sends: the mean feature of each class, and the number of its samples."""
-    means, counts = means_of(seen["sums"], seen["counts"])
+    means, counts = means_from_sums(seen["sums"], seen["counts"])
     return {"means": means, "counts": counts}
 
 
-def averaged(how: Averaged) -> Callable[[Tensor, Tree], Tensor]:
+def anchor_average(how: AnchorAverage) -> Callable[[Tensor, Tree], Tensor]:
     """What makes the next anchors from the old ones and what clients send.
 
     A class that no client holds keeps its old anchor.
     """
 
     def gather(old: Tensor, sent: Tree) -> Tensor:
-        return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])
+        return update_anchors(
+            old, ANCHOR_AVERAGES[how](sent["means"], sent["counts"]), sent["counts"]
+        )
 
     return gather

@@ -15,21 +15,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.api import BuildContext, Forward, Term, Tree, rng, trees, weighted_mean
-from fl.blocks import heads
-from fl.blocks.layers import linear
+from fl.blocks import linear_layers
+from fl.blocks.linear_layers import linear_parameters
 
-ONLY = "x"
+SINGLE_INPUT = "x"
 """The name of the input, where there is one."""
 
 
-def inputs(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
     """The shapes of a sample's inputs by name, and which of them are tokens."""
     if context.shapes:
         return dict(context.shapes), context.tokens
-    return {ONLY: context.shape}, frozenset([ONLY] if context.network.of_tokens else [])
+    return {SINGLE_INPUT: context.shape}, frozenset(
+        [SINGLE_INPUT] if context.network.of_tokens else []
+    )
 
 
-def decoders(context: BuildContext, width: int, params: Tree) -> Tree:
+def initial_decoders(context: BuildContext, width: int, params: Tree) -> Tree:
     """First weights of a decoder for each input, drawn by the run's seed.
 
     Args:
@@ -37,28 +39,30 @@ def decoders(context: BuildContext, width: int, params: Tree) -> Tree:
         params: Of the network.
     """
     network, like = context.network, trees.leaves(params)[0]
-    shapes, tokens = inputs(context)
+    shapes, tokens = input_shapes(context)
     words = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
     draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "decoders"))
-    features = heads.width(network, params)
+    features = linear_layers.feature_width(network, params)
     return {
         name: {
-            "hidden": linear(draw, like, features, width),
-            "output": linear(draw, like, width, max(words) if name in tokens else prod(shape)),
+            "hidden": linear_parameters(draw, like, features, width),
+            "output": linear_parameters(
+                draw, like, width, max(words) if name in tokens else prod(shape)
+            ),
         }
         for name, shape in shapes.items()
     }
 
 
-def reconstruction(context: BuildContext) -> Term:
+def reconstruction_term(context: BuildContext) -> Term:
     """What a client's decoders, beside its network, miss of its samples: the sum over inputs."""
-    tokens = inputs(context)[1]
+    tokens = input_shapes(context)[1]
 
     def term(forward: Forward) -> Tensor:
         features, x = forward.output.features.flatten(1), forward.batch["x"]
-        given = {ONLY: x} if isinstance(x, Tensor) else x
+        given = {SINGLE_INPUT: x} if isinstance(x, Tensor) else x
         each = [
-            missed(name in tokens, decoded(decoder, features), given[name].flatten(1))
+            reconstruction_error(name in tokens, decode(decoder, features), given[name].flatten(1))
             for name, decoder in forward.personal_params.items()
         ]
         return weighted_mean(torch.stack(each).sum(0), forward.batch)
@@ -66,14 +70,14 @@ def reconstruction(context: BuildContext) -> Term:
     return term
 
 
-def decoded(decoder: Tree, features: Tensor) -> Tensor:
+def decode(decoder: Tree, features: Tensor) -> Tensor:
     """What a decoder gives for features [b, d]: numbers [b, size], or scores of tokens."""
     inner, outer = decoder["hidden"], decoder["output"]
     between = F.relu(F.linear(features, inner["weight"], inner["bias"]))
     return F.linear(between, outer["weight"], outer["bias"])
 
 
-def missed(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
+def reconstruction_error(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
     """By sample, [b]: the mean squared error of numbers [b, size]; or the mean cross-entropy of
     tokens [b, places] under one distribution by their scores, [b, different tokens].
     """

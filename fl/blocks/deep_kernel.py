@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from fl.api import Tree, trees
 from fl.blocks.distances import three_distances
-from fl.blocks.kernel_ratio import Inputs, moved_apart, ratio
+from fl.blocks.kernel_ratio import RatioInputs, moved_apart, ratio
 
 HIDDEN, FEATURES = 10, 50
 BANDWIDTHS = {"phi": 0.005, "q": 2048.0}
-LAST = "3"
+LAST_LAYER = "3"
 """The last layer of the featurizer."""
 
 Form = Literal["product", "sum"]
@@ -89,7 +89,7 @@ class DeepKernel:
         """`mmd2` and its gradient by x, written out."""
         layers = self._layers(torch.stack([x, y], -3))
         hidden_x, hidden_y = layers[-1].mT.unbind(-3)
-        weight, n = self.params["featurizer"][LAST]["weight"], x.shape[-2]
+        weight, n = self.params["featurizer"][LAST_LAYER]["weight"], x.shape[-2]
         metric, lead = weight.mT @ weight, x.shape[:-2]
         deep, plain = three_distances(hidden_x, hidden_y, metric), three_distances(x, y)
         s_phi, s_q, epsilon = (s.expand(lead)[..., None, None, None] for s in self._scales())
@@ -134,7 +134,7 @@ class DeepKernel:
         x, y = x.detach(), y.detach()
         plain = three_distances(x, y) if plain is None else plain.detach()
         apart = moved_apart(x, y, shift).square().sum(-1)
-        lead, weight = x.shape[:-2], self.params["featurizer"][LAST]["weight"]
+        lead, weight = x.shape[:-2], self.params["featurizer"][LAST_LAYER]["weight"]
         weight = weight.expand(*lead, *weight.shape[-2:])
         phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
         # Stacked, not joined: rows that are alike then are so behind the layers, to the last bit.
@@ -142,7 +142,7 @@ class DeepKernel:
         hidden_x, hidden_y = layers[-1].mT.unbind(-3)
         product = self.form == "product"
         value, by = ratio(
-            Inputs(hidden_x, hidden_y, weight, phi, q, epsilon, plain, apart, shift, product)
+            RatioInputs(hidden_x, hidden_y, weight, phi, q, epsilon, plain, apart, shift, product)
         )
         return value, {
             "featurizer": self._backward(layers, torch.stack([by.x, by.y], -3), by.weight),
@@ -188,7 +188,7 @@ class DeepKernel:
 
     def _first_layers(self) -> list[Tree]:
         """The layers of phi but the last."""
-        return [layer for name, layer in self.params["featurizer"].items() if name != LAST]
+        return [layer for name, layer in self.params["featurizer"].items() if name != LAST_LAYER]
 
     def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
         """Bandwidths s_phi and s_q, and eps, each ``[...]``."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-EPSILON = 1e-6
+LENGTH_EPS = 1e-6
 """Added to the product of two lengths, so that a row of zeros is at distance 1."""
 
 
@@ -28,15 +28,15 @@ def gradient_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     pairs = [(r.flatten(1), s.flatten(1)) for r, s in zip(a, b, strict=True) if r.dim() > 1]
     if not pairs:
         return torch.zeros(())
-    return torch.stack([_apart(r, s) for r, s in pairs]).sum()
+    return torch.stack([_cosine_distance(r, s) for r, s in pairs]).sum()
 
 
-def _apart(r: Tensor, s: Tensor) -> Tensor:
+def _cosine_distance(r: Tensor, s: Tensor) -> Tensor:
     inner = (r * s).sum(-1)
-    return (1 - inner / (_length(r) * _length(s) + EPSILON)).sum()
+    return (1 - inner / (_row_length(r) * _row_length(s) + LENGTH_EPS)).sum()
 
 
-def _length(rows: Tensor) -> Tensor:
+def _row_length(rows: Tensor) -> Tensor:
     """The length of every row; where it is 0, its gradient is 0 too."""
     square = rows.square().sum(-1)
     there = square > 0

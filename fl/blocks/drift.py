@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import SHARED, Batch, BuildContext, FedloomError, Forward, Network, See, Tree, trees
-from fl.blocks.blank import blank_inputs
+from fl.blocks.dummy_inputs import zero_inputs
 
-Seen = dict[str, dict[str, Tensor]]
+LayerFeatures = dict[str, dict[str, Tensor]]
 """By layer, the features ``own`` and ``shared`` of the same samples, [..., n, d]."""
 
 
@@ -36,7 +36,7 @@ class Drift:
         taps = see(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}
 
-    def features(self, forward: Forward) -> Seen:
+    def features(self, forward: Forward) -> LayerFeatures:
         """The own features in training mode; the shared ones in evaluation mode and without
         gradient.
         """
@@ -47,7 +47,7 @@ class Drift:
         output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
         return dict(self._beside(output.taps, batch))
 
-    def _beside(self, taps: Mapping[str, Tensor], batch: Batch) -> Seen:
+    def _beside(self, taps: Mapping[str, Tensor], batch: Batch) -> LayerFeatures:
         known = batch["reference"]
         seen = {
             name: {"own": taps[name], "shared": known[f"{SHARED} {name}"]} for name in self.layers
@@ -55,31 +55,31 @@ class Drift:
         return unit_rows(seen) if self.unit else seen
 
 
-def check_batch(context: BuildContext, term: str) -> None:
+def check_two_samples(context: BuildContext, term: str) -> None:
     """Raise `FedloomError` if a batch has fewer than two samples, so that no distance can vary."""
     size = context.training.batch_size
     if size < 2:
         raise FedloomError(f"{term}: batch_size is {size}. Allowed: 2 or more")
 
 
-def widths(context: BuildContext, variables: Tree) -> dict[str, int]:
+def tap_widths(context: BuildContext, variables: Tree) -> dict[str, int]:
     """By layer asked for, its number of features."""
     like = trees.leaves(variables["params"])[0]
-    x = blank_inputs(context, 1, like)
+    x = zero_inputs(context, 1, like)
     taps = context.network.eval(variables["params"], variables["buffers"], x).taps
     return {name: tap.shape[1] for name, tap in taps.items()}
 
 
-def unit_rows(seen: Seen) -> Seen:
+def unit_rows(seen: LayerFeatures) -> LayerFeatures:
     """Every sample's features divided by their length."""
     return {name: {k: F.normalize(t, dim=-1) for k, t in two.items()} for name, two in seen.items()}
 
 
-ROUNDING = 64
+ROUNDING_UNITS = 64
 """Units of rounding by which the features of two models differ before they count as apart."""
 
 
-def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
+def update_where_different(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
     """``new``, but ``old`` for clients that have nothing to adapt to.
 
     These are clients whose features are not all finite, or whose features are the same for both
@@ -93,11 +93,11 @@ def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
     gap = (local - shared).square().sum((-2, -1))
     size = local.square().sum((-2, -1))
     # False where one of them is not finite.
-    apart = (gap > (ROUNDING * torch.finfo(local.dtype).eps) ** 2 * size) & gap.isfinite()
+    apart = (gap > (ROUNDING_UNITS * torch.finfo(local.dtype).eps) ** 2 * size) & gap.isfinite()
     return trees.apply(lambda n, o: torch.where(trees.align(apart, n), n, o), new, old)
 
 
-def in_groups(fn: Callable[[Tree, Tree], Tree], state: Tree, seen: Tree, size: int) -> Tree:
+def apply_in_groups(fn: Callable[[Tree, Tree], Tree], state: Tree, seen: Tree, size: int) -> Tree:
     """``fn`` of one client; where there is a stack of clients, of ``size`` of them at a time, to
     save memory.
     """

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fl.api import Tree, trees
 
-EPS = 1e-6
+VARIANCE_EPS = 1e-6
 """Added to variances, as in the released code."""
 
 
-def moments(x: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
+def channel_moments(x: Tensor, eps: float = VARIANCE_EPS) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel over space, [b, c] each, for x [b, c, h, w].
 
     The deviation is the root of the unbiased variance (0 for one pixel) plus ``eps``.
@@ -27,7 +27,7 @@ def moments(x: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
     return x.mean((-2, -1)), (variance + eps).sqrt()
 
 
-def restyled(x: Tensor, mean: Tensor, sd: Tensor, new_mean: Tensor, new_sd: Tensor) -> Tensor:
+def restyle(x: Tensor, mean: Tensor, sd: Tensor, new_mean: Tensor, new_sd: Tensor) -> Tensor:
     """(x - mean) / sd * new_sd + new_mean of x [b, c, h, w]; the four are [b, c]."""
     scale = new_sd / sd
     shift = new_mean - mean * scale
@@ -63,7 +63,7 @@ def augment(
     noise_sd: Tensor,
     gamma_mean: Tensor,
     gamma_sd: Tensor,
-    eps: float = EPS,
+    eps: float = VARIANCE_EPS,
     weight: Tensor | None = None,
 ) -> Tensor:
     """Features whose channel means and deviations are drawn anew, around what they are.
@@ -77,15 +77,15 @@ def augment(
         gamma_mean, gamma_sd: What the other clients add to the variances, [c].
         weight: [b]; samples with 0 are left out of the variance over the batch.
     """
-    mean, sd = moments(x, eps)
+    mean, sd = channel_moments(x, eps)
     drawn = []
     for statistic, noise, gamma in ((mean, noise_mean, gamma_mean), (sd, noise_sd, gamma_sd)):
         spread = ((gamma + 1) * (batch_variance(statistic, weight) + eps)).sqrt()
         drawn.append(statistic + noise * spread[..., None, :])
-    return restyled(x, mean, sd, *drawn)
+    return restyle(x, mean, sd, *drawn)
 
 
-def adaptive_weights(variance: Tensor, eps: float = EPS) -> Tensor:
+def adaptive_weights(variance: Tensor, eps: float = VARIANCE_EPS) -> Tensor:
     """How much more a channel's statistic may vary, [C]; 1 on average.
 
     C t / sum t with t = 1 / (1 + 1 / (variance + eps)), for variances over clients [C].
@@ -94,7 +94,7 @@ def adaptive_weights(variance: Tensor, eps: float = EPS) -> Tensor:
     return t * (variance.shape[-1] / t.sum(-1, keepdim=True))
 
 
-def followed(running: Tree, seen: Tree, met: Tensor, momentum: float) -> Tree:
+def update_running_means(running: Tree, seen: Tree, met: Tensor, momentum: float) -> Tree:
     """Running means [c] after a batch with the means ``seen``; as they were where ``met`` is 0."""
 
     def follow(old: Tensor, new: Tensor) -> Tensor:

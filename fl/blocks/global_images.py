@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from fl.api import BuildContext, Pass, Phase, ServerWork, Sweep, Tree, keyed, learning_rate, trees
-from fl.blocks import virtual
-from fl.blocks.gaussian import gaussian
-from fl.blocks.matching import matched
-from fl.blocks.virtual import IMAGES
+from fl.blocks import local_images
+from fl.blocks.gradient_matching import match_gradient
+from fl.blocks.keyed_random import keyed_normal
+from fl.blocks.local_images import VIRTUAL_IMAGES
 
-ANCHORS = "anchors"
+GLOBAL_IMAGES = "anchors"
 """In a client's tree, the global images that it was sent last."""
-NOISE = keyed.stream_of("global images")
+IMAGE_STREAM = keyed.stream_of("global images")
 
 
 @dataclass(frozen=True)
 class GlobalImages:
-    """The server's images, under `IMAGES` in its tree, which also has a ``key``.
+    """The server's images, under `VIRTUAL_IMAGES` in its tree, which also has a ``key``.
 
     count: of each class. due: whether they are distilled in a round. steps, lr, momentum: of
     gradient matching in such a round.
@@ -42,27 +42,27 @@ class GlobalImages:
     def noise(self, key: Tensor, dtype: torch.dtype) -> Tensor:
         """What they begin as."""
         shape = (self.context.classes * self.count, *self.context.shape)
-        return gaussian(key, NOISE, shape).to(dtype)
+        return keyed_normal(key, IMAGE_STREAM, shape).to(dtype)
 
     def labelled(self, work: Tree) -> tuple[Tensor, Tensor]:
         """A client's copy in its work tree, and the labels."""
-        images = work[ANCHORS]
-        return images, virtual.labels(self.context.classes, self.count, images)
+        images = work[GLOBAL_IMAGES]
+        return images, local_images.image_labels(self.context.classes, self.count, images)
 
     def sending(self) -> Phase:
         """At first and after the images changed: all clients get them."""
 
         def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-            return {**client, ANCHORS: server[IMAGES]}, {}
+            return {**client, GLOBAL_IMAGES: server[VIRTUAL_IMAGES]}, {}
 
         def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
             return {"samples": batch["weight"].sum()}
 
         return Phase(
             (Sweep(look, end, split="none"),),
-            virtual.unchanged,
+            local_images.aggregate_nothing,
             due=lambda round_: round_ == 1 or self.due(round_ - 1),
-            send=lambda server: {IMAGES: server[IMAGES]},
+            send=lambda server: {VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]},
             everyone=True,
         )
 
@@ -72,11 +72,11 @@ class GlobalImages:
         """
         lr = learning_rate(self.context.training, round_)
         moved = trees.apply(lambda old, new: (old - new) / lr, server["params"], mean["params"])
-        return matched(
+        return match_gradient(
             self.context.network,
             server,
-            server[IMAGES],
-            virtual.labels(self.context.classes, self.count, server[IMAGES]),
+            server[VIRTUAL_IMAGES],
+            local_images.image_labels(self.context.classes, self.count, server[VIRTUAL_IMAGES]),
             moved,
             steps=self.steps,
             lr=self.lr,
@@ -93,7 +93,9 @@ class GlobalImages:
         )
 
 
-def on_both(pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int], bool]) -> Pass:
+def train_on_local_and_global(
+    pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int], bool]
+) -> Pass:
     """The pass, in the rounds that are due, over a client's images and its copy of the global ones.
 
     Args:
@@ -102,11 +104,16 @@ def on_both(pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int],
     classes, counts = shared.context.classes, (images, shared.count)
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return {**pass_.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
+        return {
+            **pass_.begin(server, client),
+            **{k: client[k] for k in (VIRTUAL_IMAGES, GLOBAL_IMAGES)},
+        }
 
     def both(work: Tree) -> tuple[Tensor, Tensor]:
-        x = torch.cat([work[IMAGES], work[ANCHORS]])
-        return x, torch.cat([virtual.labels(classes, count, x) for count in counts])
+        x = torch.cat([work[VIRTUAL_IMAGES], work[GLOBAL_IMAGES]])
+        return x, torch.cat([local_images.image_labels(classes, count, x) for count in counts])
 
     count = classes * sum(counts)
-    return virtual.on_images(replace(pass_, begin=begin), shared.context, both, count, due)
+    return local_images.train_on_images(
+        replace(pass_, begin=begin), shared.context, both, count, due
+    )

@@ -12,11 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EPS = 1e-6
+SHARE_EPS = 1e-6
 """Added to the shares of a histogram, so that an empty bin has a logarithm."""
 
 
-def rows(features: Tensor) -> Tensor:
+def positions_as_rows(features: Tensor) -> Tensor:
     """Features [b, c, ...] as [b, positions, c]: each pixel of a map counts as a sample."""
     return features.flatten(2).movedim(1, -1) if features.dim() > 2 else features[:, None]
 
@@ -33,19 +33,21 @@ def soft_bins(values: Tensor, bins: int, tau: float) -> Tensor:
     return (((number + 1) * u - (number / bins).cumsum(-1)) / tau).softmax(-1)
 
 
-def sums(features: Tensor, weight: Tensor, bins: int, tau: float) -> tuple[Tensor, Tensor]:
+def histogram_sums(
+    features: Tensor, weight: Tensor, bins: int, tau: float
+) -> tuple[Tensor, Tensor]:
     """Sums of `soft_bins` over samples and positions, [c, bins], and the weight of all samples.
 
     Args:
         features: [b, c, ...].
         weight: [b].
     """
-    binned = soft_bins(rows(features), bins, tau).mean(1)
+    binned = soft_bins(positions_as_rows(features), bins, tau).mean(1)
     weight = weight.to(features.dtype)
     return torch.einsum("b,bcl->cl", weight, binned), weight.sum()
 
 
 def symmetric_kl(p: Tensor, q: Tensor) -> Tensor:
     """(KL(p || q) + KL(q || p)) / 2 of histograms [..., bins]: [...]."""
-    apart = (p + EPS).log() - (q + EPS).log()
+    apart = (p + SHARE_EPS).log() - (q + SHARE_EPS).log()
     return ((p - q) * apart).sum(-1) / 2

@@ -21,13 +21,13 @@ from fl.blocks.distances import three_distances
 RIDGE = 1e-8
 """What is added to the variance (Liu et al. 2020, equation 5)."""
 
-AT_ONCE = 2**20
+ENTRIES_AT_ONCE = 2**20
 """Entries of kernels that are worked on at once, so that a cache holds them."""
 
 LOG2_E = math.log2(math.e)
 
 
-class Inputs(NamedTuple):
+class RatioInputs(NamedTuple):
     """Two samples and a kernel between them; all tensors have the same leading dimensions.
 
     x, y: what the last layer of the featurizer takes, ``[..., n, r]``. weight: W of that layer,
@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
     product: bool
 
 
-class Slopes(NamedTuple):
+class RatioGradient(NamedTuple):
     """A gradient by the first of the inputs; the samples themselves are constants."""
 
     x: Tensor
@@ -60,18 +60,18 @@ class Slopes(NamedTuple):
     epsilon: Tensor
 
 
-def ratio(inputs: Inputs) -> tuple[Tensor, Slopes]:
+def ratio(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     """MMD^2 / sigma, ``[...]``, and its gradient, see `fl.blocks.deep_kernel.DeepKernel.ascent`."""
     *tensors, shift, product = inputs
     lead, n = inputs.x.shape[:-2], inputs.x.shape[-2]
-    size = max(1, AT_ONCE // (3 * n * n))
+    size = max(1, ENTRIES_AT_ONCE // (3 * n * n))
     if lead.numel() <= size:
-        return _evaluated(inputs)
+        return _ratio_at_once(inputs)
     groups = zip(*(t.flatten(0, len(lead) - 1).split(size) for t in tensors), strict=True)
-    parts = [_evaluated(Inputs._make((*group, shift, product))) for group in groups]
+    parts = [_ratio_at_once(RatioInputs._make((*group, shift, product))) for group in groups]
     value = torch.cat([value for value, _ in parts]).unflatten(0, lead)
     slopes = zip(*(slopes for _, slopes in parts), strict=True)
-    return value, Slopes._make(torch.cat(slope).unflatten(0, lead) for slope in slopes)
+    return value, RatioGradient._make(torch.cat(slope).unflatten(0, lead) for slope in slopes)
 
 
 def _two_kernels(
@@ -96,7 +96,7 @@ def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
     return x - y.roll(shift, -2)
 
 
-def _evaluated(inputs: Inputs) -> tuple[Tensor, Slopes]:
+def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     """The same of all clients at once.
 
     Of a kernel k between rows, the value is differentiated first by the sums over t of k(x_s, x_t)
@@ -107,12 +107,12 @@ def _evaluated(inputs: Inputs) -> tuple[Tensor, Slopes]:
     x, y, weight, phi, q, epsilon, plain, apart, shift, product = inputs
     metric, gap = weight.mT @ weight, moved_apart(x, y, shift)
     deep, deep_apart = three_distances(x, y, metric), (gap @ metric * gap).sum(-1)
-    near, far = _two_kernels(deep, plain, _over(phi, 3), _over(q, 3), product)
-    near_apart, far_apart = _two_kernels(deep_apart, apart, _over(phi, 1), _over(q, 1), product)
+    near, far = _two_kernels(deep, plain, _expand(phi, 3), _expand(q, 3), product)
+    near_apart, far_apart = _two_kernels(deep_apart, apart, _expand(phi, 1), _expand(q, 1), product)
     near_sums, far_sums = _row_sums(near), _row_sums(far)
     value, slope, p = _objective(
-        torch.lerp(near_sums, far_sums, _over(epsilon, 2)),
-        torch.lerp(near_apart, far_apart, _over(epsilon, 1)),
+        torch.lerp(near_sums, far_sums, _expand(epsilon, 2)),
+        torch.lerp(near_apart, far_apart, _expand(epsilon, 1)),
         shift,
     )
 
@@ -127,11 +127,11 @@ def _evaluated(inputs: Inputs) -> tuple[Tensor, Slopes]:
     centre = x.mean(-2, keepdim=True)
     x, y = x - centre, y - centre
     pull_x, pull_y = _pull(weighted, x, y)
-    alone = _over(p, 2) * near_apart[..., None] * gap
+    alone = _expand(p, 2) * near_apart[..., None] * gap
     pull_x, pull_y = pull_x + alone, pull_y - alone.roll(-shift, -2)
-    by_metric = _over((epsilon - 1) / phi, 2) * (x.mT @ pull_x + y.mT @ pull_y)
-    outward = _over(2 * (epsilon - 1) / phi, 2) * metric
-    return value, Slopes(
+    by_metric = _expand((epsilon - 1) / phi, 2) * (x.mT @ pull_x + y.mT @ pull_y)
+    outward = _expand(2 * (epsilon - 1) / phi, 2) * metric
+    return value, RatioGradient(
         pull_x @ outward,
         pull_y @ outward,
         weight @ (by_metric + by_metric.mT),
@@ -142,7 +142,7 @@ def _evaluated(inputs: Inputs) -> tuple[Tensor, Slopes]:
 
 
 def _times_plain(
-    inputs: Inputs, near: Tensor, far: Tensor, near_apart: Tensor, far_apart: Tensor
+    inputs: RatioInputs, near: Tensor, far: Tensor, near_apart: Tensor, far_apart: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What q divides in exponents times what it does so in: row sums, and of the pairs; ``far`` is
     used up.
@@ -150,9 +150,9 @@ def _times_plain(
     plain, apart, epsilon = inputs.plain, inputs.apart, inputs.epsilon
     if not inputs.product:
         sums = _row_sums(far.add_(1).mul_(plain))
-        return _over(epsilon, 2) * sums, _over(epsilon, 1) * (far_apart + 1) * apart
-    both = far.sub_(near).mul_(_over(epsilon, 3)).add_(near)
-    both_apart = torch.lerp(near_apart, far_apart, _over(epsilon, 1))
+        return _expand(epsilon, 2) * sums, _expand(epsilon, 1) * (far_apart + 1) * apart
+    both = far.sub_(near).mul_(_expand(epsilon, 3)).add_(near)
+    both_apart = torch.lerp(near_apart, far_apart, _expand(epsilon, 1))
     return _row_sums(both.add_(1).mul_(plain)), (both_apart + 1) * apart
 
 
@@ -168,11 +168,11 @@ def _objective(sums: Tensor, apart: Tensor, shift: int) -> tuple[Tensor, Tensor,
     variance = 4 * away.square().mean(-1) + RIDGE
     scale = pairs * variance.sqrt()
     value = (n * rows.sum(-1) + 2 * apart.sum(-1)) / scale
-    u = _over(1 / scale, 1) - _over(4 * value / variance, 1) * away / n**2
+    u = _expand(1 / scale, 1) - _expand(4 * value / variance, 1) * away / n**2
     return value, torch.stack([u, u.roll(-shift, -1)], -2), 2 / scale
 
 
-def _over(scalar: Tensor, dims: int) -> Tensor:
+def _expand(scalar: Tensor, dims: int) -> Tensor:
     """A number for each leading dimension, shaped to broadcast over ``dims`` more."""
     return scalar.reshape(scalar.shape + (1,) * dims)
 

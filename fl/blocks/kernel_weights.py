@@ -48,7 +48,7 @@ def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Te
     scale = a.diagonal(dim1=-2, dim2=-1).rsqrt()
     target = m * scale
     positive = target.amax(dim=-1, keepdim=True)
-    best = _only((target * scale).argmax(dim=-1, keepdim=True), r)
+    best = _one_hot((target * scale).argmax(dim=-1, keepdim=True), r)
     target = target / positive.where(positive > 0, 1)
     weights = scale * solve(scale[..., None] * a * scale[..., None, :], target)
     total = weights.sum(dim=-1, keepdim=True)
@@ -66,11 +66,13 @@ def optimal_kernel_weights_cvxpy(mmd2: Tensor, covariance: Tensor, ridge: float)
     for m, q in zip(mmd2.reshape(-1, r), covariance.reshape(-1, r, r), strict=True):
         m, q = (t.detach().double().cpu().numpy() for t in (m, q))
         a = 2 * q + ridge * np.eye(r)
-        rows.append(_solved(a, m) if m.max() > 0 else np.eye(r)[(m / a.diagonal()).argmax()])
+        rows.append(
+            _solve_by_cvxpy(a, m) if m.max() > 0 else np.eye(r)[(m / a.diagonal()).argmax()]
+        )
     return torch.as_tensor(np.stack(rows)).to(mmd2).reshape(mmd2.shape)
 
 
-def _solved(a: np.ndarray, m: np.ndarray) -> np.ndarray:
+def _solve_by_cvxpy(a: np.ndarray, m: np.ndarray) -> np.ndarray:
     """The weights for one m with a positive entry, [r].
 
     The solver gets the homogeneous program, scaled to unit diagonal, where it is most precise.
@@ -96,7 +98,7 @@ def _ridge(q: Tensor, ridge: float) -> Tensor:
     return least.clamp(min=max(ridge, 1e-200))
 
 
-def _only(index: Tensor, r: int) -> Tensor:
+def _one_hot(index: Tensor, r: int) -> Tensor:
     """True at ``index``, [..., 1], and nowhere else: [..., r]."""
     return torch.arange(r, device=index.device) == index
 
@@ -126,7 +128,7 @@ def solve(a: Tensor, m: Tensor) -> Tensor:
         c = torch.cholesky_solve(right * inside, factor)
         return torch.where(inside, c, torch.baddbmm(right, a, c, beta=-1))
 
-    chosen = _only(target.argmax(dim=-2), r)
+    chosen = _one_hot(target.argmax(dim=-2), r)
     for _ in range(BLOCKS):
         chosen = chosen ^ (basic(chosen, target).squeeze(-1) < -SMALL)
     # With this d every entry grows by t itself.
@@ -138,7 +140,7 @@ def solve(a: Tensor, m: Tensor) -> Tensor:
         left = when > SMALL
         if not left.any():
             break
-        chosen = chosen ^ (_only(which, r) & left)
+        chosen = chosen ^ (_one_hot(which, r) & left)
     return now.where(chosen, 0).clamp(min=0).reshape(m.shape)
 
 

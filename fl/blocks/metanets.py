@@ -86,17 +86,17 @@ def mixed_statistics(
         statistics = (x.mean(dims), x.var(dims, unbiased=False))
         count = x.numel() // x.shape[1]
         seen = (statistics[0].detach(), statistics[1].detach() * (count / max(1, count - 1)))
-        running = _mixed(running, seen, momentum)
-    return _mixed(pretrained, statistics, beta), running
+        running = _mixed_statistics(running, seen, momentum)
+    return _mixed_statistics(pretrained, statistics, beta), running
 
 
-def _mixed(old: Statistics, new: Statistics, share: Tensor | float) -> Statistics:
+def _mixed_statistics(old: Statistics, new: Statistics, share: Tensor | float) -> Statistics:
     mean, var = ((1 - share) * a + share * b for a, b in zip(old, new, strict=True))
     return mean, var
 
 
-WIDTH = 100
-GAIN = 0.1
+HIDDEN_WIDTH = 100
+INITIAL_GAIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class MetaNet:
 
     def init(self, draw: torch.Generator, like: Tensor) -> Tree:
         """Xavier's normal weights with a gain of .1, and constant biases (appendix E)."""
-        sizes, layers = (self.inputs, WIDTH, WIDTH, self.outputs), {}
+        sizes, layers = (self.inputs, HIDDEN_WIDTH, HIDDEN_WIDTH, self.outputs), {}
         for number, (before, after) in enumerate(pairwise(sizes)):
             drawn = torch.randn(after, before, generator=draw, dtype=torch.float64)
-            weight = drawn * (GAIN * math.sqrt(2 / (before + after)))
+            weight = drawn * (INITIAL_GAIN * math.sqrt(2 / (before + after)))
             bias = torch.full((after,), self.begin if number < 2 else self.last)
             layers[str(number)] = {"weight": weight.to(like), "bias": bias.to(like)}
         return layers

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl.api import Tree, trees
 
-ALIKE = 0.9
+IDENTICAL_COSINE = 0.9
 """A cosine between two models above this counts as 1 in the released code of pFedGraph and FedSaC.
 """
 
@@ -76,30 +76,30 @@ def fedsac_weights(
     return project_to_simplex(fractions - alpha / 2 * complementarity + beta / 2 * similarity)
 
 
-def alike_above(similarity: Tensor, bound: float) -> Tensor:
+def saturate_above(similarity: Tensor, bound: float) -> Tensor:
     """The similarities; those above ``bound`` are replaced by 1."""
     return torch.where(similarity > bound, 1.0, similarity)
 
 
 def cosines(tree: Tree) -> Tensor:
     """Cosine similarities between the clients of a stacked tree, [K, K], in double precision."""
-    unit = torch.nn.functional.normalize(flat(tree), dim=1)
+    unit = torch.nn.functional.normalize(client_rows(tree), dim=1)
     return unit @ unit.T
 
 
 def squared_distances(tree: Tree) -> Tensor:
     """Squared distances between the clients of a stacked tree, [K, K], in double precision."""
-    rows = flat(tree)
+    rows = client_rows(tree)
     # Not by |a|^2 + |b|^2 - 2 ab, which loses the digits of models that are near each other.
     return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
-def flat(tree: Tree) -> Tensor:
+def client_rows(tree: Tree) -> Tensor:
     """A stacked tree as one row for each client, [K, d], in double precision."""
     return torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1).double()
 
 
-def directions(tree: Tree) -> Tree:
+def unit_directions(tree: Tree) -> Tree:
     """A stacked tree in which each client's leaves are divided by their common norm."""
     rows = torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1)
     length = rows.norm(dim=1).clamp(min=torch.finfo(rows.dtype).tiny)

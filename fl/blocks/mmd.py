@@ -42,12 +42,12 @@ GRID: tuple[float, ...] = tuple(2 ** (-3.5 + j / 4) for j in range(19))
 
 Gammas = Sequence[float] | Tensor
 
-SIDE, AT_ONCE = 64, 2**18
+BLOCK_ROWS, EXPONENTIALS_AT_ONCE = 64, 2**18
 """Rows of a block of pairs, and how many exponentials are worked on at once, so that a cache holds
 them.
 """
 
-UNITS = 10**14
+OCTAVE_UNITS = 10**14
 """A rate counts as double another one if it is an octave higher, to one part in this many."""
 
 
@@ -183,8 +183,8 @@ def _ladder(rates: tuple[float, ...]) -> Ladder:
     chains: list[list[int]] = []
     open_ends: dict[int, list[int]] = {}
     for j in sorted(range(len(rates)), key=rates.__getitem__):
-        octave = round(UNITS * math.log2(rates[j]))
-        chain = open_ends.pop(octave - UNITS, None)
+        octave = round(OCTAVE_UNITS * math.log2(rates[j]))
+        chain = open_ends.pop(octave - OCTAVE_UNITS, None)
         # A compiler writes a rung out anew for every use of it, so exponentials are cheaper there.
         if chain is None or torch.compiler.is_compiling():
             chain = []
@@ -211,15 +211,15 @@ def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]
         the distances of the pairs, ``[..., 4, pairs]``.
     """
     n = x.shape[-2]
-    for start in range(0, n, SIDE):
-        side = min(SIDE, n - start)
+    for start in range(0, n, BLOCK_ROWS):
+        side = min(BLOCK_ROWS, n - start)
         distances = squared_distances(x, y, start, start + side)
         s, t = torch.triu_indices(side, side, 1, device=x.device)
         place = torch.cat([torch.arange(side, device=x.device) * (side + 1), s * side + t])
         yield side, distances[..., :side].flatten(-2).index_select(-1, place)
         if start + side < n:
             rest = distances[..., side:].flatten(-2)
-            size = max(1, AT_ONCE // (len(ladder.rates) * rest[..., 0].numel()))
+            size = max(1, EXPONENTIALS_AT_ONCE // (len(ladder.rates) * rest[..., 0].numel()))
             yield from ((0, columns) for columns in rest.split(size, dim=-1))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from fl.api import Forward, NonNegative, Term, trees
 
 
-def proximal(mu: NonNegative) -> Term:
+def proximal_term(mu: NonNegative) -> Term:
     """(mu/2) ||w - w_shared||^2 over the shared parameters (FedProx, equation 2)."""
 
     def term(forward: Forward) -> Tensor:

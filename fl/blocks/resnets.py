@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from fl.api import Count
-from fl.blocks.normalisation import Norm, normalisation
-from fl.blocks.projection import classifier
+from fl.blocks.norm_layers import Norm, norm_layer
+from fl.blocks.projection_head import classifier_layers
 
 Stem = Literal["cifar", "imagenet"]
 
@@ -48,11 +48,11 @@ class ResNet:
         if self.weights is not None and self.norm != "batch":
             raise ValueError(f"norm is {self.norm}, but weights are of batch normalisation")
         make = getattr(torchvision.models, f"resnet{self.depth}")
-        network: Any = make(norm_layer=partial(normalisation, self.norm))
+        network: Any = make(norm_layer=partial(norm_layer, self.norm))
         if self.weights is not None:
             published = torchvision.models.get_model_weights(make).DEFAULT
             pretrained(network, self.weights, published)
-        head = classifier(network.fc.in_features, classes, self.projection)
+        head = classifier_layers(network.fc.in_features, classes, self.projection)
         network.fc = nn.Sequential(*head) if self.projection else head[0]
         if self.stem == "cifar":
             network.conv1 = _convolution(shape[0], 3, stride=1)

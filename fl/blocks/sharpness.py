@@ -14,11 +14,11 @@ from torch.func import grad
 
 from fl.api import Batch, Pass, Tree, trees
 
-LEAST = 1e-12
+MIN_NORM = 1e-12
 """The least norm of a gradient, so that one can divide by it."""
 
 
-def at_worst(pass_: Pass, radius: float, both: bool = True) -> Pass:
+def sharpness_aware(pass_: Pass, radius: float, both: bool = True) -> Pass:
     """The pass, with the loss and the gradient at w + radius g/||g||, where g is the gradient at w.
 
     No gradient is taken through g. The batch is looked at twice, and both looks draw the same
@@ -35,7 +35,7 @@ def at_worst(pass_: Pass, radius: float, both: bool = True) -> Pass:
         still = trees.apply(Tensor.detach, work["params"])
         uphill, first = grad(before, has_aux=True)(still)
         uphill = trees.apply(Tensor.detach, uphill)
-        scale = radius / norm(uphill).clamp(min=LEAST)
+        scale = radius / tree_norm(uphill).clamp(min=MIN_NORM)
         worst = trees.apply(lambda w, g: w + scale * g, work["params"], uphill)
         value, aux = pass_.loss(
             server, {**work, "params": worst, "buffers": first["buffers"]}, batch
@@ -45,6 +45,6 @@ def at_worst(pass_: Pass, radius: float, both: bool = True) -> Pass:
     return replace(pass_, loss=loss)
 
 
-def norm(tree: Tree) -> Tensor:
+def tree_norm(tree: Tree) -> Tensor:
     """The Euclidean norm of all leaves together, a scalar."""
     return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum().sqrt()

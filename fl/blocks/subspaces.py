@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fl.api import Batch, FedloomError, Network, Sweep, Tree, rng
-from fl.blocks.heads import width
+from fl.blocks.linear_layers import feature_width
 
 Angles = Literal["svd", "greedy"]
 
@@ -21,7 +21,7 @@ TINY = 1e-10
 """As a share of the features' mean square: variance below this is rounding alone."""
 
 
-def moments(features: Tensor, batch: Batch) -> Tree:
+def feature_moments(features: Tensor, batch: Batch) -> Tree:
     """What a sweep sees of features [b, d]: sums over the samples that count, in double precision.
 
     Returns:
@@ -33,7 +33,7 @@ def moments(features: Tensor, batch: Batch) -> Tree:
     return {"second": weighed.T @ x, "first": weighed.sum(0), "count": weight.sum()}
 
 
-def sweep_for_directions(network: Network, k: int, centred: bool, most: int | None) -> Sweep:
+def direction_sweep(network: Network, k: int, centred: bool, most: int | None) -> Sweep:
     """A sweep for the k directions in which the features of what a client sends vary most.
 
     It adds them to what is sent, as ``basis`` [k, d]. Features are what goes into the classifier,
@@ -46,7 +46,7 @@ def sweep_for_directions(network: Network, k: int, centred: bool, most: int | No
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         output = network.eval(sent["params"], sent["buffers"], batch["x"])
-        return moments(output.features, batch)
+        return feature_moments(output.features, batch)
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         mean = seen["first"] / seen["count"].clamp(min=1) * (1.0 if centred else 0.0)
@@ -60,23 +60,22 @@ def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> Non
     """Raise `FedloomError` if fewer than ``k`` features go into the network's classifier, or are
     left of them by ``crop``.
     """
-    features = width(network, network.init(0)["params"])
+    features = feature_width(network, network.init(0)["params"])
     if k > features:
         problem = f"{method}: k is {k}, but {features} features go into the classifier"
         raise FedloomError(f"{problem}. Allowed: 1 to {features}")
-    if k > cropped(features, crop):
-        problem = (
-            f"{method}: crop: {crop:g} leaves {cropped(features, crop)} of {features} features"
-        )
+    if k > cropped_width(features, crop):
+        remaining = cropped_width(features, crop)
+        problem = f"{method}: crop: {crop:g} leaves {remaining} of {features} features"
         raise FedloomError(f"{problem}. Allowed: enough for k = {k} directions")
 
 
-def cropped(features: int, crop: float) -> int:
+def cropped_width(features: int, crop: float) -> int:
     """How many of so many features a ``crop`` leaves, at least one."""
     return max(1, round(crop * features))
 
 
-def disguised(
+def disguise_directions(
     bases: Tensor, ids: Tensor, noise: float, crop: float, seed: int, number: int
 ) -> Tensor:
     """Directions as the server sees them of clients that disguise them, [K, k, features kept].
@@ -98,7 +97,7 @@ def disguised(
         bases = bases + added.to(bases) * noise / d**0.5
     if crop < 1:
         draw = rng.generator(seed, "features of directions", number)
-        kept = torch.from_numpy(draw.permutation(d)[: cropped(d, crop)])
+        kept = torch.from_numpy(draw.permutation(d)[: cropped_width(d, crop)])
         bases = bases[:, :, kept.to(bases.device)]
     columns, triangle = torch.linalg.qr(bases.mT)
     signs = torch.where(triangle.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
@@ -130,13 +129,13 @@ def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: 
     fine = scatter.isfinite().all()
     scatter = torch.where(fine, (scatter + scatter.T) / 2, 0)
     square = torch.where(fine, second_moment.diagonal().sum(), 0)
-    vectors = torch.linalg.eigh(_settled(scatter, TINY * square)).eigenvectors
+    vectors = torch.linalg.eigh(_settle_order(scatter, TINY * square)).eigenvectors
     rows = vectors.T.flip(0)[:k]
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return torch.where(fine, rows * torch.where(largest < 0, -1.0, 1.0), torch.nan)
 
 
-def _settled(scatter: Tensor, bound: Tensor) -> Tensor:
+def _settle_order(scatter: Tensor, bound: Tensor) -> Tensor:
     """A matrix with the same directions in the same order, [d, d].
 
     Directions whose value is at most ``bound`` come in the order of the features, so that rounding
@@ -169,14 +168,18 @@ def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
     first, second = torch.triu_indices(clients, clients, offset=1, device=bases.device)
     ours, theirs = bases[first], bases[second]
     cosines = ours @ theirs.mT
-    angles = _paired(cosines, k) if method == "greedy" else _principal(ours, theirs, cosines)
+    angles = (
+        _greedy_angles(cosines, k)
+        if method == "greedy"
+        else _principal_angles(ours, theirs, cosines)
+    )
     values = angles.mean(1).cos()
     matrix = torch.eye(clients, dtype=bases.dtype, device=bases.device)
     matrix[first, second] = matrix[second, first] = values
     return torch.where(fine[:, None] & fine[None, :], matrix, torch.nan)
 
 
-def _principal(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
+def _principal_angles(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
     """Principal angles of pairs of bases, [P, k]: large ones by their cosines, small ones by sines.
 
     A cosine near 1 has lost half of the digits of its angle (Björck and Golub 1973).
@@ -186,7 +189,7 @@ def _principal(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
     return torch.where(large > 0.7, small.clamp(max=1).arcsin(), large.arccos())
 
 
-def _paired(cosines: Tensor, k: int) -> Tensor:
+def _greedy_angles(cosines: Tensor, k: int) -> Tensor:
     """Angles of k entries of each matrix [P, k, k], [P, k].
 
     The largest entry comes first, then the largest in no row and no column of those before.

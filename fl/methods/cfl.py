@@ -35,9 +35,9 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.blocks.mixing import cosines, flat
-from fl.blocks.payload import on_payload
-from fl.blocks.trained import scoring_trained
+from fl.blocks.exchange import train_from_payload
+from fl.blocks.mixing import client_rows, cosines
+from fl.blocks.trained_view import with_trained_view
 
 
 @declare("personal", tasks="any")
@@ -61,7 +61,7 @@ class CFL:
     def build(self, context: BuildContext) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
         base = recipe(context)
-        local = on_payload(only(base))
+        local = train_from_payload(only(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
@@ -80,7 +80,7 @@ class CFL:
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             ids = clients["id"]
             before = trees.take(server["models"]["params"], server["cluster"][ids])
-            update = flat(trees.apply(torch.sub, uploads["params"], before))
+            update = client_rows(trees.apply(torch.sub, uploads["params"], before))
             relative = self.bounds == "relative"
             largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
             scale = torch.where(server["round"] > 0, server["scale"], largest)
@@ -113,7 +113,7 @@ class CFL:
             payload=payload,
             trace=clusters,
         )
-        return scoring_trained(method) if self.scored == "trained" else method
+        return with_trained_view(method) if self.scored == "trained" else method
 
     def at_odds(self, update: Tensor, n: Tensor, scale: Tensor) -> bool:
         """Whether the mean update of a cluster is small although some client's is large."""

@@ -30,8 +30,8 @@ from fl.api import (
     shared,
     task_loss,
 )
-from fl.blocks.pair import pair
-from fl.blocks.proximal import proximal
+from fl.blocks.model_pair import shared_and_personal
+from fl.blocks.proximal import proximal_term
 
 
 @declare("global", "personal", tasks="any", modalities=True)
@@ -45,11 +45,13 @@ class Ditto:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg paired with Local under a proximal term."""
-        terms = (task_loss, proximal(self.lam)) if self.lam else (task_loss,)
+        terms = (task_loss, proximal_term(self.lam)) if self.lam else (task_loss,)
         personal = recipe(context, terms=terms, local=everything, keep_optimizer=True)
         if self.shared == "initial":
             return alone(personal)
-        return pair(recipe(replace(context, terms=()), keep_optimizer=True), personal)
+        return shared_and_personal(
+            recipe(replace(context, terms=()), keep_optimizer=True), personal
+        )
 
 
 def alone(own: Method) -> Method:

@@ -34,9 +34,9 @@ from fl.api import (
     task_loss,
     trees,
 )
+from fl.blocks.exchange import train_from_payload
 from fl.blocks.mixing import cosines, mix, squared_distances
-from fl.blocks.payload import on_payload
-from fl.blocks.proximal import proximal
+from fl.blocks.proximal import proximal_term
 
 
 @declare("personal", tasks="any")
@@ -59,9 +59,9 @@ class FedAMP:
 
     def build(self, context: BuildContext) -> Method:
         """Local training under a proximal term to what the server mixed for the client."""
-        terms = (task_loss, proximal(self.lam / self.alpha))
+        terms = (task_loss, proximal_term(self.lam / self.alpha))
         base = recipe(context, terms=terms, local=everything)
-        local = on_payload(only(base))
+        local = train_from_payload(only(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fl.api import Averaging, BuildContext, Method, Positive, Share, Tree, declare, recipe, trees
-from fl.blocks.sending import all_but
+from fl.blocks.exchange import send_all_but
 
 
 @declare("global", tasks="any", modalities=True)
@@ -40,4 +40,6 @@ class FedAvgM:
             params = trees.apply(lambda w, v: w - self.eta * v, server["params"], velocity)
             return {**mean, "params": params, "velocity": velocity}, kept
 
-        return replace(base, init=init, aggregate=Averaging(aggregate), send=all_but("velocity"))
+        return replace(
+            base, init=init, aggregate=Averaging(aggregate), send=send_all_but("velocity")
+        )

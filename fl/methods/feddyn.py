@@ -31,8 +31,8 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.blocks.proximal import proximal
-from fl.blocks.sending import all_but
+from fl.blocks.exchange import send_all_but
+from fl.blocks.proximal import proximal_term
 
 
 @declare("global", tasks="any")
@@ -46,7 +46,7 @@ class FedDyn:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
-        terms = (task_loss, against_drift, proximal(self.alpha))
+        terms = (task_loss, against_drift, proximal_term(self.alpha))
         base = recipe(context, terms=terms)
         local, everybody = only(base), context.participants
 
@@ -87,7 +87,7 @@ class FedDyn:
 
         step = replace(local, begin=begin, end=end)
         views = {"global": mean_model if self.scored == "mean" else shared}
-        return Method(init, (step,), ByMean(aggregate), views, send=all_but("drift"))
+        return Method(init, (step,), ByMean(aggregate), views, send=send_all_but("drift"))
 
 
 def against_drift(forward: Forward) -> Tensor:

@@ -42,9 +42,14 @@ from fl.api import (
     recipe,
     task_loss,
 )
-from fl.blocks.aligned_features import align, aligned, check_batches
-from fl.blocks.augmented_layers import Fusion, drawn, exchanged, federated
-from fl.blocks.feature_statistics import augment, moments, restyled
+from fl.blocks.feature_augmentation import (
+    Fusion,
+    federated_augmentation,
+    random_augmentation,
+    with_exchanged_statistics,
+)
+from fl.blocks.feature_statistics import augment, channel_moments, restyle
+from fl.blocks.histogram_alignment import alignment_term, check_batch_size, with_histograms
 
 
 @declare("global", title="FedFA^l", tasks="any")
@@ -81,18 +86,18 @@ class FedFA:
     def build(self, context: BuildContext) -> Method:
         """FedAvg whose clients augment features, align them, and send the statistics of both."""
         if self.augment == "clients":
-            context = federated(context, self.layers, self.p, self.statistics_momentum)
+            context = federated_augmentation(context, self.layers, self.p, self.statistics_momentum)
         elif self.augment != "none":
             change = self.within_batch if self.augment == "batch" else self.at_random
-            context = drawn(context, self.layers, self.p, change)
+            context = random_augmentation(context, self.layers, self.p, change)
         terms: list[Term] = [task_loss]
         if self.histograms:
-            check_batches(context, "fedfa")
-            terms.append(align(context, self.lam, self.bins, self.tau))
+            check_batch_size(context, "fedfa")
+            terms.append(alignment_term(context, self.lam, self.bins, self.tau))
         method = recipe(context, terms=tuple(terms))
         if self.augment == "clients":
-            method = exchanged(method, context, self.layers, self.fusion)
-        return aligned(method, context, self.bins, self.tau) if self.histograms else method
+            method = with_exchanged_statistics(method, context, self.layers, self.fusion)
+        return with_histograms(method, context, self.bins, self.tau) if self.histograms else method
 
     def within_batch(self, x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
         """Statistics of features [b, c, h, w] moved by ``factor`` deviations over the batch."""
@@ -101,5 +106,5 @@ class FedFA:
 
     def at_random(self, x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
         """Statistics of features [b, c, h, w] with noise of deviation ``sd``."""
-        mean, sd = moments(x)
-        return restyled(x, mean, sd, mean + self.sd * noise[0], sd + self.sd * noise[1])
+        mean, sd = channel_moments(x)
+        return restyle(x, mean, sd, mean + self.sd * noise[0], sd + self.sd * noise[1])

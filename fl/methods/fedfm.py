@@ -29,8 +29,8 @@ from fl.api import (
     declare,
     recipe,
 )
-from fl.blocks.anchored import anchored_after, anchored_before
-from fl.blocks.anchors import Averaged, Guiding, averaged, guide
+from fl.blocks.anchor_exchange import anchors_after_training, anchors_before_training
+from fl.blocks.anchors import AnchorAverage, GuidingLoss, anchor_average, guiding_term
 
 
 @declare("global")
@@ -47,12 +47,12 @@ class FedFM:
     lam: NonNegative = 50.0
     tau: Positive = 0.1
     first: Count = 21
-    loss: Guiding = "contrastive"
-    anchors: Averaged = "weighted"
+    loss: GuidingLoss = "contrastive"
+    anchors: AnchorAverage = "weighted"
     lite: bool = False
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with one more term, and anchors for it on the server."""
-        base = recipe(context, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
-        attached = anchored_after if self.lite else anchored_before
-        return attached(base, context, averaged(self.anchors), self.first)
+        base = recipe(context, terms=(cross_entropy, guiding_term(self.lam, self.tau, self.loss)))
+        attached = anchors_after_training if self.lite else anchors_before_training
+        return attached(base, context, anchor_average(self.anchors), self.first)

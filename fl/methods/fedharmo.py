@@ -35,7 +35,7 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.blocks.sharpness import at_worst
+from fl.blocks.sharpness import sharpness_aware
 
 AMPLITUDE = "amplitude"
 
@@ -100,7 +100,7 @@ class FedHarmo:
             base,
             init=init,
             before=(first,),
-            passes=(at_worst(replace(local, loss=loss), self.alpha),),
+            passes=(sharpness_aware(replace(local, loss=loss), self.alpha),),
             views={"global": Predictor(view, predict, by_sample=True)},
         )
 

@@ -44,8 +44,8 @@ from fl.api import (
     trees,
     without,
 )
-from fl.blocks.decoder import decoders, reconstruction
-from fl.blocks.sending import all_but
+from fl.blocks.decoder import initial_decoders, reconstruction_term
+from fl.blocks.exchange import send_all_but
 
 DECODERS = "decoders"
 
@@ -64,16 +64,18 @@ class FedIoT:
         body, training = without(context.network.head), head_pass(context, self.server_epochs)
         base = recipe(
             context,
-            terms=(reconstruction(context),),
+            terms=(reconstruction_term(context),),
             passes=(Trains(body),),
-            personal_params=lambda variables: decoders(context, self.width, variables["params"]),
+            personal_params=lambda variables: initial_decoders(
+                context, self.width, variables["params"]
+            ),
         )
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             number = torch.zeros((), dtype=torch.int64)
-            kept = all_but(PERSONAL_PARAMS)(client)
+            kept = send_all_but(PERSONAL_PARAMS)(client)
             return {**server, DECODERS: client[PERSONAL_PARAMS], "round": number}, kept
 
         def begin(server: Tree, client: Tree) -> Tree:
@@ -81,7 +83,7 @@ class FedIoT:
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, upload = local.end(server, client, work)
-            return all_but(PERSONAL_PARAMS)(kept), {
+            return send_all_but(PERSONAL_PARAMS)(kept), {
                 **select(upload, body),
                 DECODERS: kept[PERSONAL_PARAMS],
             }
@@ -99,7 +101,7 @@ class FedIoT:
             passes=(replace(local, begin=begin, end=end),),
             aggregate=Averaging(aggregate),
             views={"global": shared},
-            send=all_but("round"),
+            send=send_all_but("round"),
         )
 
 

@@ -41,9 +41,21 @@ from fl.api import (
     select,
     trees,
 )
-from fl.blocks.hyperlearning import Learning, Rules, concluded, counting, keep_best
-from fl.blocks.steering import BEGIN, Steering
-from fl.blocks.tuning import check_normalised, check_plain, measuring, of_server, told_clients
+from fl.blocks.l2p_network import INITIAL_BETA, L2PNetwork
+from fl.blocks.l2p_training import (
+    MetaTraining,
+    MetaTrainingOptions,
+    average_and_keep_best,
+    client_after_iteration,
+    validation_count_sweep,
+)
+from fl.blocks.l2p_tuning import (
+    check_batch_norm,
+    check_no_added_loss,
+    client_hyperparameters,
+    server_model,
+    statistics_sweep,
+)
 
 
 @declare(
@@ -70,7 +82,7 @@ class FedL2P:
     beta: Share = 1.0
     told: Literal["statistics", "nothing"] = "statistics"
     bn_output: Literal["clamp", "sigmoid"] = "clamp"
-    bn_begin: Annotated[float, Bound(above=0, below=1)] = BEGIN
+    bn_begin: Annotated[float, Bound(above=0, below=1)] = INITIAL_BETA
     gradient: Literal["implicit", "fomaml"] = "implicit"
     psi: Annotated[float, Bound(above=0, high=1)] = 0.1
     neumann: Annotated[int, Bound(low=0, high=1000)] = 3
@@ -82,11 +94,11 @@ class FedL2P:
 
     def build(self, context: BuildContext) -> Method:
         """A sweep for statistics, then the iterations, on a model that stays as it is."""
-        check_plain(context, "fedl2p")
-        steering = Steering(context)
+        check_no_added_loss(context, "fedl2p")
+        steering = L2PNetwork(context)
         learns = {"both": ("bn", "lr")}.get(self.learns, (self.learns,))
         if "bn" in learns:
-            check_normalised(steering, "fedl2p")
+            check_batch_norm(steering, "fedl2p")
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
@@ -105,7 +117,7 @@ class FedL2P:
 
         def conclude(over: bool) -> Any:
             def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-                after = dict(concluded(client, work, over))
+                after = dict(client_after_iteration(client, work, over))
                 if not over:
                     return after, {}
                 meta = after.pop("meta")
@@ -117,24 +129,24 @@ class FedL2P:
             return end
 
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
-        rules = Rules(self.gradient, self.psi, self.neumann, rates, self.clip)
-        learning = Learning(steering, rules)
+        rules = MetaTrainingOptions(self.gradient, self.psi, self.neumann, rates, self.clip)
+        learning = MetaTraining(steering, rules)
         steps: list[tuple[Pass, ...]] = [
             learning.passes(conclude(k + 1 == self.iterations)) for k in range(self.iterations)
         ]
         passes: tuple[Pass | Sweep, ...] = (
-            counting(),
-            measuring(steering, of_server),
+            validation_count_sweep(),
+            statistics_sweep(steering, server_model),
             *itertools.chain.from_iterable(steps),
         )
         return Method(
             init,
             passes,
-            keep_best,
+            average_and_keep_best,
             {"global": stored},
             send=lambda server: {key: server[key] for key in ("origin", "meta", "fixed")},
             trace=lambda server: {"lowest": server["lowest"]},
-            trace_clients=told_clients,
+            trace_clients=client_hyperparameters,
         )
 
 

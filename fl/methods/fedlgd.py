@@ -42,10 +42,15 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.blocks import virtual
-from fl.blocks.global_images import ANCHORS, GlobalImages, on_both
-from fl.blocks.harmony import Harmony, harmonised
-from fl.blocks.virtual import IMAGES, Matching, Start, distribution_matching
+from fl.blocks import local_images
+from fl.blocks.global_images import GLOBAL_IMAGES, GlobalImages, train_on_local_and_global
+from fl.blocks.local_images import (
+    VIRTUAL_IMAGES,
+    InitialImages,
+    MatchingOptions,
+    distribution_matching,
+)
+from fl.blocks.shared_image_terms import ImageDistance, shared_image_term
 
 
 @declare("global", one_input=True)
@@ -68,7 +73,7 @@ class FedLGD:
 
     images: Count = 50
     global_images: Count = 10
-    initial: Start = "statistics"
+    initial: InitialImages = "statistics"
     warmup: Index = 10000
     real: Count = 256
     every: Count = 5
@@ -78,23 +83,25 @@ class FedLGD:
     image_lr: Positive = 1.0
     image_momentum: Share = 0.5
     lam: NonNegative = 10.0
-    regulariser: Harmony = "contrastive"
+    regulariser: ImageDistance = "contrastive"
     tau: Positive = 0.07
     kept: Count = 1
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg on virtual images, with distillation on both sides."""
-        virtual.check_images(context)
+        local_images.check_image_inputs(context)
         distilling = self.server_steps, self.image_lr, self.image_momentum
         anchors = GlobalImages(context, self.global_images, self.due, *distilling)
-        term = harmonised(self.lam, self.regulariser, self.tau, anchors.labelled)
+        term = shared_image_term(self.lam, self.regulariser, self.tau, anchors.labelled)
         plain, harmonious = recipe(context), recipe(context, terms=(cross_entropy, term))
-        matching = Matching(self.real, self.image_lr, self.image_momentum)
+        matching = MatchingOptions(self.real, self.image_lr, self.image_momentum)
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
         passes = (
             distribution_matching(context, matching, self._refreshes, "shared"),
-            on_both(only(plain), anchors, self.images, self.due),
-            on_both(only(harmonious), anchors, self.images, lambda round_: not self.due(round_)),
+            train_on_local_and_global(only(plain), anchors, self.images, self.due),
+            train_on_local_and_global(
+                only(harmonious), anchors, self.images, lambda round_: not self.due(round_)
+            ),
         )
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
@@ -102,19 +109,28 @@ class FedLGD:
             like = trees.leaves(variables["params"])[0]
             key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=like.device)
             images = anchors.noise(key, like.dtype)
-            local_images = virtual.nothing(context, variables, self.images)
-            client = {**client, IMAGES: local_images, ANCHORS: torch.zeros_like(images)}
-            return {**server, IMAGES: images, "key": key, "round": torch.zeros_like(key)}, client
+            first_images = local_images.zero_images(context, variables, self.images)
+            client = {
+                **client,
+                VIRTUAL_IMAGES: first_images,
+                GLOBAL_IMAGES: torch.zeros_like(images),
+            }
+            return {
+                **server,
+                VIRTUAL_IMAGES: images,
+                "key": key,
+                "round": torch.zeros_like(key),
+            }, client
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean = trees.mean(uploads, torch.ones_like(n))
             done = {**server, **mean, "round": server["round"] + 1}
             if self.due(int(done["round"])):
-                done[IMAGES] = anchors.distilled(server, mean, int(done["round"]))
+                done[VIRTUAL_IMAGES] = anchors.distilled(server, mean, int(done["round"]))
             return done, dict(clients)
 
         def view(server: Tree, client: Tree | None) -> Tree:
-            return {**shared(server, client), IMAGES: server[IMAGES]}
+            return {**shared(server, client), VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]}
 
         return Method(
             init,
@@ -122,15 +138,17 @@ class FedLGD:
             aggregate,
             {"global": view},
             before=(
-                virtual.begun(context, self.images, self.initial, warming),
+                local_images.initial_phase(context, self.images, self.initial, warming),
                 anchors.sending(),
             ),
             send=lambda server: {kind: server[kind] for kind in KINDS},
-            trace=lambda server: {"global": server[IMAGES]},
+            trace=lambda server: {"global": server[VIRTUAL_IMAGES]},
             trace_clients=lambda clients: {
-                "local": virtual.some(clients[IMAGES], context.classes, self.kept)
+                "local": local_images.first_images(
+                    clients[VIRTUAL_IMAGES], context.classes, self.kept
+                )
             },
-            admit=virtual.admit(self.images),
+            admit=local_images.require_samples(self.images),
             works=(anchors.work(),),
         )
 

@@ -30,8 +30,8 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.blocks.path import check_sgd, length, started, stepped
-from fl.blocks.proximal import proximal
+from fl.blocks.path_length import check_sgd, path_divisor, start_path, step_path
+from fl.blocks.proximal import proximal_term
 
 
 @declare("global", tasks="any")
@@ -43,19 +43,19 @@ class FedNova:
     def build(self, context: BuildContext) -> Method:
         """w <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
         check_sgd(context, "fednova")
-        base = recipe(context, terms=(task_loss, *([proximal(self.mu)] if self.mu else [])))
+        base = recipe(context, terms=(task_loss, *([proximal_term(self.mu)] if self.mu else [])))
         local, momentum = only(base), context.training.momentum
 
         def begin(server: Tree, client: Tree) -> Tree:
-            return started(local.begin(server, client))
+            return start_path(local.begin(server, client))
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            return stepped(local.update(server, work, grads, aux, lr), momentum, lr, self.mu)
+            return step_path(local.update(server, work, grads, aux, lr), momentum, lr, self.mu)
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             moved = trees.apply(torch.sub, server["params"], upload["params"])
-            direction = trees.apply(lambda d: d / length(work), moved)
+            direction = trees.apply(lambda d: d / path_divisor(work), moved)
             return client, {**upload, "params": direction, "path": work["path"]}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

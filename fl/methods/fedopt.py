@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fl.api import Averaging, BuildContext, Method, Positive, Share, Tree, declare, recipe, trees
-from fl.blocks.sending import all_but
+from fl.blocks.exchange import send_all_but
 
 
 @declare("global", tasks="any", modalities=True)
@@ -66,7 +66,7 @@ class FedOpt:
             return {**mean, "params": params, "change": change, "square": square}, kept
 
         return replace(
-            base, init=init, aggregate=Averaging(aggregate), send=all_but("change", "square")
+            base, init=init, aggregate=Averaging(aggregate), send=send_all_but("change", "square")
         )
 
     def _square(self, v: Tensor, new: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ from fl.api import (
     recipe,
     weighted_mean,
 )
-from fl.blocks.anchored import anchored_after
-from fl.blocks.anchors import Averaged, averaged, present, squared_guiding
+from fl.blocks.anchor_exchange import anchors_after_training
+from fl.blocks.anchors import AnchorAverage, anchor_average, has_anchor, squared_guiding
 
 
 @declare("personal")
@@ -50,13 +50,13 @@ class FedProto:
 
     lam: NonNegative = 1.0
     predict: Literal["prototype", "head"] = "prototype"
-    prototypes: Averaged = "weighted"
+    prototypes: AnchorAverage = "weighted"
 
     def build(self, context: BuildContext) -> Method:
         """Local with one more term, whose clients send prototypes."""
         network = context.network
         base = recipe(context, terms=(cross_entropy, towards(self.lam)), local=everything)
-        shared = anchored_after(base, context, averaged(self.prototypes))
+        shared = anchors_after_training(base, context, anchor_average(self.prototypes))
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
@@ -85,6 +85,6 @@ def towards(lam: float) -> Term:
 def scores(features: Tensor, anchors: Tensor) -> Tensor:
     """-||z - p_c||^2, [b, C]; classes without a prototype come last."""
     apart = torch.cdist(features, anchors).square()
-    there = present(anchors)
+    there = has_anchor(anchors)
     farthest = torch.where(there, apart, 0).amax(-1, keepdim=True) + 1
     return -torch.where(there, apart, farthest)

@@ -39,9 +39,9 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.blocks.dissimilarity import measuring_dissimilarity
-from fl.blocks.proximal import proximal
-from fl.blocks.sending import all_but
+from fl.blocks.exchange import send_all_but
+from fl.blocks.gradient_dissimilarity import with_dissimilarity
+from fl.blocks.proximal import proximal_term
 
 KEPT = ("mu", "loss", "falls", "rounds")
 """What the server keeps to adapt mu."""
@@ -64,9 +64,9 @@ class FedProx:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with one more loss term."""
-        plain = recipe(context, terms=(task_loss, proximal(self.mu)))
+        plain = recipe(context, terms=(task_loss, proximal_term(self.mu)))
         method = self._adapting(context) if self.adapt else plain
-        return measuring_dissimilarity(method, context) if self.dissimilarity else method
+        return with_dissimilarity(method, context) if self.dissimilarity else method
 
     def _adapting(self, context: BuildContext) -> Method:
         """With a phase before each round in which mu is adapted."""
@@ -90,13 +90,15 @@ class FedProx:
             return {**server, **self.adapted(server, loss)}, dict(clients)
 
         measured = Phase(
-            (Sweep(look, end),), Averaging(adapt), send=all_but("loss", "falls", "rounds", "mu")
+            (Sweep(look, end),),
+            Averaging(adapt),
+            send=send_all_but("loss", "falls", "rounds", "mu"),
         )
         return replace(
             base,
             init=init,
             before=(measured,),
-            send=all_but("loss", "falls", "rounds"),
+            send=send_all_but("loss", "falls", "rounds"),
             trace=lambda server: {"mu": server["mu"]},
         )
 
@@ -116,5 +118,5 @@ class FedProx:
 
 
 def weighted(forward: Forward) -> Tensor:
-    """`fl.blocks.proximal.proximal`, with the ``mu`` that the server sent."""
-    return proximal(1.0)(forward) * forward.shared["mu"]
+    """`fl.blocks.proximal.proximal_term`, with the ``mu`` that the server sent."""
+    return proximal_term(1.0)(forward) * forward.shared["mu"]

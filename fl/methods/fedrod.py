@@ -34,7 +34,7 @@ from fl.api import (
     shared,
     within,
 )
-from fl.blocks import heads
+from fl.blocks import linear_layers
 
 
 @declare("global", "personal")
@@ -52,7 +52,7 @@ class FedRoD:
             context,
             terms=(balanced, personalised),
             local=within(network.head if self.head == "local" else ()),
-            personal_params=lambda variables: heads.blank_head(network, variables["params"]),
+            personal_params=lambda variables: linear_layers.zero_head(network, variables["params"]),
         )
         local = only(base)
 
@@ -65,7 +65,9 @@ class FedRoD:
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
-            return output.outputs + heads.outputs(variables[PERSONAL_PARAMS], output.features)
+            return output.outputs + linear_layers.head_outputs(
+                variables[PERSONAL_PARAMS], output.features
+            )
 
         views: dict[str, View] = {"global": shared} if self.head == "shared" else {}
         views["personal"] = Predictor(both, predict, everybody=True, by_sample=True)
@@ -83,5 +85,5 @@ def balanced(forward: Forward) -> Tensor:
 
 def personalised(forward: Forward) -> Tensor:
     """Cross-entropy of the shared and the own head's outputs, added; only the own head learns."""
-    residual = heads.outputs(forward.personal_params, forward.output.features.detach())
+    residual = linear_layers.head_outputs(forward.personal_params, forward.output.features.detach())
     return classification_loss(forward.output.outputs.detach() + residual, forward.batch)

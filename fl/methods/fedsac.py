@@ -44,19 +44,26 @@ import torch
 from torch import Tensor
 
 from fl.api import Bound, BuildContext, Count, Method, NonNegative, Share, Tree, declare, trees
-from fl.blocks import cooperation
-from fl.blocks.cooperation import COMMON, among, collaborators, common, compared, of_modalities
-from fl.blocks.mixing import ALIKE, alike_above, cosines, fedsac_weights
+from fl.blocks import model_mixtures
+from fl.blocks.mixing import IDENTICAL_COSINE, cosines, fedsac_weights, saturate_above
+from fl.blocks.model_mixtures import (
+    COMMON_WEIGHTS,
+    common_names,
+    compared_parameters,
+    draw_collaborators,
+    rows_by_modality,
+    weights_among,
+)
 from fl.blocks.subspaces import (
     Angles,
     check_samples,
     check_width,
     complementarity,
-    disguised,
-    sweep_for_directions,
+    direction_sweep,
+    disguise_directions,
 )
 
-MATRICES = (cooperation.WEIGHTS, "similarity", "complementarity")
+MATRICES = (model_mixtures.WEIGHTS, "similarity", "complementarity")
 
 
 @declare("personal", modalities=True)
@@ -92,9 +99,9 @@ class FedSaC:
     k: Count = 3
     until: Share = 0.7
     lam: NonNegative = 1.0
-    regulariser: cooperation.Regulariser = "mixture"
+    regulariser: model_mixtures.Regulariser = "mixture"
     similarity: Literal["moved", "weights"] = "moved"
-    alike: Share = ALIKE
+    alike: Share = IDENTICAL_COSINE
     layers: tuple[str, ...] = ()
     principal_angles: Angles = "svd"
     centred: bool = True
@@ -106,9 +113,14 @@ class FedSaC:
 
     def build(self, context: BuildContext) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
-        names, network = compared("fedsac", context.network, self.layers), context.network
+        names, network = (
+            compared_parameters("fedsac", context.network, self.layers),
+            context.network,
+        )
         check_width("fedsac", network, self.k, self.crop)
-        shared = [name for name in names if name in common(context)] if context.lacking else []
+        shared = (
+            [name for name in names if name in common_names(context)] if context.lacking else []
+        )
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             def likeness(of: list[str]) -> Tensor:
@@ -116,35 +128,35 @@ class FedSaC:
                 if self.similarity == "moved":
                     origin = {name: server["origin"][name] for name in of}
                     params = trees.apply(torch.sub, params, origin)
-                return alike_above(cosines(params), self.alike)
+                return saturate_above(cosines(params), self.alike)
 
             number = int(server["round"]) + 1
             alpha = self.alpha if number <= self.until * context.training.rounds + 1e-9 else 0.0
-            drawn = collaborators(clients["id"], self.collaborators, context.seed, number)
+            drawn = draw_collaborators(clients["id"], self.collaborators, context.seed, number)
             bases = uploads["basis"]
             if self.noise or self.crop < 1:
                 told = self.noise, self.crop, context.seed, number
-                bases = disguised(bases, clients["id"], *told)
+                bases = disguise_directions(bases, clients["id"], *told)
             alike = complementarity(bases, self.principal_angles)
             weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
             within = [
-                among(rows, drawn, n, weights, (likeness(names_held), alike))
-                for rows, names_held in of_modalities(context, clients, names)
+                weights_among(rows, drawn, n, weights, (likeness(names_held), alike))
+                for rows, names_held in rows_by_modality(context, clients, names)
             ]
             made = dict(zip(MATRICES, torch.stack(within).sum(0), strict=True))
             if shared:
                 weights, everyone = partial(weights, alpha=0.0), torch.arange(len(n))
-                over_all = among(everyone, drawn, n, weights, (likeness(shared), alike))
-                made[COMMON] = over_all[0]
+                over_all = weights_among(everyone, drawn, n, weights, (likeness(shared), alike))
+                made[COMMON_WEIGHTS] = over_all[0]
             return made
 
-        return cooperation.cooperating(
+        return model_mixtures.mixture_method(
             context,
             weigh,
             mu=self.lam,
             regulariser=self.regulariser,
             mixed=self.mixed,
-            matrices=(*MATRICES, COMMON) if shared else MATRICES,
-            sweep=sweep_for_directions(network, self.k, self.centred, self.samples),
+            matrices=(*MATRICES, COMMON_WEIGHTS) if shared else MATRICES,
+            sweep=direction_sweep(network, self.k, self.centred, self.samples),
             admit=partial(check_samples, "fedsac", self.k),
         )

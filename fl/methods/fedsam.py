@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fl.api import BuildContext, Method, NonNegative, declare, only, recipe
-from fl.blocks.sharpness import at_worst
+from fl.blocks.sharpness import sharpness_aware
 
 
 @declare("global", tasks="any")
@@ -31,4 +31,6 @@ class FedSAM:
     def build(self, context: BuildContext) -> Method:
         """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""
         base = recipe(context)
-        return replace(base, passes=(at_worst(only(base), self.rho, self.statistics == "both"),))
+        return replace(
+            base, passes=(sharpness_aware(only(base), self.rho, self.statistics == "both"),)
+        )

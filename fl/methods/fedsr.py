@@ -37,7 +37,7 @@ from fl.api import (
     trees,
     weighted_mean,
 )
-from fl.blocks.heads import head_of, outputs, width
+from fl.blocks.linear_layers import feature_width, head_outputs, head_parameters
 
 ENCODER = "encoder"
 NOISE = 0
@@ -60,7 +60,7 @@ class FedSR:
 
         def personal_params(variables: Tree) -> Tree:
             like = trees.leaves(variables["params"])[0]
-            size = width(network, variables["params"])
+            size = feature_width(network, variables["params"])
             table = like.new_zeros((context.classes, size))
             reference = {"mu": table, "sigma": table + 1, "scale": like.new_ones(())}
             return {ENCODER: encoder(size, context.seed, like), "reference": reference}
@@ -89,7 +89,7 @@ class FedSR:
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             seen = network.eval(variables["params"], variables["buffers"], x)
             mean, _ = distribution(variables[ENCODER], seen.features.flatten(1))
-            return outputs(head_of(network, variables["params"]), mean)
+            return head_outputs(head_parameters(network, variables["params"]), mean)
 
         def view(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, None), ENCODER: server[ENCODER]}
@@ -103,7 +103,7 @@ class FedSR:
         params, batch = forward.personal_params, forward.batch
         mu, sigma = distribution(params[ENCODER], forward.output.features.flatten(1))
         z = mu + sigma * normal(batch["key"], mu)
-        logits = outputs(head_of(forward.network, forward.params), z)
+        logits = head_outputs(head_parameters(forward.network, forward.params), z)
         norms = weighted_mean(z.norm(dim=1), batch)
         apart = weighted_mean(divergence(mu, sigma, params["reference"], batch["y"]), batch)
         simple = self.alpha_l2r * norms + self.alpha_cmi * apart

@@ -37,7 +37,7 @@ from fl.api import (
     recipe,
     trees,
 )
-from fl.blocks.tuning import SAMPLES, check_plain
+from fl.blocks.l2p_tuning import TUNING_SPLITS, check_no_added_loss
 
 
 @declare(
@@ -62,7 +62,7 @@ class FineTuneBN:
 
     def build(self, context: BuildContext) -> Method:
         """Local training, with another loss or another way to be scored."""
-        check_plain(context, "finetune-bn")
+        check_no_added_loss(context, "finetune-bn")
         network = context.network
         if not network.batch_norm and self.statistics != "client":
             raise FedloomError(
@@ -70,7 +70,7 @@ class FineTuneBN:
                 "normalisation. Allowed: client, or a model that has"
             )
         base = recipe(context, local=everything, keep_optimizer=True)
-        tuning = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
+        tuning = replace(only(base), sampling=Sampling(TUNING_SPLITS[self.samples]))
 
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             params = {**work["frozen"], **work["params"]}

@@ -14,8 +14,15 @@ from __future__ import annotations
 from typing import Literal
 
 from fl.api import BuildContext, Method, Sampling, Tree, declare, everything, select, trees
-from fl.blocks.steering import Steering
-from fl.blocks.tuning import SAMPLES, check_plain, measuring, nothing_to_tell, told_clients, tuning
+from fl.blocks.l2p_network import L2PNetwork
+from fl.blocks.l2p_tuning import (
+    TUNING_SPLITS,
+    aggregate_nothing,
+    check_no_added_loss,
+    client_hyperparameters,
+    statistics_sweep,
+    tuning_pass,
+)
 
 
 @declare(
@@ -34,8 +41,8 @@ class FineTuneL2P:
 
     def build(self, context: BuildContext) -> Method:
         """A sweep before the first round; then fine-tuning from round to round."""
-        check_plain(context, "finetune-l2p")
-        steering, split = Steering(context), SAMPLES[self.samples]
+        check_no_added_loss(context, "finetune-l2p")
+        steering, split = L2PNetwork(context), TUNING_SPLITS[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
@@ -69,8 +76,12 @@ class FineTuneL2P:
             buffers = steering.mixed(model["buffers"], model["stored"], beta)
             return {"params": dict(model["params"]), "buffers": buffers}
 
-        sweep = measuring(steering, origin, split, lambda round_: round_ == 1, steered=True)
-        passes = (sweep, tuning(steering, begin, end, Sampling(split)))
+        sweep = statistics_sweep(steering, origin, split, lambda round_: round_ == 1, steered=True)
+        passes = (sweep, tuning_pass(steering, begin, end, Sampling(split)))
         return Method(
-            init, passes, nothing_to_tell, {"personal": personal}, trace_clients=told_clients
+            init,
+            passes,
+            aggregate_nothing,
+            {"personal": personal},
+            trace_clients=client_hyperparameters,
         )

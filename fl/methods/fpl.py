@@ -30,9 +30,9 @@ from fl.api import (
     trees,
     weighted_mean,
 )
-from fl.blocks.anchored import anchored_after
-from fl.blocks.first_neighbours import finch, means
-from fl.blocks.heads import width
+from fl.blocks.anchor_exchange import anchors_after_training
+from fl.blocks.finch_clustering import cluster_means, finch
+from fl.blocks.linear_layers import feature_width
 
 
 @declare("global")
@@ -49,13 +49,13 @@ class FPL:
         most = max(1, drawn // 2)
 
         def start(network: Network, variables: Tree, classes: int) -> Tensor:
-            size = width(network, variables["params"])
+            size = feature_width(network, variables["params"])
             return trees.leaves(variables["params"])[0].new_zeros((classes, most, size))
 
         def gather(old: Tensor, sent: Tree) -> Tensor:
             return clustered(sent["means"], sent["counts"], old)
 
-        return anchored_after(base, context, gather, start=start)
+        return anchors_after_training(base, context, gather, start=start)
 
     def pulled(self, forward: Forward) -> Tensor:
         """The contrast with the clusters of all classes, and the distance to the class's mean
@@ -81,7 +81,7 @@ def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
     for label, holders in enumerate((counts > 0).T):
         vectors = prototypes[holders, label]
         if len(vectors):
-            centres = means(vectors, finch(vectors))
+            centres = cluster_means(vectors, finch(vectors))
             # In an order of their own, whatever that of clients is.
             clusters[label, : len(centres)] = centres[centres.sum(1).argsort()]
     return clusters.to(like.device)

@@ -32,17 +32,17 @@ from fl.api import (
     select,
     trees,
 )
-from fl.blocks.hyperlearning import Learning, Rules, concluded
-from fl.blocks.steering import Steering
-from fl.blocks.tuning import (
-    SAMPLES,
-    check_normalised,
-    check_plain,
-    measuring,
-    nothing_to_tell,
-    of_server,
-    told_clients,
-    tuning,
+from fl.blocks.l2p_network import L2PNetwork
+from fl.blocks.l2p_training import MetaTraining, MetaTrainingOptions, client_after_iteration
+from fl.blocks.l2p_tuning import (
+    TUNING_SPLITS,
+    aggregate_nothing,
+    check_batch_norm,
+    check_no_added_loss,
+    client_hyperparameters,
+    server_model,
+    statistics_sweep,
+    tuning_pass,
 )
 
 
@@ -77,15 +77,15 @@ class L2P:
 
     def build(self, context: BuildContext) -> Method:
         """Iterations that every client makes for itself, and fine-tuning in the last round."""
-        check_plain(context, "l2p")
+        check_no_added_loss(context, "l2p")
         if context.away:
             raise FedloomError(
                 "l2p: clients are held out of training, and L2P has no nets for whom it never saw. "
                 "Allowed: a partition without unseen clients, or fedl2p"
             )
-        steering = Steering(context)
-        check_normalised(steering, "l2p")
-        split = SAMPLES[self.samples]
+        steering = L2PNetwork(context)
+        check_batch_norm(steering, "l2p")
+        split = TUNING_SPLITS[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
@@ -95,7 +95,7 @@ class L2P:
             return server, {**model, "meta": meta, **steering.unseen(like)}
 
         def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return concluded(client, work, over=True), {}
+            return client_after_iteration(client, work, over=True), {}
 
         def begin(server: Tree, client: Tree) -> Tree:
             origin = server["origin"]
@@ -109,25 +109,25 @@ class L2P:
 
         rounds = context.training.rounds
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
-        rules = Rules("implicit", self.psi, self.neumann, rates, self.clip)
-        learning = Learning(steering, rules, due=lambda round_: round_ < rounds)
+        rules = MetaTrainingOptions("implicit", self.psi, self.neumann, rates, self.clip)
+        learning = MetaTraining(steering, rules, due=lambda round_: round_ < rounds)
         steps = [learning.passes(conclude) for _ in range(self.iterations)]
 
         def last(round_: int) -> bool:
             return round_ == rounds
 
         passes: tuple[Pass | Sweep, ...] = (
-            measuring(steering, of_server, due=lambda round_: round_ < rounds),
+            statistics_sweep(steering, server_model, due=lambda round_: round_ < rounds),
             *itertools.chain.from_iterable(steps),
-            measuring(steering, of_server, split, last, steered=True),
-            tuning(steering, begin, end, Sampling(split, due=last)),
+            statistics_sweep(steering, server_model, split, last, steered=True),
+            tuning_pass(steering, begin, end, Sampling(split, due=last)),
         )
         views = {"personal": lambda server, client: select(client or {}, everything)}
         return Method(
             init,
             passes,
-            nothing_to_tell,
+            aggregate_nothing,
             views,
             send=lambda server: {key: server[key] for key in ("origin", "fixed")},
-            trace_clients=told_clients,
+            trace_clients=client_hyperparameters,
         )

@@ -27,7 +27,7 @@ from fl.api import (
     shared,
     task_loss,
 )
-from fl.blocks.proximal import proximal
+from fl.blocks.proximal import proximal_term
 
 
 @declare("global", "personal", title="MR-MTL", tasks="any")
@@ -38,7 +38,7 @@ class MRMTL:
 
     def build(self, context: BuildContext) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
-        terms = (task_loss, proximal(self.lam))
+        terms = (task_loss, proximal_term(self.lam))
         base = recipe(context, terms=terms, local=everything, keep_optimizer=True)
         local = only(base)
 

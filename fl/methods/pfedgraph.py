@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from fl.api import BuildContext, Method, NonNegative, Positive, Share, Tree, declare, rng, trees
-from fl.blocks.cooperation import WEIGHTS, Regulariser, cooperating
-from fl.blocks.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
+from fl.blocks.mixing import IDENTICAL_COSINE, cosines, pfedgraph_weights, saturate_above
+from fl.blocks.model_mixtures import WEIGHTS, Regulariser, mixture_method
 
 
 @declare("personal", title="pFedGraph", tasks="any")
@@ -53,13 +53,13 @@ class PFedGraph:
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             moved = trees.apply(torch.sub, uploads["params"], server["origin"])
-            similarity = alike_above(cosines(moved), ALIKE)
+            similarity = saturate_above(cosines(moved), IDENTICAL_COSINE)
             if self.graph == "shuffled":
                 draw = rng.generator(context.seed, "shuffled graph", int(server["round"]))
                 order = torch.from_numpy(draw.permutation(len(n))).to(n.device)
                 similarity = similarity[order][:, order]
             return {WEIGHTS: pfedgraph_weights(n / n.sum(), similarity, self.lam)}
 
-        return cooperating(
+        return mixture_method(
             context, weigh, mu=self.mu, regulariser=self.regulariser, mixed=self.mixed
         )

@@ -36,9 +36,9 @@ from fl.api import (
     sgd,
     trees,
 )
-from fl.blocks.layers import linear
-from fl.blocks.payload import on_payload
-from fl.blocks.trained import scoring_trained
+from fl.blocks.exchange import train_from_payload
+from fl.blocks.linear_layers import linear_parameters
+from fl.blocks.trained_view import with_trained_view
 
 
 @declare("personal", title="pFedHN", tasks="any")
@@ -64,7 +64,7 @@ class PFedHN:
     def build(self, context: BuildContext) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
         base = recipe(context, local=lambda name: name in context.network.names["buffers"])
-        local = on_payload(only(base))
+        local = train_from_payload(only(base))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
@@ -104,7 +104,7 @@ class PFedHN:
             send=lambda server: {},
             payload=payload,
         )
-        return scoring_trained(method) if self.scored == "trained" else method
+        return with_trained_view(method) if self.scored == "trained" else method
 
     def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> Tree:
         """The mean over clients of (d theta / d hyper)^T moved, no longer than ``clip``."""
@@ -126,9 +126,12 @@ class PFedHN:
         width = self.embedding or 1 + context.clients // 4
         normal = torch.randn(context.clients, width, generator=draw, dtype=torch.float64)
         sizes = [width, *[self.hidden] * (self.layers + 1)]
-        hidden = {str(i): linear(draw, like, *sizes[i : i + 2]) for i in range(self.layers + 1)}
+        hidden = {
+            str(i): linear_parameters(draw, like, *sizes[i : i + 2]) for i in range(self.layers + 1)
+        }
         heads = {
-            name: linear(draw, like, self.hidden, tensor.numel()) for name, tensor in params.items()
+            name: linear_parameters(draw, like, self.hidden, tensor.numel())
+            for name, tensor in params.items()
         }
         return {"clients": normal.to(like), "hidden": hidden, "heads": heads}
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl.api import BuildContext, ByMean, Method, Positive, Rate, Tree, declare, only, recipe, trees
-from fl.blocks.path import check_sgd, length, started, stepped
+from fl.blocks.path_length import check_sgd, path_divisor, start_path, step_path
 
 
 @declare("global", title="SCAFFOLD", tasks="any")
@@ -44,18 +44,18 @@ class Scaffold:
             return {**server, "control": zeros}, {**client, "control": zeros}
 
         def begin(server: Tree, client: Tree) -> Tree:
-            return {**started(local.begin(server, client)), "control": client["control"]}
+            return {**start_path(local.begin(server, client)), "control": client["control"]}
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             corrected = trees.apply(
                 lambda g, c, c_k: g + c - c_k, grads, server["control"], work["control"]
             )
-            return stepped(local.update(server, work, corrected, aux, lr), momentum, lr)
+            return step_path(local.update(server, work, corrected, aux, lr), momentum, lr)
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             control = trees.apply(
-                lambda c_k, c, x, y: c_k - c + (x - y) / length(work),
+                lambda c_k, c, x, y: c_k - c + (x - y) / path_divisor(work),
                 client["control"],
                 server["control"],
                 server["params"],

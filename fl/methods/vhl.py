@@ -9,14 +9,14 @@ to where its virtual images are, but does not move those; another contrast, of v
 does. All weights are those of the released code's experiments.
 
 The generator is our own small network in the manner of StyleGAN, with random weights from
-`generator_seed` (`fl.blocks.generator`); the released code draws from a StyleGAN-v2 of its own, and
-spreads the noise of its classes by an optimisation. As in FedLGD's comparison, virtual images have
-the classes of the task, where the released experiments have classes of their own for them in the
-classifier, and match them in the contrast alone. The images go to all clients before round 1, and
-stay with them. On the same weights, batch and virtual batch, with the classes of the task, loss and
-gradients are those of the released code (c5aa7a1) to 2e-15 in float64. There both batches pass
-through the network as one, here one after the other, which differs under batch normalisation alone.
-"""
+`generator_seed` (`fl.blocks.untrained_generator`); the released code draws from a StyleGAN-v2 of
+its own, and spreads the noise of its classes by an optimisation. As in FedLGD's comparison, virtual
+images have the classes of the task, where the released experiments have classes of their own for
+them in the classifier, and match them in the contrast alone. The images go to all clients before
+round 1, and stay with them. On the same weights, batch and virtual batch, with the classes of the
+task, loss and gradients are those of the released code (c5aa7a1) to 2e-15 in float64. There both
+batches pass through the network as one, here one after the other, which differs under batch
+normalisation alone."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.blocks.generator import generated
-from fl.blocks.losses import supervised_contrast
-from fl.blocks.virtual import check_images, labels, unchanged
+from fl.blocks.contrastive_loss import supervised_contrastive_loss
+from fl.blocks.local_images import aggregate_nothing, check_image_inputs, image_labels
+from fl.blocks.untrained_generator import generate_images
 
 IMAGES = "virtual"
 STREAM = keyed.stream_of("virtual batch")
@@ -76,14 +76,14 @@ class VHL:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with one more term, and a phase that sends the images."""
-        check_images(context)
+        check_image_inputs(context)
         base = recipe(context, terms=(cross_entropy, self.term(context.classes)))
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             like = trees.leaves(variables["params"])[0]
-            made = generated(self.generator_seed, context.classes, self.images, context.shape)
+            made = generate_images(self.generator_seed, context.classes, self.images, context.shape)
             images = made.to(like)
             return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
 
@@ -98,7 +98,7 @@ class VHL:
 
         first = Phase(
             (Sweep(look, end, split="none"),),
-            unchanged,
+            aggregate_nothing,
             due=lambda round_: round_ == 1,
             send=lambda server: {IMAGES: server[IMAGES]},
             everyone=True,
@@ -121,19 +121,19 @@ class VHL:
             key = keyed.derived(batch["key"][0], STREAM)
             place = keyed.uniform(key, 0, (self.batch,)) * len(images)
             chosen = place.long()
-            x, y = images[chosen], labels(classes, self.images, images)[chosen]
+            x, y = images[chosen], image_labels(classes, self.images, images)[chosen]
             keys = key + torch.arange(self.batch, device=x.device)
             passed = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
             ones = torch.ones_like(x[:, 0, 0, 0])
             loss = classification_loss(passed.outputs, {"y": y, "weight": ones})
             features, others = forward.output.features.flatten(1), passed.features.flatten(1)
-            contrast = supervised_contrast(
+            contrast = supervised_contrastive_loss(
                 torch.cat([features, others.detach()]),
                 torch.cat([batch["y"], y]),
                 self.tau,
                 torch.cat([batch["weight"], ones]),
             )
-            apart = supervised_contrast(others, y, self.tau)
+            apart = supervised_contrastive_loss(others, y, self.tau)
             return self.alpha * loss + self.lam * contrast + self.virtual_lam * apart
 
         return added

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fl.api import KINDS, BuildContext, Count, Method, Predictor, Tree, declare, rng
-from fl.blocks import virtual
-from fl.blocks.virtual import IMAGES, Matching, Start
+from fl.blocks import local_images
+from fl.blocks.local_images import VIRTUAL_IMAGES, InitialImages, MatchingOptions
 
 STATE = "optimizer"
 
@@ -49,24 +49,24 @@ class WarmUp:
     """
 
     images: Count = 50
-    initial: Start = "statistics"
+    initial: InitialImages = "statistics"
     steps: Count = 100
     real: Count = 256
 
     def build(self, context: BuildContext) -> Method:
         """Distribution matching, round after round; every client works for itself."""
-        virtual.check_images(context)
-        matching = Matching(self.real, None, context.training.momentum)
-        matching_pass = virtual.distribution_matching(
+        local_images.check_image_inputs(context)
+        matching = MatchingOptions(self.real, None, context.training.momentum)
+        matching_pass = local_images.distribution_matching(
             context, matching, lambda round_: self.steps, "new"
         )
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            images = virtual.nothing(context, variables, self.images)
+            images = local_images.zero_images(context, variables, self.images)
             key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=images.device)
             server = {kind: dict(variables[kind]) for kind in KINDS}
-            state = matching_pass.begin(server, {IMAGES: images})[STATE]
-            return {**server, "key": key}, {IMAGES: images, STATE: state}
+            state = matching_pass.begin(server, {VIRTUAL_IMAGES: images})[STATE]
+            return {**server, "key": key}, {VIRTUAL_IMAGES: images, STATE: state}
 
         def begin(server: Tree, client: Tree) -> Tree:
             return {**matching_pass.begin(server, client), STATE: client[STATE]}
@@ -78,11 +78,11 @@ class WarmUp:
         return Method(
             init,
             (replace(matching_pass, begin=begin, end=end),),
-            virtual.unchanged,
+            local_images.aggregate_nothing,
             {"personal": Predictor(variables_of, self._nearest(context), by_sample=True)},
-            before=(virtual.begun(context, self.images, self.initial),),
+            before=(local_images.initial_phase(context, self.images, self.initial),),
             send=lambda server: {},
-            admit=virtual.admit(self.images),
+            admit=local_images.require_samples(self.images),
         )
 
     def _nearest(self, context: BuildContext) -> Any:
@@ -91,7 +91,7 @@ class WarmUp:
                 seen = context.network.eval(variables["params"], variables["buffers"], images)
                 return seen.features.flatten(1)
 
-            means = features(variables[IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
+            means = features(variables[VIRTUAL_IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
             return -torch.cdist(features(x), means).square()
 
         return predict
@@ -99,4 +99,7 @@ class WarmUp:
 
 def variables_of(server: Tree, client: Tree | None) -> Tree:
     """An untrained network, and the client's images."""
-    return {**{kind: server[kind] for kind in KINDS}, IMAGES: (client or {})[IMAGES]}
+    return {
+        **{kind: server[kind] for kind in KINDS},
+        VIRTUAL_IMAGES: (client or {})[VIRTUAL_IMAGES],
+    }

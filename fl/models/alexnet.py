@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fl.api import Count
-from fl.blocks.normalisation import Norm, normalisation
+from fl.blocks.norm_layers import Norm, norm_layer
 
 POOLED = (1, 2, 5)
 """Blocks that end in pooling."""
@@ -52,7 +52,7 @@ class AlexNet:
         for number, after in enumerate(self.channels, 1):
             layers += [
                 (f"convolution{number}", _convolution(number, depth, after, large)),
-                (f"norm{number}", normalisation(self.norm, after)),
+                (f"norm{number}", norm_layer(self.norm, after)),
                 (f"relu{number}", nn.ReLU()),
             ]
             if number in POOLED:
@@ -69,10 +69,10 @@ class AlexNet:
             ("average", nn.AdaptiveAvgPool2d(6) if large else nn.Identity()),
             ("flatten", nn.Flatten()),
             ("hidden6", nn.Linear(inner, self.hidden)),
-            ("norm6", normalisation(self.norm, self.hidden, dims=0)),
+            ("norm6", norm_layer(self.norm, self.hidden, dims=0)),
             ("relu6", nn.ReLU()),
             ("hidden7", nn.Linear(self.hidden, self.hidden)),
-            ("norm7", normalisation(self.norm, self.hidden, dims=0)),
+            ("norm7", norm_layer(self.norm, self.hidden, dims=0)),
             ("relu7", nn.ReLU()),
             ("classifier", nn.Linear(self.hidden, classes)),
         ]

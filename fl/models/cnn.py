@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.api import Count
-from fl.blocks.projection import classifier
+from fl.blocks.projection_head import classifier_layers
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class CNN:
                 nn.MaxPool2d(2),
             ]
             depth, height, width = after, height // 2, width // 2
-        head = classifier(depth * height * width, classes, self.projection)
+        head = classifier_layers(depth * height * width, classes, self.projection)
         return nn.Sequential(*blocks, nn.Flatten(), *head)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fl.blocks.normalisation import Norm, normalisation
+from fl.blocks.norm_layers import Norm, norm_layer
 
 CHANNELS, HIDDEN = (64, 64, 128), (2048, 512)
 
@@ -30,7 +30,7 @@ class DigitsCNN:
         for number, after in enumerate(CHANNELS, 1):
             layers += [
                 (f"convolution{number}", nn.Conv2d(before, after, 5, padding=2)),
-                (f"norm{number}", normalisation(self.norm, after)),
+                (f"norm{number}", norm_layer(self.norm, after)),
                 (f"relu{number}", nn.ReLU()),
             ]
             if number < len(CHANNELS):
@@ -41,7 +41,7 @@ class DigitsCNN:
         for number, after in enumerate(HIDDEN, len(CHANNELS) + 1):
             layers += [
                 (f"hidden{number}", nn.Linear(before, after)),
-                (f"norm{number}", normalisation(self.norm, after, dims=0)),
+                (f"norm{number}", norm_layer(self.norm, after, dims=0)),
                 (f"relu{number}", nn.ReLU()),
             ]
             before = after

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from fl.api import Count
-from fl.blocks.modalities import Several
+from fl.blocks.multimodal import MultimodalModel
 from fl.data.modality import ANY
 
 
@@ -41,10 +41,10 @@ class Fusion:
 
     modalities: ClassVar[str] = ANY
 
-    def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> Several:
+    def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> MultimodalModel:
         """For inputs of shape (d,), (channels, length) or (channels, height, width), by name."""
         extractors = {name: self._encoder(shape) for name, shape in shapes.items()}
-        return Several(extractors, self.features, classes, self.classifier == "shared")
+        return MultimodalModel(extractors, self.features, classes, self.classifier == "shared")
 
     def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if len(shape) == 1:

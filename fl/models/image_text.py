@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count
-from fl.blocks.modalities import Several
+from fl.blocks.multimodal import MultimodalModel
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class ImageText:
 
     modalities: ClassVar[tuple[str, ...]] = ("image", "text")
 
-    def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> Several:
+    def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> MultimodalModel:
         """For images of shape (channels, height, width); tokens of (length,) or (texts, length)."""
         extractors = {"image": self._image(shapes["image"]), "text": self._text(shapes["text"])}
-        return Several(extractors, self.features, classes, self.classifier == "shared")
+        return MultimodalModel(extractors, self.features, classes, self.classifier == "shared")
 
     def _image(self, shape: tuple[int, ...]) -> nn.Module:
         depth, *sides = shape

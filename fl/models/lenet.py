@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.api import Count
-from fl.blocks.projection import classifier
+from fl.blocks.projection_head import classifier_layers
 
 SMALLEST = 16
 """The least height and width of which two convolutions and two poolings leave a pixel."""
@@ -54,5 +54,5 @@ class LeNet:
             nn.ReLU(),
             nn.Linear(120, 84),
             nn.ReLU(),
-            *classifier(84, classes, self.projection),
+            *classifier_layers(84, classes, self.projection),
         )

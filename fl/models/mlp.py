@@ -14,7 +14,7 @@ from itertools import pairwise
 from torch import nn
 
 from fl.api import Count
-from fl.blocks.normalisation import Norm, normalisation
+from fl.blocks.norm_layers import Norm, norm_layer
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,6 @@ class MLP:
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(widths):
             layers.append(nn.Linear(before, after))
-            layers += [normalisation(self.norm, after, dims=0)] if self.norm else []
+            layers += [norm_layer(self.norm, after, dims=0)] if self.norm else []
             layers.append(nn.ReLU())
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count, Share
-from fl.blocks.encoder import encoder
+from fl.blocks.transformer import transformer_encoder
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class _TextTransformer(nn.Module):
         self.embedding = nn.Embedding(choices.tokens, width)
         self.positions = nn.Parameter(nn.init.normal_(torch.empty(1, length, width), std=0.02))
         self.dropout = nn.Dropout(choices.dropout)
-        self.layers = encoder(choices.layers, width, choices.heads, choices.hidden, choices.dropout)
+        self.layers = transformer_encoder(
+            choices.layers, width, choices.heads, choices.hidden, choices.dropout
+        )
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:

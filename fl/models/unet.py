@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count
-from fl.blocks.normalisation import Norm, normalisation
+from fl.blocks.norm_layers import Norm, norm_layer
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _block(before: int, after: int, norm: Norm) -> nn.Sequential:
     for width in (before, after):
         layers += [
             nn.Conv2d(width, after, 3, padding=1, bias=False),
-            normalisation(norm, after),
+            norm_layer(norm, after),
             nn.ReLU(),
         ]
     return nn.Sequential(*layers)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Count, Positive, Share
-from fl.blocks.encoder import encoder
+from fl.blocks.transformer import transformer_encoder
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _ViT(nn.Module):
         self.positions = nn.Parameter(nn.init.normal_(torch.empty(1, 1 + patches, dim), std=0.02))
         self.dropout = nn.Dropout(choices.dropout)
         hidden = round(dim * choices.mlp_ratio)
-        self.layers = encoder(
+        self.layers = transformer_encoder(
             choices.depth, dim, choices.heads, hidden, choices.dropout, pre_norm=True
         )
         self.norm = nn.LayerNorm(dim)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fl.api import Attached, BuildContext, Count, Method, NonNegative, Positive
-from fl.blocks.anchored import anchored_after, anchored_before
-from fl.blocks.anchors import Averaged, Guiding, averaged, guide
+from fl.blocks.anchor_exchange import anchors_after_training, anchors_before_training
+from fl.blocks.anchors import AnchorAverage, GuidingLoss, anchor_average, guiding_term
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Matching:
     lam: NonNegative = 50.0
     tau: Positive = 0.1
     first: Count = 21
-    loss: Guiding = "contrastive"
-    anchors: Averaged = "weighted"
+    loss: GuidingLoss = "contrastive"
+    anchors: AnchorAverage = "weighted"
     lite: bool = False
 
     title: ClassVar = "FedFM"
 
     def build(self, context: BuildContext) -> Attached:
         """The guiding loss, and anchors for it on the server."""
-        attached = anchored_after if self.lite else anchored_before
+        attached = anchors_after_training if self.lite else anchors_before_training
 
         def attach(method: Method) -> Method:
-            return attached(method, context, averaged(self.anchors), self.first)
+            return attached(method, context, anchor_average(self.anchors), self.first)
 
-        return Attached(guide(self.lam, self.tau, self.loss), attach)
+        return Attached(guiding_term(self.lam, self.tau, self.loss), attach)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fl.api import ANY, Adaptive, Bound, BuildContext, Count, Forward, NonNegative, Periodic, Tree
-from fl.blocks.drift import Drift, check_batch, where_apart
+from fl.blocks.drift import Drift, check_two_samples, update_where_different
 from fl.blocks.mmd import (
     GRID,
     Convention,
@@ -63,7 +63,7 @@ class MKMMD:
 
     def build(self, context: BuildContext) -> Adaptive:
         """The term, with the kernel weights of every layer as its state."""
-        check_batch(context, "mk-mmd")
+        check_two_samples(context, "mk-mmd")
         drift = Drift(context.network, self.layers, self.normalise)
         gammas = GRID[: self.kernels]
         how: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
@@ -86,7 +86,7 @@ class MKMMD:
             for name, two in seen.items():
                 statistics, covariance = kernel_statistics(two["own"], two["shared"], gammas, **how)
                 solved = {name: solve(statistics, covariance, self.ridge)}
-                after |= where_apart(solved, {name: state[name]}, two)
+                after |= update_where_different(solved, {name: state[name]}, two)
             return after
 
         def stay(state: Tree, seen: Tree) -> Tree:

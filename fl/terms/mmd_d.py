@@ -30,7 +30,13 @@ from fl.api import (
     trees,
 )
 from fl.blocks.distances import three_distances
-from fl.blocks.drift import Drift, check_batch, in_groups, where_apart, widths
+from fl.blocks.drift import (
+    Drift,
+    apply_in_groups,
+    check_two_samples,
+    tap_widths,
+    update_where_different,
+)
 from fl.blocks.mmd import DeepKernel
 from fl.pytorch.folding import whole
 
@@ -74,12 +80,12 @@ class MMDD:
 
     def build(self, context: BuildContext) -> Adaptive:
         """The term, with a kernel and its optimizer for every layer as its state."""
-        check_batch(context, "mmd-d")
+        check_two_samples(context, "mmd-d")
         drift = Drift(context.network, self.layers, self.normalise)
         optimizer = adamw(DECAY)
 
         def start(variables: Tree) -> Tree:
-            like, width = next(iter(variables["params"].values())), widths(context, variables)
+            like, width = next(iter(variables["params"].values())), tap_widths(context, variables)
             state = {}
             for name in self.layers:
                 seed = rng.torch_seed(context.seed, "deep kernel", name)
@@ -107,14 +113,14 @@ class MMDD:
                 kernel, moments = optimizer.step(
                     kernel, trees.apply(torch.neg, up), moments, self.lr
                 )
-            return where_apart({"kernel": kernel, "optimizer": moments}, state, two)
+            return update_where_different({"kernel": kernel, "optimizer": moments}, state, two)
 
         def adapt(state: Tree, seen: Tree) -> Tree:
             return {name: trained(state[name], two) for name, two in seen.items()}
 
         def sparing(state: Tree, seen: Tree) -> Tree:
             rows = trees.leaves(seen)[0].shape[-2]
-            return in_groups(adapt, state, seen, max(1, ROOM // (3 * rows * rows)))
+            return apply_in_groups(adapt, state, seen, max(1, ROOM // (3 * rows * rows)))
 
         if self.update == "step":
             return Adaptive("mmd-d", start, term, adapt, reference=drift.reference)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fl.blocks.contrastive_loss import supervised_contrastive_loss
 from fl.blocks.distillation import (
     distribution_distance,
     gradient_distance,
     stacked_distribution_distance,
 )
-from fl.blocks.losses import supervised_contrast
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -71,18 +71,18 @@ def contrast(z: Tensor, y: list[int], tau: float) -> float:
 @pytest.mark.parametrize("tau", [0.07, 0.5])
 def test_supervised_contrast_by_hand(tau: float) -> None:
     z, y = noise(7, 4), [0, 1, 0, 2, 1, 0, 0]
-    found = supervised_contrast(z, torch.tensor(y), tau)
+    found = supervised_contrastive_loss(z, torch.tensor(y), tau)
     assert found.item() == pytest.approx(contrast(z, y, tau))
-    assert supervised_contrast(z, torch.arange(7), tau).item() == 0
+    assert supervised_contrastive_loss(z, torch.arange(7), tau).item() == 0
 
 
 def test_samples_without_weight_are_not_there() -> None:
     z, y = noise(6, 4), torch.tensor([0, 0, 1, 1, 0, 1])
     weight = torch.tensor([1.0, 1, 1, 0, 0, 1])
     there = weight > 0
-    found = supervised_contrast(z, y, 0.07, weight)
-    assert found.item() == pytest.approx(supervised_contrast(z[there], y[there]).item())
+    found = supervised_contrastive_loss(z, y, 0.07, weight)
+    assert found.item() == pytest.approx(supervised_contrastive_loss(z[there], y[there]).item())
     z.requires_grad_()
-    [grad] = torch.autograd.grad(supervised_contrast(z, y, 0.07, weight), [z])
+    [grad] = torch.autograd.grad(supervised_contrastive_loss(z, y, 0.07, weight), [z])
     assert not grad[~there].any()
     assert torch.isfinite(grad).all()

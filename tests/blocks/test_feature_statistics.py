@@ -13,8 +13,8 @@ from fl.blocks.feature_statistics import (
     augment,
     batch_mean,
     batch_variance,
-    followed,
-    moments,
+    channel_moments,
+    update_running_means,
 )
 
 
@@ -28,11 +28,13 @@ X = tensor([[[[1.0, 3.0]], [[0.0, 4.0]]], [[[5.0, 9.0]], [[2.0, 2.0]]]])
 
 
 def test_moments_are_of_each_channel_of_each_sample() -> None:
-    mean, sd = moments(X, 0.0)
+    mean, sd = channel_moments(X, 0.0)
     assert mean.tolist() == [[2, 2], [7, 2]]
     torch.testing.assert_close(sd.square(), tensor([[2, 8], [8, 0]]))
-    assert moments(X, 0.25)[1][1, 1] == 0.5, "eps stands beside the variance"
-    assert moments(X[..., :1], 0.25)[1].tolist() == [[0.5, 0.5]] * 2, "a pixel does not vary"
+    assert channel_moments(X, 0.25)[1][1, 1] == 0.5, "eps stands beside the variance"
+    assert channel_moments(X[..., :1], 0.25)[1].tolist() == [[0.5, 0.5]] * 2, (
+        "a pixel does not vary"
+    )
 
 
 def test_augment_by_hand() -> None:
@@ -95,7 +97,7 @@ def test_clients_in_a_stack_and_under_vmap_are_those_alone() -> None:
 def test_running_means_follow_the_batches_that_were_met() -> None:
     """For one client, and for two of which the second met nothing."""
     old, new = {"a": {"mean": tensor([1.0, 2.0])}}, {"a": {"mean": tensor([3.0, 0.0])}}
-    assert followed(old, new, tensor(1.0), 0.75)["a"]["mean"].tolist() == [1.5, 1.5]
+    assert update_running_means(old, new, tensor(1.0), 0.75)["a"]["mean"].tolist() == [1.5, 1.5]
     two = {"a": {"mean": old["a"]["mean"].repeat(2, 1)}}, {"a": {"mean": tensor([[3.0, 0]] * 2)}}
-    found = followed(*two, tensor([1.0, 0.0]), 0.75)["a"]["mean"]
+    found = update_running_means(*two, tensor([1.0, 0.0]), 0.75)["a"]["mean"]
     assert found.tolist() == [[1.5, 1.5], [1, 2]]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.trees import Tree
-from fl.blocks.implicit import hypergradient
+from fl.blocks.implicit_gradients import hypergradient
 
 H = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
 B = torch.tensor([[1.0, -2.0, 0.3], [0.4, 0.7, -1.1]], dtype=torch.float64)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.blocks import siamese
-from fl.blocks.siamese import KINDS, Change
+from fl.blocks import siamese_augmentation
+from fl.blocks.siamese_augmentation import AUGMENTATIONS, Change
 
 DRAW = torch.Generator().manual_seed(3)
 X = torch.randn(2, 3, 3, 8, 6, generator=DRAW, dtype=torch.float64)
@@ -17,7 +17,9 @@ X = torch.randn(2, 3, 3, 8, 6, generator=DRAW, dtype=torch.float64)
 def changed(kind: str, first: float = 0.0, second: float = 0.0, third: float = 0.0) -> Tensor:
     """Both groups changed in one way."""
     numbers = [torch.full((2,), u, dtype=torch.float64) for u in (first, second, third)]
-    return siamese.siamese(X, Change(torch.full((2,), KINDS.index(kind)), *numbers))
+    return siamese_augmentation.augment_groups(
+        X, Change(torch.full((2,), AUGMENTATIONS.index(kind)), *numbers)
+    )
 
 
 def test_colours() -> None:
@@ -30,14 +32,19 @@ def test_colours() -> None:
 
 def test_groups_by_themselves_are_all_kinds_with_one_chosen() -> None:
     x = X.repeat(6, 1, 1, 1, 1).clone().requires_grad_()
-    change = siamese.drawn(torch.arange(12))
+    change = siamese_augmentation.draw_change(torch.arange(12))
     assert len(set(change.kind.tolist())) > 3
-    found, whole = siamese.siamese(x, change), siamese._chosen(x, change)
+    found, whole = (
+        siamese_augmentation.augment_groups(x, change),
+        siamese_augmentation._augment_by_choice(x, change),
+    )
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
     weight = torch.randn(x.shape, generator=DRAW, dtype=torch.float64)
     grads = [torch.autograd.grad((one * weight).sum(), x)[0] for one in (found, whole)]
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
-    stacked = torch.func.vmap(siamese.siamese)(x.detach()[None], Change(*(p[None] for p in change)))
+    stacked = torch.func.vmap(siamese_augmentation.augment_groups)(
+        x.detach()[None], Change(*(p[None] for p in change))
+    )
     assert stacked[0].equal(whole)
 
 
@@ -85,11 +92,11 @@ def test_scale_and_rotation_are_those_of_a_sampled_grid(first: float) -> None:
 
 
 def test_images_of_a_group_are_changed_alike_and_groups_apart() -> None:
-    change = siamese.drawn(torch.arange(60))
+    change = siamese_augmentation.draw_change(torch.arange(60))
     assert set(change.kind.tolist()) == set(range(6))
-    again = siamese.drawn(torch.arange(60))
+    again = siamese_augmentation.draw_change(torch.arange(60))
     assert all(a.equal(b) for a, b in zip(change, again, strict=True))
     same = X[0, :1].expand(60, 3, 3, 8, 6)
-    found = siamese.siamese(same, change)
+    found = siamese_augmentation.augment_groups(same, change)
     torch.testing.assert_close(found[:, 0], found[:, 2])
     assert len({tuple(one.flatten().tolist()) for one in found[:, 0]}) > 20

@@ -9,7 +9,12 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from fl.blocks.subspaces import complementarity, disguised, moments, principal_directions
+from fl.blocks.subspaces import (
+    complementarity,
+    disguise_directions,
+    feature_moments,
+    principal_directions,
+)
 
 DRAW = np.random.default_rng(8)
 X = DRAW.normal(size=(3, 40, 6)) * np.array([5.0, 1, 0.2, 3, 0.7, 2]) + DRAW.normal(size=(3, 1, 6))
@@ -17,7 +22,7 @@ X = DRAW.normal(size=(3, 40, 6)) * np.array([5.0, 1, 0.2, 3, 0.7, 2]) + DRAW.nor
 
 def directions(x: np.ndarray | Tensor, k: int, centred: bool = True) -> Tensor:
     x = torch.as_tensor(x)
-    seen = moments(x, {"weight": torch.ones(len(x))})
+    seen = feature_moments(x, {"weight": torch.ones(len(x))})
     mean = seen["first"] / seen["count"] * float(centred)
     return principal_directions(seen["second"], mean, seen["count"], k)
 
@@ -40,7 +45,7 @@ def test_without_centring_they_are_right_singular_vectors() -> None:
 def test_moments_leave_out_what_weighs_nothing() -> None:
     weight = torch.ones(40)
     weight[20:] = 0
-    found = moments(torch.from_numpy(X[0]), {"weight": weight})
+    found = feature_moments(torch.from_numpy(X[0]), {"weight": weight})
     np.testing.assert_allclose(found["second"], X[0, :20].T @ X[0, :20], rtol=1e-13)
     np.testing.assert_allclose(found["first"], X[0, :20].sum(0), rtol=1e-12)
     assert found["count"] == 20
@@ -109,7 +114,7 @@ def cosine_of_kept(bases: Tensor, features: tuple[int, ...]) -> float:
 
 def test_a_crop_gives_the_angles_of_some_features_that_are_the_same_for_both() -> None:
     bases = torch.stack([directions(x, 2) for x in X[:2]])
-    kept = disguised(bases, torch.tensor([5, 3]), 0.0, 0.5, seed=4, number=2)
+    kept = disguise_directions(bases, torch.tensor([5, 3]), 0.0, 0.5, seed=4, number=2)
     assert kept.shape == (2, 2, 3)
     np.testing.assert_allclose(kept @ kept.mT, np.eye(2)[None].repeat(2, 0), atol=1e-13)
     angle = float(complementarity(kept)[0, 1])
@@ -120,15 +125,17 @@ def test_a_crop_gives_the_angles_of_some_features_that_are_the_same_for_both() -
 def test_noise_on_directions_is_a_clients_own_and_as_large_as_said() -> None:
     bases = torch.zeros(400, 1, 64, dtype=torch.float64)
     bases[:, 0, 7] = 1
-    noisy = disguised(bases, torch.arange(400), 0.5, 1.0, seed=0, number=1)
+    noisy = disguise_directions(bases, torch.arange(400), 0.5, 1.0, seed=0, number=1)
     # A row of length 1 plus noise of length .5, turned to length 1: cosines of 1 / sqrt(1.25).
     assert float(noisy[:, 0, 7].mean()) == pytest.approx(1.25**-0.5, abs=0.01)
-    few = disguised(bases[:2], torch.tensor([9, 2]), 0.5, 1.0, seed=0, number=1)
+    few = disguise_directions(bases[:2], torch.tensor([9, 2]), 0.5, 1.0, seed=0, number=1)
     assert torch.equal(few, noisy[[9, 2]])
-    assert not torch.equal(few, disguised(bases[:2], torch.tensor([9, 2]), 0.5, 1.0, 0, 2))
+    assert not torch.equal(
+        few, disguise_directions(bases[:2], torch.tensor([9, 2]), 0.5, 1.0, 0, 2)
+    )
 
 
 def test_what_is_not_disguised_stays_as_it_is() -> None:
     bases = torch.stack([directions(x, 3) for x in X])
-    same = disguised(bases, torch.arange(3), 0.0, 1.0, seed=0, number=1)
+    same = disguise_directions(bases, torch.arange(3), 0.0, 1.0, seed=0, number=1)
     torch.testing.assert_close(same, bases, rtol=0, atol=1e-13)

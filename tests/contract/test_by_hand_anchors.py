@@ -16,7 +16,7 @@ from fl.api import trees
 from fl.blocks.anchors import (
     class_means,
     contrastive_guiding,
-    guiding,
+    guiding_losses,
     uniform_anchors,
     weighted_anchors,
 )
@@ -49,7 +49,7 @@ def test_contrastive_guiding_is_the_cross_entropy_of_cosines() -> None:
     features, anchors = double([[3.0, 0.0], [0.0, 2.0]]), double([[5.0, 0.0], [0.0, 0.1]])
     right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
     labels = torch.tensor([0, 0])
-    assert guiding(features, labels, anchors, 0.5).tolist() == pytest.approx([right, wrong])
+    assert guiding_losses(features, labels, anchors, 0.5).tolist() == pytest.approx([right, wrong])
     assert float(contrastive_guiding(features, labels, anchors, 0.5)) == pytest.approx(
         (right + wrong) / 2
     )
@@ -58,7 +58,7 @@ def test_contrastive_guiding_is_the_cross_entropy_of_cosines() -> None:
 def test_a_class_without_an_anchor_is_left_out_and_its_samples_are_not_guided() -> None:
     anchors = double([[5.0, 0.0], [0.0, 0.1], [0.0, 0.0]])
     features = double([[3.0, 0.0], [1.0, 1.0]]).requires_grad_()
-    losses = guiding(features, torch.tensor([0, 2]), anchors, 0.5)
+    losses = guiding_losses(features, torch.tensor([0, 2]), anchors, 0.5)
     assert losses.tolist() == pytest.approx([math.log(1 + math.exp(-2)), 0])
     [gradient] = torch.autograd.grad(losses.sum(), features)
     assert gradient.isfinite().all()

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from fl.api.method import COUNTS, BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.blocks.aligned_features import HISTOGRAM
-from fl.blocks.augmented_layers import STATISTICS
-from fl.blocks.each_alike import parted, plain
-from fl.blocks.histograms import EPS, soft_bins, sums, symmetric_kl
+from fl.blocks.feature_augmentation import STATISTICS
+from fl.blocks.histogram_alignment import HISTOGRAM
+from fl.blocks.histograms import SHARE_EPS, histogram_sums, soft_bins, symmetric_kl
+from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
@@ -96,12 +96,15 @@ def test_what_clients_begin_with_follows_the_fusion(fusion: Any) -> None:
 
 def test_a_plain_mean_comes_out_of_a_weighted_one() -> None:
     """Clients of 1 and 3 samples, values 10 and 20; a third without samples does not count."""
-    sent = [parted({"a": tensor(v)}, torch.tensor(n)) for v, n in ((10.0, 1), (20.0, 3), (9.0, 0))]
+    sent = [
+        unweighted_upload({"a": tensor(v)}, torch.tensor(n))
+        for v, n in ((10.0, 1), (20.0, 3), (9.0, 0))
+    ]
     mean = {
         "share": (sent[0]["share"] + 3 * sent[1]["share"]) / 4,
         "values": {"a": (sent[0]["values"]["a"] + 3 * sent[1]["values"]["a"]) / 4},
     }
-    assert float(plain(mean)["a"]) == pytest.approx(15)
+    assert float(unweighted_mean(mean)["a"]) == pytest.approx(15)
 
 
 def test_soft_bins_are_sharp_at_low_temperatures() -> None:
@@ -119,11 +122,11 @@ def test_soft_bins_are_sharp_at_low_temperatures() -> None:
 def test_histograms_count_samples_that_weigh_something_and_pixels_alike() -> None:
     low, high = (float(torch.logit(tensor(u))) for u in (0.1, 0.9))
     weight = tensor([1.0, 1.0, 0.0])
-    total, count = sums(tensor([[low], [high], [high]]), weight, 2, 1e-3)
+    total, count = histogram_sums(tensor([[low], [high], [high]]), weight, 2, 1e-3)
     torch.testing.assert_close(total, tensor([[1.0, 1.0]]))
     assert count == 2
     maps = tensor([[[[low, high]]], [[[high, high]]], [[[low, low]]]])
-    torch.testing.assert_close(sums(maps, weight, 2, 1e-3)[0], tensor([[0.5, 1.5]]))
+    torch.testing.assert_close(histogram_sums(maps, weight, 2, 1e-3)[0], tensor([[0.5, 1.5]]))
 
 
 def test_symmetric_kl_by_hand() -> None:
@@ -132,7 +135,9 @@ def test_symmetric_kl_by_hand() -> None:
     assert float(symmetric_kl(p, q)) == pytest.approx(math.log(3) / 2, abs=1e-5)
     assert float(symmetric_kl(p, p)) == 0
     empty = symmetric_kl(tensor([1.0, 0]), tensor([0.0, 1]))
-    assert float(empty) == pytest.approx(math.log((1 + EPS) / EPS)), "an empty bin is finite"
+    assert float(empty) == pytest.approx(math.log((1 + SHARE_EPS) / SHARE_EPS)), (
+        "an empty bin is finite"
+    )
 
 
 def test_the_histogram_of_all_clients_is_their_plain_mean() -> None:

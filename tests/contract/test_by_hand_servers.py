@@ -22,7 +22,7 @@ from contract.numbers import (
 from fl.api import trees
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.blocks import decoder
-from fl.blocks.path import started, stepped
+from fl.blocks.path_length import start_path, step_path
 from fl.engine import simulate
 from fl.methods.cfl import bipartition
 from fl.methods.fedamp import FedAMP, softmax_of_others
@@ -99,9 +99,9 @@ def test_a_path_is_what_each_gradient_alone_would_move() -> None:
 
     alone = [moved([float(s == t) for t in range(steps)]) for s in range(steps)]
     assert min(alone) < 0, "some gradients have come to count the other way"
-    work = started({"params": {"w": torch.zeros((), dtype=torch.float64)}})
+    work = start_path({"params": {"w": torch.zeros((), dtype=torch.float64)}})
     for _ in range(steps):
-        work = stepped(work, momentum, lr, mu)
+        work = step_path(work, momentum, lr, mu)
     assert float(work["path"]) == pytest.approx(sum(map(abs, alone)))
 
 
@@ -246,7 +246,11 @@ def test_fediot_encodes_on_clients_and_classifies_on_the_server() -> None:
 
 def test_a_decoder_of_tokens_says_which_there_are() -> None:
     """Two of three tokens are equal: the best distribution has 2/3 and 1/3."""
-    found = decoder.missed(True, torch.tensor([[math.log(2), 0.0]]), torch.tensor([[0, 1, 0]]))
+    found = decoder.reconstruction_error(
+        True, torch.tensor([[math.log(2), 0.0]]), torch.tensor([[0, 1, 0]])
+    )
     assert found.item() == pytest.approx(-(2 * math.log(2 / 3) + math.log(1 / 3)) / 3)
-    found = decoder.missed(False, torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]]))
+    found = decoder.reconstruction_error(
+        False, torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]])
+    )
     assert found.item() == pytest.approx(2.5)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from fl.api.recipes import PERSONAL_PARAMS
-from fl.blocks.first_neighbours import finch
+from fl.blocks.finch_clustering import finch
 from fl.methods.fedharmo import amplitude, with_amplitude
 from fl.methods.fedmix import drawn
 from fl.methods.fedsr import divergence, normal

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import BuildContext
-from fl.blocks import matching, siamese, virtual
+from fl.blocks import gradient_matching, local_images, siamese_augmentation
+from fl.blocks.contrastive_loss import supervised_contrastive_loss
 from fl.blocks.distillation import distribution_distance, gradient_distance
-from fl.blocks.fresh import fresh, undrawn
-from fl.blocks.generator import generated
-from fl.blocks.global_images import ANCHORS
-from fl.blocks.harmony import mmd
-from fl.blocks.losses import supervised_contrast
-from fl.blocks.virtual import IMAGES, Matching
+from fl.blocks.global_images import GLOBAL_IMAGES
+from fl.blocks.keyed_random import constant_parameters, parameter_sampler
+from fl.blocks.local_images import VIRTUAL_IMAGES, MatchingOptions
+from fl.blocks.shared_image_terms import gaussian_mmd2
+from fl.blocks.untrained_generator import generate_images
 from fl.engine import engine
 from fl.methods.fedlgd import FedLGD
 
@@ -45,12 +45,12 @@ def after(simulation: Any, rounds: int) -> Any:
 
 def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
     simulation = world({"images": 2, "warmup": 0, "times": 0})
-    many = virtual.statistics(_setting(simulation), 2000, "statistics")
+    many = local_images.statistics_sweep(_setting(simulation), 2000, "statistics")
     held = torch.from_numpy(simulation.client_data.samples["train"][2])
     batch = simulation.arrays.batch(held, torch.ones_like(held))
     server = {"key": torch.tensor(3)}
-    client = {"id": torch.tensor(2), IMAGES: torch.zeros(1, dtype=torch.float64)}
-    images = many.end(server, client, {}, many.look(server, client, {}, batch))[0][IMAGES]
+    client = {"id": torch.tensor(2), VIRTUAL_IMAGES: torch.zeros(1, dtype=torch.float64)}
+    images = many.end(server, client, {}, many.look(server, client, {}, batch))[0][VIRTUAL_IMAGES]
     for c in range(C):
         own, made = batch["x"][batch["y"] == c], images.reshape(C, -1)[c]
         assert made.mean().item() == pytest.approx(own.mean().item(), abs=0.05)
@@ -58,7 +58,7 @@ def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
     other = many.end(
         server, {**client, "id": torch.tensor(1)}, {}, many.look(server, client, {}, batch)
     )
-    assert not torch.equal(other[0][IMAGES], images)
+    assert not torch.equal(other[0][VIRTUAL_IMAGES], images)
 
 
 def _setting(simulation: Any) -> Any:
@@ -73,35 +73,38 @@ def test_real_first_images_are_the_clients_own() -> None:
         x, y = (
             f(torch.from_numpy(held)) for f in (simulation.arrays.inputs, simulation.arrays.labels)
         )
-        for c, image in enumerate(state.clients[IMAGES][client]):
+        for c, image in enumerate(state.clients[VIRTUAL_IMAGES][client]):
             assert any(image.equal(own) for own in x[y == c]), "also of who was not drawn"
 
 
 def test_a_step_of_distribution_matching_by_hand() -> None:
     simulation, real = world(), 6
-    part = virtual.distribution_matching(
-        _setting(simulation), Matching(real, 0.5, 0.5), lambda _: 1, "new"
+    part = local_images.distribution_matching(
+        _setting(simulation), MatchingOptions(real, 0.5, 0.5), lambda _: 1, "new"
     )
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(C * real, *SHAPE, generator=draw, dtype=torch.float64)
     images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
     key = torch.arange(100, 100 + C * real)
-    work = part.begin({}, {IMAGES: images})
-    work["params"][IMAGES].requires_grad_()
+    work = part.begin({}, {VIRTUAL_IMAGES: images})
+    work["params"][VIRTUAL_IMAGES].requires_grad_()
     weight = (torch.arange(real) < torch.tensor([[6], [4], [9]])).double().flatten()
     batch = {"x": x, "weight": weight, "key": key}
     loss, aux = part.loss({}, work, batch)
     [grad] = torch.autograd.grad(loss, [images])
-    stepped = part.update({}, work, {IMAGES: grad}, aux, 0.0)["params"][IMAGES]
+    stepped = part.update({}, work, {VIRTUAL_IMAGES: grad}, aux, 0.0)["params"][VIRTUAL_IMAGES]
 
-    net, change = simulation.network, siamese.drawn(key.reshape(C, real)[:, 0])
-    params, buffers = fresh(net)(key[0], undrawn(net)), net.init(0)["buffers"]
+    net, change = simulation.network, siamese_augmentation.draw_change(key.reshape(C, real)[:, 0])
+    params, buffers = (
+        parameter_sampler(net)(key[0], constant_parameters(net)),
+        net.init(0)["buffers"],
+    )
 
     def features(groups: list[Tensor]) -> list[Tensor]:
         changed = []
         for c, group in enumerate(groups):
-            own = siamese.Change(*(part[c : c + 1] for part in change))
-            changed.append(siamese.siamese(group[None], own)[0])
+            own = siamese_augmentation.Change(*(part[c : c + 1] for part in change))
+            changed.append(siamese_augmentation.augment_groups(group[None], own)[0])
         found = net.train(params, buffers, torch.cat(changed)).features.flatten(1)
         return list(found.split([len(group) for group in groups]))
 
@@ -116,7 +119,11 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
 
 def test_fresh_weights_are_distributed_as_a_new_networks() -> None:
     network = world().network
-    made, others, like = fresh(network), undrawn(network), network.init(0)["params"]
+    made, others, like = (
+        parameter_sampler(network),
+        constant_parameters(network),
+        network.init(0)["params"],
+    )
     drawn = trees.stack([made(torch.tensor(i), others) for i in range(300)])
     usual = trees.stack([network.init(i)["params"] for i in range(300)])
     for name in like:
@@ -134,12 +141,14 @@ def test_gradient_matching_by_hand() -> None:
     variables = simulation.network.init(1)
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
-    y = virtual.labels(C, 2, images)
+    y = local_images.image_labels(C, 2, images)
     target = trees.apply(
         lambda p: torch.randn(p.shape, generator=draw, dtype=p.dtype), variables["params"]
     )
     how: dict[str, Any] = {"lr": 0.3, "momentum": 0.5, "key": torch.tensor(7)}
-    found = matching.matched(simulation.network, variables, images, y, target, steps=3, **how)
+    found = gradient_matching.match_gradient(
+        simulation.network, variables, images, y, target, steps=3, **how
+    )
 
     module = worlds.module("cnn").double().train()
     module.load_state_dict({**variables["params"], **variables["buffers"]})
@@ -174,7 +183,7 @@ def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.Mo
         seen.update(target=target, variables=variables, how=how)
         return images
 
-    monkeypatch.setattr("fl.blocks.global_images.matched", spied)
+    monkeypatch.setattr("fl.blocks.global_images.match_gradient", spied)
     begun = simulation.begin()
     state, _ = engine.run_round(simulation.method, begun, simulation.plan(1), "loop")
     for name, old in begun.server["params"].items():
@@ -214,7 +223,7 @@ def test_an_epoch_is_every_virtual_image_once() -> None:
         part.loss(server, work, batch)
         work["step"] = work["step"] + 1
     del simulation.network.train
-    batches, everything = seen[::2], torch.cat([client[IMAGES], client[ANCHORS]])
+    batches, everything = seen[::2], torch.cat([client[VIRTUAL_IMAGES], client[GLOBAL_IMAGES]])
     for epoch in (batches[:2], batches[2:]):
         counted = torch.cat(epoch)[:15]
         order = [int((everything == x).flatten(1).all(1).nonzero()) for x in counted]
@@ -232,23 +241,26 @@ def test_mmd_by_hand() -> None:
     scale = apart.sum() / (8 * 7)
     kernel = sum(torch.exp(-apart / (scale * 2.0**i)) for i in range(-2, 3))
     expected = kernel[:4, :4].mean() + kernel[4:, 4:].mean() - 2 * kernel[:4, 4:].mean()
-    torch.testing.assert_close(mmd(x, y, weight), expected)
-    assert abs(mmd(x[:4], x[:4], weight[:4]).item()) < 1e-12
+    torch.testing.assert_close(gaussian_mmd2(x, y, weight), expected)
+    assert abs(gaussian_mmd2(x[:4], x[:4], weight[:4]).item()) < 1e-12
 
 
 # VHL
 
 
 def test_virtual_images_of_a_generator_differ_by_class_and_follow_the_seed() -> None:
-    images = generated(3, 4, 50, (3, 14, 10))
+    images = generate_images(3, 4, 50, (3, 14, 10))
     assert images.shape == (200, 3, 14, 10)
-    assert images.equal(generated(3, 4, 50, (3, 14, 10)))
-    assert not images.equal(generated(4, 4, 50, (3, 14, 10)))
+    assert images.equal(generate_images(3, 4, 50, (3, 14, 10)))
+    assert not images.equal(generate_images(4, 4, 50, (3, 14, 10)))
     torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(3))
     flat = images.flatten(1)
     means = flat.unflatten(0, (4, 50)).mean(1)
-    assert torch.cdist(flat, means).argmin(1).eq(virtual.labels(4, 50, flat)).float().mean() > 0.9
+    assert (
+        torch.cdist(flat, means).argmin(1).eq(local_images.image_labels(4, 50, flat)).float().mean()
+        > 0.9
+    )
 
 
 def test_vhl_adds_a_virtual_batch_and_contrasts() -> None:
@@ -280,8 +292,8 @@ def test_vhl_adds_a_virtual_batch_and_contrasts() -> None:
     expected = (
         F.cross_entropy(own.outputs, batch["y"])
         + 0.7 * F.cross_entropy(other.outputs, y)
-        + 0.3 * supervised_contrast(z, torch.cat([batch["y"], y]), 0.5)
-        + 0.2 * supervised_contrast(other.features, y, 0.5)
+        + 0.3 * supervised_contrastive_loss(z, torch.cat([batch["y"], y]), 0.5)
+        + 0.2 * supervised_contrastive_loss(other.features, y, 0.5)
     )
     assert bool(weight.all())
     torch.testing.assert_close(loss, expected)

@@ -20,7 +20,7 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
-from fl.blocks.steering import Steering
+from fl.blocks.l2p_network import L2PNetwork
 from fl.engine import assembly, engine, simulate
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
@@ -243,7 +243,7 @@ def setting_of(network: Network) -> BuildContext:
 
 def flat(lr: float, beta: float, simulation: Simulation) -> dict[str, Any]:
     """A stored model with nets that say one rate for all tensors, whoever asks."""
-    variables, steering = stored(), Steering(setting_of(simulation.network))
+    variables, steering = stored(), L2PNetwork(setting_of(simulation.network))
     like = trees.leaves(variables["params"])[0]
     sizes = (2 * len(steering.measured), 100, 100, len(simulation.network.names["params"]))
     layers = {

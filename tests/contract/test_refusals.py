@@ -14,7 +14,7 @@ from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.base.errors import FedloomError, Location
-from fl.blocks import virtual
+from fl.blocks import local_images
 
 MODULES = {
     "mlp": (lambda: worlds.module("mlp"), worlds.SHAPES["mlp"]),
@@ -103,6 +103,6 @@ def test_a_class_that_nobody_or_not_everybody_holds_is_named() -> None:
     simulation = of("fedfm", [[(1, 0), (3, 0)], [(8, 0)]], make=body_and_head)
     with pytest.raises(FedloomError, match=r"no client .* sample of class 1.*every class is held"):
         simulation.begin(stored_two(1, 0))
-    check = virtual.admit(1)
+    check = local_images.require_samples(1)
     with pytest.raises(FedloomError, match="client 1 has no training sample of class 1"):
         check(torch.tensor([[3, 1], [5, 0]]), torch.tensor([0, 1]))

@@ -10,7 +10,7 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.network import Network
-from fl.blocks.normalisation import Norm, normalisation
+from fl.blocks.norm_layers import Norm, norm_layer
 from fl.models.alexnet import AlexNet
 from fl.models.logistic import Logistic
 from fl.models.swin_t import SwinT
@@ -80,17 +80,17 @@ def test_swin_t_is_torchvisions() -> None:
 @pytest.mark.parametrize(("norm", "axes"), [("group", (2, 3, 4)), ("layer", (1, 2, 3, 4))])
 def test_group_layer_and_instance_normalisation_by_hand(norm: Norm, axes: tuple[int, ...]) -> None:
     """Of 64 channels groups are of two, 7 channels are one group; every sample alone."""
-    layer = normalisation(norm, 64)
+    layer = norm_layer(norm, 64)
     x = 3 + torch.randn(5, 64, 4, 4, generator=torch.Generator().manual_seed(0))
     apart = x.reshape(5, 32, 2, 4, 4)
     mean = apart.mean(axes, keepdim=True)
     sd = (apart.var(axes, correction=0, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(layer(x), ((apart - mean) / sd).reshape(x.shape))
     torch.testing.assert_close(layer(x)[1:2], layer(x[1:2]))
-    assert normalisation("group", 7).num_groups == 1
+    assert norm_layer("group", 7).num_groups == 1
     instance = nn.InstanceNorm2d(64)
-    torch.testing.assert_close(normalisation("instance", 64)(x), instance(x))
-    vectors = normalisation("layer", 6, dims=0)(x[:, :6, 0, 0])
+    torch.testing.assert_close(norm_layer("instance", 64)(x), instance(x))
+    vectors = norm_layer("layer", 6, dims=0)(x[:, :6, 0, 0])
     torch.testing.assert_close(vectors, nn.LayerNorm(6)(x[:, :6, 0, 0]))
 
 

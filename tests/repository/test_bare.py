@@ -65,9 +65,8 @@ def test_a_bare_machine_imports_the_library_and_trains_on_prepared_data(
         )
 
     assert "No module named 'sklearn'" in python("-c", "import sklearn").stderr
-    asked = (
-        "import numpy as np; from fl.blocks.kernel_weights import _solved; _solved(np.eye(1), 1)"
-    )
+    solve = "from fl.blocks.kernel_weights import _solve_by_cvxpy as solve"
+    asked = f"import numpy as np; {solve}; solve(np.eye(1), 1)"
     assert "needs cvxpy, which is not installed; do: `make extras`" in python("-c", asked).stderr
     done = python("-c", IMPORTS)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from planning import Planned
 
 from fl.api.method import REAL
 from fl.base.errors import ConfigError, FedloomError
-from fl.blocks import virtual
+from fl.blocks import local_images
 from fl.engine import engine, train_on
 
 HELD = [{"dirichlet": {"clients": 3, "alpha": 5.0, "min_samples": 60, "min_per_class": 4}}]
@@ -132,7 +132,7 @@ def test_distribution_matching_sees_real_samples_whatever_is_trained_on() -> Non
     _, warmup = on.plan(1).rosters[0].schedules
     assert warmup.index[warmup.weight].max() < simulation.arrays.size
     assert on.method.phases[0].passes[1].sampling.split == REAL
-    assert virtual.statistics(_setting(on), 1, "noise").split == REAL
+    assert local_images.statistics_sweep(_setting(on), 1, "noise").split == REAL
 
 
 def _setting(simulation: Any) -> Any:

@@ -10,7 +10,7 @@ from fl.api.alteration import Alteration
 from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.blocks.partners import partners
+from fl.blocks.batch_alterations import draw_partners
 from fl.pytorch import keyed
 from fl.terms.alterations.mixstyle import EPS, PARTNER, MixStyle, mix
 
@@ -46,7 +46,9 @@ def test_no_gradient_goes_through_styles() -> None:
 
 def test_partners_are_a_permutation_of_what_weighs_something() -> None:
     weight = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-    seen = [tuple(partners(torch.arange(5) + 5 * i, weight, PARTNER).tolist()) for i in range(600)]
+    seen = [
+        tuple(draw_partners(torch.arange(5) + 5 * i, weight, PARTNER).tolist()) for i in range(600)
+    ]
     assert {one[1] for one in seen} == {1} and {one[4] for one in seen} == {4}
     counts = [seen.count(one) for one in set(seen)]
     assert len(counts) == 6, "all orders of three"

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, keyed
-from fl.blocks.feature_statistics import moments
-from fl.blocks.partners import check_images, is_drawn
+from fl.blocks.batch_alterations import check_feature_maps, is_altered
+from fl.blocks.feature_statistics import channel_moments
 
 WHETHER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -43,8 +43,8 @@ class DACSC:
         """The alteration, without a state."""
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-            check_images(features, "alterations.dac-sc.layers", layer)
-            altered = is_drawn(batch["key"], WHETHER, self.p)
+            check_feature_maps(features, "alterations.dac-sc.layers", layer)
+            altered = is_altered(batch["key"], WHETHER, self.p)
             share = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)
             return torch.where(altered, composed(features, share), features), {}
 
@@ -53,6 +53,6 @@ class DACSC:
 
 def composed(features: Tensor, share: Tensor) -> Tensor:
     """Features [b, c, h, w] that keep a share ``own``, [b], of their own amplitudes."""
-    mean, sd = (statistic[..., None, None] for statistic in moments(features))
+    mean, sd = (statistic[..., None, None] for statistic in channel_moments(features))
     share = share.reshape(-1, 1, 1, 1)
     return (share + (1 - share) / sd) * (features - mean) + share * mean

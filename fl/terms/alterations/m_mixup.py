@@ -28,7 +28,7 @@ from fl.api import (
     remember,
     trees,
 )
-from fl.blocks.partners import check_labels
+from fl.blocks.batch_alterations import check_mixed_labels
 from fl.terms.alterations.mixup import chosen
 
 WHERE = 2
@@ -54,7 +54,7 @@ class MMixup:
 
     def build(self, context: BuildContext) -> Alteration:
         """The alteration, without a state; `FedloomError` for inputs that are tokens."""
-        check_labels(context, "m-mixup")
+        check_mixed_labels(context, "m-mixup")
         if self.inputs and context.network.of_tokens:
             raise FedloomError(
                 "alterations.m-mixup.inputs: is true, but inputs are tokens. Allowed: false"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fl.api import ANY, Alteration, Batch, Bound, BuildContext, Share, Tree, keyed
-from fl.blocks.partners import check_images, is_drawn, partners
+from fl.blocks.batch_alterations import check_feature_maps, draw_partners, is_altered
 
 EPS = 1e-6
 """Added to the variance, as in the released code."""
@@ -48,10 +48,10 @@ class MixStyle:
         """The alteration, without a state."""
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-            check_images(features, "alterations.mixstyle.layers", layer)
-            altered = is_drawn(batch["key"], WHETHER, self.p)
+            check_feature_maps(features, "alterations.mixstyle.layers", layer)
+            altered = is_altered(batch["key"], WHETHER, self.p)
             share = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
-            mixed = mix(features, partners(batch["key"], batch["weight"], PARTNER), share)
+            mixed = mix(features, draw_partners(batch["key"], batch["weight"], PARTNER), share)
             return torch.where(altered, mixed, features), {}
 
         return Alteration("mixstyle", self.layers, apply)

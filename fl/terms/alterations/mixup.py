@@ -29,7 +29,7 @@ from fl.api import (
     remember,
     trees,
 )
-from fl.blocks.partners import check_labels, partners
+from fl.blocks.batch_alterations import check_mixed_labels, draw_partners
 
 PARTNER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -45,7 +45,7 @@ class Mixup:
 
     def build(self, context: BuildContext) -> Alteration:
         """The alteration of what goes into the model, without layers; `FedloomError` for tokens."""
-        check_labels(context, "mixup")
+        check_mixed_labels(context, "mixup")
         if context.network.of_tokens:
             raise FedloomError(
                 "alterations.mixup: inputs are tokens. Allowed: inputs that are numbers"
@@ -65,7 +65,7 @@ class Mixup:
 def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
     """Partners [b] and lambda [b], the same for all; a sample that only fills up has no partner."""
     key: Tensor = batch["key"]
-    partner = partners(key, batch["weight"], PARTNER)
+    partner = draw_partners(key, batch["weight"], PARTNER)
     return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
 
 

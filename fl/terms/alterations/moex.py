@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, remember
-from fl.blocks.partners import check_images, check_labels, is_drawn, partners
+from fl.blocks.batch_alterations import (
+    check_feature_maps,
+    check_mixed_labels,
+    draw_partners,
+    is_altered,
+)
 
 EPS = 1e-5
 """Added to the variance, as in the released code."""
@@ -47,16 +52,16 @@ class MOEx:
     def build(self, context: BuildContext) -> Alteration:
         """The alteration, without a state."""
 
-        check_labels(context, "moex")
+        check_mixed_labels(context, "moex")
 
         def before(batch: Batch) -> Batch:
-            altered = is_drawn(batch["key"], WHETHER, self.p)
-            partner = partners(batch["key"], batch["weight"], PARTNER)
+            altered = is_altered(batch["key"], WHETHER, self.p)
+            partner = draw_partners(batch["key"], batch["weight"], PARTNER)
             share = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
             return {**remember(batch, partner, share), CHOICE: (altered, partner)}
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-            check_images(features, "alterations.moex.layers", layer)
+            check_feature_maps(features, "alterations.moex.layers", layer)
             altered, partner = batch[CHOICE]
             return torch.where(altered, exchange(features, partner), features), {}
 

@@ -34,21 +34,22 @@ from fl.api import (
     trees,
 )
 from fl.blocks.distillation import stacked_distribution_distance
-from fl.blocks.fresh import fresh, undrawn
-from fl.blocks.gaussian import gaussian
-from fl.blocks.siamese import drawn, siamese
+from fl.blocks.keyed_random import constant_parameters, keyed_normal, parameter_sampler
+from fl.blocks.siamese_augmentation import augment_groups, draw_change
 
-Start = Literal["statistics", "noise", "real"]
+InitialImages = Literal["statistics", "noise", "real"]
 """What virtual images begin as: Gaussian with the client's mean and deviation of every class and
 channel, Gaussian with mean 0 and deviation 1, or some of the client's own images.
 """
 
-IMAGES = "images"
-START, ORDER, PASSED = map(keyed.stream_of, ("virtual start", "virtual order", "virtual passes"))
+VIRTUAL_IMAGES = "images"
+START_STREAM, ORDER_STREAM, PASS_STREAM = map(
+    keyed.stream_of, ("virtual start", "virtual order", "virtual passes")
+)
 
 
 @dataclass(frozen=True)
-class Matching:
+class MatchingOptions:
     """How distribution matching goes.
 
     Attributes:
@@ -62,7 +63,7 @@ class Matching:
     momentum: float
 
 
-def check_images(context: BuildContext) -> None:
+def check_image_inputs(context: BuildContext) -> None:
     """Raise `FedloomError` unless inputs are images."""
     if len(context.shape) != 3:
         raise FedloomError(
@@ -71,7 +72,7 @@ def check_images(context: BuildContext) -> None:
         )
 
 
-def admit(count: int) -> Callable[[Tensor, Tensor], None]:
+def require_samples(count: int) -> Callable[[Tensor, Tensor], None]:
     """A check: `FedloomError` unless every client has ``count`` training samples of every class."""
 
     def check(counts: Tensor, clients: Tensor) -> None:
@@ -92,18 +93,18 @@ def admit(count: int) -> Callable[[Tensor, Tensor], None]:
     return check
 
 
-def labels(classes: int, count: int, like: Tensor) -> Tensor:
+def image_labels(classes: int, count: int, like: Tensor) -> Tensor:
     """The labels of virtual images, [classes x count]."""
     return torch.arange(classes, device=like.device).repeat_interleave(count)
 
 
-def nothing(context: BuildContext, variables: Tree, count: int) -> Tensor:
+def zero_images(context: BuildContext, variables: Tree, count: int) -> Tensor:
     """Images of zeros, what a client has before it begins."""
     like = next(iter(variables["params"].values()))
     return like.new_zeros(context.classes * count, *context.shape)
 
 
-def statistics(context: BuildContext, count: int, start: Start) -> Sweep:
+def statistics_sweep(context: BuildContext, count: int, start: InitialImages) -> Sweep:
     """A sweep over all samples, after which a client has its first virtual images.
 
     The server's tree has to have a ``key``, int64.
@@ -118,65 +119,65 @@ def statistics(context: BuildContext, count: int, start: Start) -> Sweep:
         return {**class_sums, "pixels": mine.sum(0) * x.shape[2]}
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        key = keyed.derived(server["key"], START) + client["id"]
+        key = keyed.derived(server["key"], START_STREAM) + client["id"]
         shape = (context.classes, count, *context.shape)
-        images = gaussian(key, 0, shape)
+        images = keyed_normal(key, 0, shape)
         if start == "statistics":
             pixels = seen["pixels"].clamp(min=1)[:, None]
             mean = seen["total"] / pixels
             sd = (seen["square"] / pixels - mean.square()).clamp(min=0).sqrt()
             images = images * sd[:, None, :, None, None] + mean[:, None, :, None, None]
-        like = client[IMAGES]
-        return {**client, IMAGES: images.flatten(0, 1).to(like.dtype)}, {}
+        like = client[VIRTUAL_IMAGES]
+        return {**client, VIRTUAL_IMAGES: images.flatten(0, 1).to(like.dtype)}, {}
 
     return Sweep(look, end, split=REAL)
 
 
-def some_of_its_own(count: int) -> Pass:
+def real_image_pass(count: int) -> Pass:
     """One step, after which a client's virtual images are ``count`` of its own of every class."""
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return {"params": {IMAGES: client[IMAGES]}}
+        return {"params": {VIRTUAL_IMAGES: client[VIRTUAL_IMAGES]}}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        return 0 * work["params"][IMAGES].sum(), {"seen": batch["x"]}
+        return 0 * work["params"][VIRTUAL_IMAGES].sum(), {"seen": batch["x"]}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        return {"params": {IMAGES: aux["seen"]}}
+        return {"params": {VIRTUAL_IMAGES: aux["seen"]}}
 
     draws = Sampling(per_class=count, steps=lambda round_: 1)
-    return Pass(begin, loss, update, _keep, draws)
+    return Pass(begin, loss, update, _keep_images, draws)
 
 
-def _keep(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-    return {**client, IMAGES: work["params"][IMAGES]}, {}
+def _keep_images(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    return {**client, VIRTUAL_IMAGES: work["params"][VIRTUAL_IMAGES]}, {}
 
 
-def begun(context: BuildContext, count: int, start: Start, *passes: Pass) -> Phase:
+def initial_phase(context: BuildContext, count: int, start: InitialImages, *passes: Pass) -> Phase:
     """Before round 1: every client gets its first virtual images, and goes on with ``passes``.
 
     The server's tree has to have a ``key``, int64.
     """
-    first: Pass | Sweep = statistics(context, count, start)
+    first: Pass | Sweep = statistics_sweep(context, count, start)
     if start == "real":
-        first = some_of_its_own(count)
+        first = real_image_pass(count)
     return Phase(
         (first, *passes),
-        unchanged,
+        aggregate_nothing,
         due=lambda round_: round_ == 1,
         send=lambda server: {"key": server["key"]},
         everyone=True,
     )
 
 
-def some(images: Tensor, classes: int, kept: int) -> Tensor:
+def first_images(images: Tensor, classes: int, kept: int) -> Tensor:
     """The first ``kept`` images of every class, [clients, classes x kept, ...]."""
     return images.unflatten(1, (classes, -1))[:, :, :kept].flatten(1, 2).clone()
 
 
 def distribution_matching(
     context: BuildContext,
-    matching: Matching,
+    matching: MatchingOptions,
     steps: Callable[[int], int],
     network: Literal["new", "shared"],
 ) -> Pass:
@@ -190,31 +191,38 @@ def distribution_matching(
         steps: By round, how many steps.
         network: A `new` one that is drawn for each step, or the `shared` one as the server sent it.
     """
-    net, made, optimizer = context.network, fresh(context.network), sgd(matching.momentum)
+    net, made, optimizer = (
+        context.network,
+        parameter_sampler(context.network),
+        sgd(matching.momentum),
+    )
     classes = context.classes
-    new = {"undrawn": undrawn(context.network), "buffers": context.network.init(0)["buffers"]}
+    new = {
+        "undrawn": constant_parameters(context.network),
+        "buffers": context.network.init(0)["buffers"],
+    }
 
     def begin(server: Tree, client: Tree) -> Tree:
-        params = {IMAGES: client[IMAGES]}
+        params = {VIRTUAL_IMAGES: client[VIRTUAL_IMAGES]}
         work = {"params": params, "optimizer": optimizer.init(params)}
         if network == "shared":
             return {**work, "buffers": dict(server["buffers"])}
         # Once a pass: a step that asked for it would wait for the device.
-        return {**work, **trees.to(new, client[IMAGES].device)}
+        return {**work, **trees.to(new, client[VIRTUAL_IMAGES].device)}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key = batch["key"]
         params = server["params"] if network == "shared" else made(key[0], work["undrawn"])
-        change = drawn(key.reshape(classes, -1)[:, 0])
+        change = draw_change(key.reshape(classes, -1)[:, 0])
 
         def features(x: Tensor, keys: Tensor) -> Tensor:
-            changed = siamese(x.unflatten(0, (classes, -1)), change).flatten(0, 1)
+            changed = augment_groups(x.unflatten(0, (classes, -1)), change).flatten(0, 1)
             return net.train(params, work["buffers"], changed, key=keys).features.flatten(1)
 
-        virtual = work["params"][IMAGES]
+        virtual = work["params"][VIRTUAL_IMAGES]
         with torch.no_grad():
             real = features(batch["x"], key)
-        keys = keyed.derived(key[0], PASSED) + torch.arange(len(virtual), device=key.device)
+        keys = keyed.derived(key[0], PASS_STREAM) + torch.arange(len(virtual), device=key.device)
         seen = features(virtual, keys).unflatten(0, (classes, -1))
         weight = batch["weight"].unflatten(0, (classes, -1))
         real = real.unflatten(0, (classes, -1))
@@ -226,15 +234,15 @@ def distribution_matching(
         return {**work, "params": params, "optimizer": state}
 
     draws = Sampling(REAL, per_class=matching.real, steps=steps, keyed=True)
-    return Pass(begin, loss, update, _keep, draws)
+    return Pass(begin, loss, update, _keep_images, draws)
 
 
-Virtual = Callable[[Tree], tuple[Tensor, Tensor]]
+ImageSource = Callable[[Tree], tuple[Tensor, Tensor]]
 """From a work tree, the images that are trained on and their labels."""
 
 
-def on_images(
-    pass_: Pass, context: BuildContext, images: Virtual, count: int, due: Callable[[int], bool]
+def train_on_images(
+    pass_: Pass, context: BuildContext, images: ImageSource, count: int, due: Callable[[int], bool]
 ) -> Pass:
     """The pass, in the rounds that are due, with batches of virtual images.
 
@@ -267,7 +275,7 @@ def on_images(
         key, step = batch["key"], work["step"]
         epoch, place = step // whole, step % whole
         # A round's first key is its step's less what steps have counted since.
-        draw = keyed.derived(key[0] - step * size, ORDER) + epoch
+        draw = keyed.derived(key[0] - step * size, ORDER_STREAM) + epoch
         order = keyed.uniform(draw, 0, (count,)).argsort()
         at = place * size + torch.arange(size, device=key.device)
         x, y = images(work)
@@ -286,6 +294,6 @@ def on_images(
     return replace(pass_, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
 
 
-def unchanged(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
     """The aggregate of a phase in which clients send nothing."""
     return dict(server), dict(clients)

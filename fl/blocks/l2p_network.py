@@ -21,13 +21,13 @@ from fl.base.errors import FedloomError
 from fl.blocks.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import private
 
-EPS = 1e-5
+VARIANCE_FLOOR = 1e-5
 """Added to variances before their root is taken."""
 
-BEGIN = 0.5
+INITIAL_BETA = 0.5
 """About what BNNet says at first."""
 
-RULES = ("constant", "sigmoid")
+NET_RULES = ("constant", "sigmoid")
 """How nets speak, where they are in what is ``fixed``: told nothing, so that they say the same to
 every client; BNNet bounded by a sigmoid.
 """
@@ -35,7 +35,7 @@ every client; BNNet bounded by a sigmoid.
 Convolution = nn.modules.conv._ConvNd
 
 
-class Steering:
+class L2PNetwork:
     """A network whose batch normalisation mixes statistics, and which measures what goes into
     layers.
 
@@ -100,7 +100,7 @@ class Steering:
         inputs = []
         for name in self.measured:
             mean, var = _moments(seen["whole"][name])
-            inputs += [mean[0], (var[0] + EPS).sqrt()]
+            inputs += [mean[0], (var[0] + VARIANCE_FLOOR).sqrt()]
         meant = {
             "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
             "inputs": torch.stack(inputs),
@@ -123,7 +123,7 @@ class Steering:
         context: BuildContext,
         like: Tensor,
         learns: tuple[str, ...],
-        begin: float = BEGIN,
+        begin: float = INITIAL_BETA,
         sigmoid: bool = False,
     ) -> Tree:
         """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt; ``begin``, ``sigmoid``: of
@@ -147,7 +147,7 @@ class Steering:
         beta: float,
         rules: tuple[str, ...] = (),
     ) -> Tree:
-        """What no net says, beta or one rate for all tensors; and by which `RULES` nets speak."""
+        """Return the hyper-parameters that no net predicts, and the `NET_RULES` in force."""
         known = {} if "bn" in learns else {"beta": like.new_tensor(beta)}
         if "lr" not in learns:
             known["rate"] = like.new_full((), context.training.lr)

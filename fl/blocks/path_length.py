@@ -28,13 +28,13 @@ def check_sgd(context: BuildContext, method: str) -> None:
         raise FedloomError(f"{method}: optimizer is {context.training.optimizer!r}. Allowed: sgd")
 
 
-def started(work: Tree) -> Tree:
+def start_path(work: Tree) -> Tree:
     """The work tree with a path of length 0."""
     zero = trees.leaves(work["params"])[0].new_zeros(())
     return {**work, "pull": zero, "reach": zero, "path": zero}
 
 
-def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
+def step_path(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
     """The work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
 
     What the first gradient of a round alone does: `pull` is its weight in v, and `reach` its weight
@@ -47,7 +47,7 @@ def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
     return {**work, "pull": pull, "reach": reach, "path": work["path"] + reach.abs()}
 
 
-def length(work: Tree) -> Tensor:
+def path_divisor(work: Tree) -> Tensor:
     """The path's length, as a divisor; 1 for a client without samples, which went nowhere."""
     path: Tensor = work["path"]
     return torch.where(path > 0, path, 1)

@@ -1,12 +1,12 @@
 """Clients whose models are mixed after every round, by weights that follow from what they send.
 
-What pFedGraph and FedSaC have in common. A client trains the mixture that was made for it, under a
-regulariser that holds it near. It is evaluated with the model that it trained, before that is
-mixed. Matrices between clients are kept as traces where there are at most `MOST` clients; a client
-that takes no part in a round has zeros in them.
+pFedGraph and FedSaC share this procedure. A client trains its mixture, under a regulariser that
+holds it near. It is evaluated with the model that it trained, before that model is mixed. Matrices
+between clients are kept as traces if there are at most `MAX_TRACED_CLIENTS` clients; a client that
+takes no part in a round has zeros in them.
 
-Where clients differ in modality, what all modalities have in common (`common`) may be mixed over
-all clients by a matrix of its own, `COMMON`.
+If clients differ in modality, the weights that all modalities hold (`common_names`) may be mixed
+over all clients by a matrix of its own, `COMMON_WEIGHTS`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.blocks.mixing import directions, mix
-from fl.blocks.sending import all_but
+from fl.blocks.exchange import send_all_but
+from fl.blocks.mixing import mix, unit_directions
 
-MOST = 200
+MAX_TRACED_CLIENTS = 200
 """The most clients of which matrices are kept: their size grows with the square."""
 
 Regulariser = Literal["mixture", "models", "released"]
@@ -54,19 +54,20 @@ model; `models`, f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has bee
 `released`, the same with + mu, which drives models apart.
 """
 
-Weigh = Callable[[Tree, Tree, Tree, Tensor], dict[str, Tensor]]
-"""(server, clients, uploads, n) -> matrices between the round's participants, [K, K] each; that of
-`WEIGHTS` has in row i the weights of client i's mixture, that of `COMMON`, if there is one, those
-for what all modalities have in common. ``server["round"]``: rounds before this;
-``server["origin"]``: the parameters that all began with.
+MixtureWeights = Callable[[Tree, Tree, Tree, Tensor], dict[str, Tensor]]
+"""(server, clients, uploads, n) -> matrices between the round's participants by name, [K, K] each.
+
+Row i of the matrix `WEIGHTS` has the weights of client i's mixture; row i of `COMMON_WEIGHTS`, if
+there is such a matrix, the weights for parameters that all modalities hold. ``server["round"]`` is
+the number of earlier rounds, ``server["origin"]`` the initial parameters.
 """
 
-WEIGHTS, COMMON = "cooperation", "classifier"
+WEIGHTS, COMMON_WEIGHTS = "cooperation", "classifier"
 
 
-def cooperating(
+def mixture_method(
     context: BuildContext,
-    weigh: Weigh,
+    weigh: MixtureWeights,
     *,
     mu: float,
     regulariser: Regulariser,
@@ -89,9 +90,9 @@ def cooperating(
     """
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
-    traced = matrices if context.clients <= MOST else ()
-    drift = alignment(mu, "received") if mixture else inclination(mu, "received")
-    without_model = all_but(*KINDS)
+    traced = matrices if context.clients <= MAX_TRACED_CLIENTS else ()
+    drift = cosine_regulariser(mu, "received") if mixture else direction_regulariser(mu, "received")
+    without_model = send_all_but(*KINDS)
     base = recipe(context, terms=(task_loss, drift), local=everything)
     local = only(base)
 
@@ -122,11 +123,13 @@ def cooperating(
         matrices = weigh(server, clients, uploads, n)
         if mixed < 1 and int(server["round"]) + 1e-9 >= mixed * context.training.rounds:
             own = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
-            matrices |= {name: own for name in (WEIGHTS, COMMON) if name in matrices}
-        made = _mixed(context, uploads, matrices)
+            matrices |= {name: own for name in (WEIGHTS, COMMON_WEIGHTS) if name in matrices}
+        made = _mixtures(context, uploads, matrices)
         if not mixture:
-            made["toward"] = mix(matrices[WEIGHTS], directions(uploads["params"]))
-        kept = {name: _spread(matrices[name], clients["id"], server[name]) for name in traced}
+            made["toward"] = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
+        kept = {
+            name: _among_all_clients(matrices[name], clients["id"], server[name]) for name in traced
+        }
         # Of a modality that takes no part nothing was sent.
         given = trees.overlaid(clients[PAYLOAD], made)
         return {**server, **kept, "round": server["round"] + 1}, {**clients, PAYLOAD: given}
@@ -138,28 +141,28 @@ def cooperating(
         (*passes, sweep) if sweep else passes,
         aggregate,
         views,
-        send=all_but("origin", "round", *matrices),
+        send=send_all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
         admit=admit,
     )
 
 
-def _mixed(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, Any]:
+def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, Any]:
     """Every client's mixture, and of what all modalities have in common that over all clients."""
     mixed = mix(matrices[WEIGHTS], select(models, everything))
-    if COMMON not in matrices:
+    if COMMON_WEIGHTS not in matrices:
         return mixed
-    shared = select(models, common(context).__contains__)
-    return trees.overlaid(mixed, mix(matrices[COMMON], shared))
+    shared = select(models, common_names(context).__contains__)
+    return trees.overlaid(mixed, mix(matrices[COMMON_WEIGHTS], shared))
 
 
-def common(context: BuildContext) -> frozenset[str]:
+def common_names(context: BuildContext) -> frozenset[str]:
     """The names of the weights and buffers that clients of every modality hold."""
     names = frozenset(name for kind in context.network.names.values() for name in kind)
     return names.difference(*context.lacking)
 
 
-def compared(method: str, network: Network, layers: Sequence[str]) -> list[str]:
+def compared_parameters(method: str, network: Network, layers: Sequence[str]) -> list[str]:
     """The parameters of ``layers``, or all if there are none.
 
     Raises:
@@ -174,7 +177,7 @@ def compared(method: str, network: Network, layers: Sequence[str]) -> list[str]:
     return [name for name in names if not layers or name.startswith(prefixes)]
 
 
-def collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Tensor:
+def draw_collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Tensor:
     """Which rows of a round's clients are drawn to cooperate, in ascending order; None: all."""
     rows = torch.arange(len(ids), device=ids.device)
     if count is None or count >= len(ids):
@@ -184,7 +187,7 @@ def collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Ten
     return rows[torch.isin(ids, torch.from_numpy(chosen).to(ids.device))]
 
 
-def of_modalities(
+def rows_by_modality(
     context: BuildContext, clients: Tree, names: Sequence[str]
 ) -> list[tuple[Tensor, list[str]]]:
     """The rows of a round's clients of each modality that takes part, and which of some parameters
@@ -198,7 +201,7 @@ def of_modalities(
     ]
 
 
-def among(
+def weights_among(
     rows: Tensor,
     drawn: Tensor,
     n: Tensor,
@@ -227,23 +230,23 @@ def among(
     return stack
 
 
-def _spread(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:
+def _among_all_clients(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:
     """A matrix between participants, as a matrix between all clients."""
     whole = torch.zeros_like(like)
     whole[ids[:, None], ids] = matrix.to(whole)
     return whole
 
 
-def alignment(weight: float, toward: str) -> Term:
+def cosine_regulariser(weight: float, toward: str) -> Term:
     """-weight cos(w, w_0), with w_0 the parameters that the method keeps in ``work[toward]``."""
 
     def term(forward: Forward) -> Tensor:
-        return -weight * F.cosine_similarity(*_beside(forward, toward), dim=0)
+        return -weight * F.cosine_similarity(*_flat_pair(forward, toward), dim=0)
 
     return term
 
 
-def inclination(weight: float, toward: str) -> Term:
+def direction_regulariser(weight: float, toward: str) -> Term:
     """-weight <w, v>/|w|, with v the tree that the method keeps in ``work[toward]``.
 
     Where v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). Where v is 0, it
@@ -251,13 +254,13 @@ def inclination(weight: float, toward: str) -> Term:
     """
 
     def term(forward: Forward) -> Tensor:
-        weights, other = _beside(forward, toward)
+        weights, other = _flat_pair(forward, toward)
         return -weight * F.normalize(weights, dim=0) @ other
 
     return term
 
 
-def _beside(forward: Forward, toward: str) -> tuple[Tensor, Tensor]:
+def _flat_pair(forward: Forward, toward: str) -> tuple[Tensor, Tensor]:
     """The parameters of the pass and those in ``work[toward]``, each in one row."""
     weights = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
     return weights, torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])

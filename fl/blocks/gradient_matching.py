@@ -13,10 +13,10 @@ from torch import Tensor
 from fl.api import Network, Tree, keyed, sgd, trees
 from fl.blocks.distillation import gradient_distance
 
-STREAM = keyed.stream_of("gradient matching")
+MATCHING_STREAM = keyed.stream_of("gradient matching")
 
 
-def matched(
+def match_gradient(
     network: Network,
     variables: Tree,
     images: Tensor,
@@ -45,7 +45,11 @@ def matched(
     goal = trees.leaves(target)
     for step in range(steps):
         x = params["images"].detach().requires_grad_()
-        keys = keyed.derived(key, STREAM) + step * len(x) + torch.arange(len(x), device=x.device)
+        keys = (
+            keyed.derived(key, MATCHING_STREAM)
+            + step * len(x)
+            + torch.arange(len(x), device=x.device)
+        )
         with torch.enable_grad():
             passed = network.train(weights, variables["buffers"], x, nested=True, key=keys)
             loss = F.cross_entropy(passed.outputs, labels)

@@ -29,28 +29,28 @@ from fl.api import (
     steps_of,
     trees,
 )
-from fl.blocks.augmented_layers import channels
-from fl.blocks.blank import blank_inputs
-from fl.blocks.each_alike import parted, plain
-from fl.blocks.histograms import sums, symmetric_kl
+from fl.blocks.dummy_inputs import zero_inputs
+from fl.blocks.feature_augmentation import channel_counts
+from fl.blocks.histograms import histogram_sums, symmetric_kl
+from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
 
 HISTOGRAM = "histogram"
 """In the server's tree: [channels, bins] over all clients; zeros before there is one."""
 
-FEWEST = 2
+MIN_SAMPLES = 2
 """Samples of which there is a histogram."""
 
 
-def check_batches(context: BuildContext, method: str) -> None:
+def check_batch_size(context: BuildContext, method: str) -> None:
     """Raise `FedloomError` for batches that are too small to have a histogram."""
-    if (size := context.training.batch_size) < FEWEST:
+    if (size := context.training.batch_size) < MIN_SAMPLES:
         raise FedloomError(
             f"{method}: batch_size is {size}, and a histogram of one sample says nothing of a "
-            f"distribution. Allowed: at least {FEWEST}"
+            f"distribution. Allowed: at least {MIN_SAMPLES}"
         )
 
 
-def aligned_output(context: BuildContext) -> Callable[[Output], Tensor]:
+def alignment_features(context: BuildContext) -> Callable[[Output], Tensor]:
     """Which features of a pass are aligned, [b, c, ...].
 
     They are what goes into the classifier; where the model has none, what its last block gives.
@@ -61,7 +61,7 @@ def aligned_output(context: BuildContext) -> Callable[[Output], Tensor]:
     network = context.network
     if network.head:
         return attrgetter("features")
-    [(layer, size)] = channels(context, network.blocks[-1:]).items()
+    [(layer, size)] = channel_counts(context, network.blocks[-1:]).items()
     network.tap([layer])
 
     def see(output: Output) -> Tensor:
@@ -71,7 +71,7 @@ def aligned_output(context: BuildContext) -> Callable[[Output], Tensor]:
     return see
 
 
-def align(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
+def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
     """lam times the symmetric KL between the batch's histogram and that of all clients.
 
     It is the mean over channels; 0 for a batch in which fewer than two samples have a weight.
@@ -81,27 +81,27 @@ def align(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
         bins, tau: As in `fl.blocks.histograms.soft_bins`.
     """
 
-    see = aligned_output(context)
+    see = alignment_features(context)
 
     def term(forward: Forward) -> Tensor:
         target = forward.shared[HISTOGRAM]
-        total, count = sums(see(forward.output), forward.batch["weight"], bins, tau)
+        total, count = histogram_sums(see(forward.output), forward.batch["weight"], bins, tau)
         apart = symmetric_kl(total / count.clamp(min=1), target).mean()
-        return torch.where((count >= FEWEST) & (target.sum() > 0), lam * apart, 0)
+        return torch.where((count >= MIN_SAMPLES) & (target.sum() > 0), lam * apart, 0)
 
     return term
 
 
-def aligned(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
-    """The method with the term `align`; its clients send histograms of their features too.
+def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
+    """The method with the term `alignment_term`; its clients send histograms of their features too.
 
     The histograms are of the model that the client just trained, in evaluation mode. A client with
     fewer than two samples counts as if its histogram were the one that it was sent.
 
     Args:
-        lam, bins, tau: As in `align`.
+        lam, bins, tau: As in `alignment_term`.
     """
-    network, see = context.network, aligned_output(context)
+    network, see = context.network, alignment_features(context)
 
     def features(variables: Tree, x: Inputs) -> Tensor:
         return see(network.eval(variables["params"], variables["buffers"], x))
@@ -110,22 +110,25 @@ def aligned(base: Method, context: BuildContext, bins: int, tau: float) -> Metho
         server, client = base.init(variables)
         like = trees.leaves(variables["params"])[0]
         with torch.no_grad():
-            seen = features(variables, blank_inputs(context, 1, like))
+            seen = features(variables, zero_inputs(context, 1, like))
         return {**server, HISTOGRAM: like.new_zeros((seen.shape[1], bins))}, client
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
-        total, count = sums(features(sent, batch["x"]), batch["weight"], bins, tau)
+        total, count = histogram_sums(features(sent, batch["x"]), batch["weight"], bins, tau)
         return {"sums": total, "count": count}
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         histogram = seen["sums"] / seen["count"].clamp(min=1)
-        told = torch.where(seen["count"] >= FEWEST, histogram, server[HISTOGRAM])
-        return dict(client), {**sent, HISTOGRAM: parted({"own": told}, client[COUNTS].sum())}
+        told = torch.where(seen["count"] >= MIN_SAMPLES, histogram, server[HISTOGRAM])
+        return dict(client), {
+            **sent,
+            HISTOGRAM: unweighted_upload({"own": told}, client[COUNTS].sum()),
+        }
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}
         mean, kept = base.aggregate(server, clients, models, n)
-        return {**mean, HISTOGRAM: plain(trees.mean(uploads[HISTOGRAM], n))["own"]}, kept
+        return {**mean, HISTOGRAM: unweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"]}, kept
 
     passes: tuple[Pass | Sweep, ...] = (*steps_of(base), Sweep(look, end))
     return replace(base, init=init, passes=passes, aggregate=Averaging(aggregate))

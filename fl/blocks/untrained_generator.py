@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STYLE, WIDTH, SIDE = 64, 32, 4
+STYLE_SIZE, CHANNELS, CONSTANT_SIDE = 64, 32, 4
 """Numbers of a style, channels of the layers, and the side of the constant."""
-MEANS, SPREAD, NOISE = 0.3, 0.3, 0.1
+CLASS_SD, LATENT_SD, NOISE_SD = 0.3, 0.3, 0.1
 """Deviation of the classes' mean latents, of latents around them, and of noise, over all layers."""
 
 
-def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Tensor:
+def generate_images(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Tensor:
     """Images of every class, float32 [classes x count, channels, height, width], ordered by class.
 
     Each channel has mean 0 and deviation 1 over all images.
@@ -33,28 +33,40 @@ def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Te
     """
     draw = torch.Generator().manual_seed(seed)
     depth, height, width = shape
-    layers = max(1, math.ceil(math.log2(max(height, width) / SIDE)))
+    layers = max(1, math.ceil(math.log2(max(height, width) / CONSTANT_SIDE)))
 
     def normal(*size: int, sd: float = 1.0) -> Tensor:
         return torch.randn(*size, generator=draw) * sd
 
-    means, levels = normal(classes, STYLE, sd=MEANS), F.normalize(normal(classes, layers), dim=1)
-    constant, mapping = normal(1, WIDTH, SIDE, SIDE), normal(STYLE, STYLE, sd=STYLE**-0.5)
+    means, levels = (
+        normal(classes, STYLE_SIZE, sd=CLASS_SD),
+        F.normalize(normal(classes, layers), dim=1),
+    )
+    constant, mapping = (
+        normal(1, CHANNELS, CONSTANT_SIDE, CONSTANT_SIDE),
+        normal(STYLE_SIZE, STYLE_SIZE, sd=STYLE_SIZE**-0.5),
+    )
     weights = [
-        [normal(*size, sd=STYLE**-0.5) for size in ((STYLE, WIDTH), (STYLE, WIDTH))]
-        + [normal(WIDTH, WIDTH, 3, 3), normal(depth, WIDTH, sd=WIDTH**-0.5)]
+        [
+            normal(*size, sd=STYLE_SIZE**-0.5)
+            for size in ((STYLE_SIZE, CHANNELS), (STYLE_SIZE, CHANNELS))
+        ]
+        + [normal(CHANNELS, CHANNELS, 3, 3), normal(depth, CHANNELS, sd=CHANNELS**-0.5)]
         for _ in range(layers)
     ]
     images_made = []
     for c in range(classes):
-        z = means[c] + normal(count, STYLE, sd=SPREAD)
+        z = means[c] + normal(count, STYLE_SIZE, sd=LATENT_SD)
         style = F.leaky_relu(z * z.square().mean(1, keepdim=True).rsqrt() @ mapping, 0.2)
-        x, image = constant.expand(count, -1, -1, -1), torch.zeros(count, depth, SIDE, SIDE)
+        x, image = (
+            constant.expand(count, -1, -1, -1),
+            torch.zeros(count, depth, CONSTANT_SIDE, CONSTANT_SIDE),
+        )
         for layer, (first, second, kernel, colours) in enumerate(weights):
             x = F.interpolate(x, scale_factor=2.0, mode="bilinear")
             image = F.interpolate(image, scale_factor=2.0, mode="bilinear")
-            x = modulated(x, 1 + style @ first, kernel)
-            noise = normal(count, 1, *x.shape[-2:], sd=NOISE / layers)
+            x = modulated_convolution(x, 1 + style @ first, kernel)
+            noise = normal(count, 1, *x.shape[-2:], sd=NOISE_SD / layers)
             x = F.leaky_relu(x + levels[c, layer] + noise, 0.2)
             image = image + torch.einsum("ndhw,cd,nd->nchw", x, colours, 1 + style @ second)
         images_made.append(image)
@@ -62,7 +74,7 @@ def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Te
     return (images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)
 
 
-def modulated(x: Tensor, style: Tensor, kernel: Tensor) -> Tensor:
+def modulated_convolution(x: Tensor, style: Tensor, kernel: Tensor) -> Tensor:
     """A convolution whose weights are scaled by each image's style, then brought to length 1.
 
     Args:

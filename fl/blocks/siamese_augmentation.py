@@ -23,19 +23,19 @@ from torch import Tensor
 from fl.api import keyed
 from fl.pytorch import private
 
-KINDS = ("colour", "crop", "cutout", "flip", "scale", "rotate")
+AUGMENTATIONS = ("colour", "crop", "cutout", "flip", "scale", "rotate")
 BRIGHTNESS, SATURATION, CONTRAST = 1.0, 2.0, 0.5
 CROP, CUTOUT = 0.125, 0.5
 """How far a crop shifts, and how large a cutout's side is, as shares of an image's side."""
 SCALE, DEGREES = 1.2, 15.0
-STREAM = keyed.stream_of("siamese augmentation")
+CHANGE_STREAM = keyed.stream_of("siamese augmentation")
 
 
 class Change(NamedTuple):
     """What is done to each group of images, [g] each.
 
     Attributes:
-        kind: Index into `KINDS`.
+        kind: Index into `AUGMENTATIONS`.
         first, second, third: Numbers in [0, 1) that say how.
     """
 
@@ -45,32 +45,36 @@ class Change(NamedTuple):
     third: Tensor
 
 
-def drawn(key: Tensor) -> Change:
+def draw_change(key: Tensor) -> Change:
     """The change of each group, for keys int64 [g]."""
-    kind, *how = keyed.uniform(key, STREAM, (4,)).unbind(-1)
-    return Change((kind * len(KINDS)).long(), *how)
+    kind, *how = keyed.uniform(key, CHANGE_STREAM, (4,)).unbind(-1)
+    return Change((kind * len(AUGMENTATIONS)).long(), *how)
 
 
-def siamese(x: Tensor, change: Change) -> Tensor:
+def augment_groups(x: Tensor, change: Change) -> Tensor:
     """Groups of images [g, n, channels, height, width], each group changed in one way."""
     batched = private.is_batched(x) or private.is_batched(change.kind)
     if batched or x.device.type != "cpu" or torch.compiler.is_compiling():
-        return _chosen(x, change)
+        return _augment_by_choice(x, change)
     kinds = change.kind.tolist()
     done: list[Tensor] = []
     order: list[int] = []
     for kind in sorted(set(kinds)):
         rows = [row for row, other in enumerate(kinds) if other == kind]
-        done.append(DONE[KINDS[kind]](x[rows], Change(*(values[rows] for values in change))))
+        done.append(
+            AUGMENT_BY_NAME[AUGMENTATIONS[kind]](
+                x[rows], Change(*(values[rows] for values in change))
+            )
+        )
         order += rows
     return torch.cat(done)[torch.tensor(order).argsort()]
 
 
-def _chosen(x: Tensor, change: Change) -> Tensor:
+def _augment_by_choice(x: Tensor, change: Change) -> Tensor:
     """The same, with all kinds computed."""
 
     def chosen(name: str) -> Tensor:
-        return (change.kind == KINDS.index(name)).reshape(-1, 1, 1, 1, 1)
+        return (change.kind == AUGMENTATIONS.index(name)).reshape(-1, 1, 1, 1, 1)
 
     def moved(name: str, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         which = chosen(name)[..., 0, 0]
@@ -78,41 +82,43 @@ def _chosen(x: Tensor, change: Change) -> Tensor:
         return torch.where(which, now[0], rows), torch.where(which, now[1], columns)
 
     moves = {"crop": _shifts, "flip": _flips, "scale": _scales}
-    rows, columns = (_same(size, x) for size in x.shape[-2:])
+    rows, columns = (_identity(size, x) for size in x.shape[-2:])
     for name in moves:
         rows, columns = moved(name, rows, columns)
-    x = torch.where(chosen("colour"), coloured(x, change), x)
-    x = between(rows, x, columns)
-    x = torch.where(chosen("cutout"), with_hole(x, change), x)
-    return torch.where(chosen("rotate"), rotated(x, change.first), x)
+    x = torch.where(chosen("colour"), change_colour(x, change), x)
+    x = mix_pixels(rows, x, columns)
+    x = torch.where(chosen("cutout"), cut_hole(x, change), x)
+    return torch.where(chosen("rotate"), rotate(x, change.first), x)
 
 
-def between(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
+def mix_pixels(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
     """Images with their rows and columns mixed by matrices [g, size, size]."""
     return rows[..., None, None, :, :] @ x @ columns[..., None, None, :, :].transpose(-1, -2)
 
 
 def _shifts(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
     height, width = x.shape[-2:]
-    return shifted(height, CROP, change.first, x), shifted(width, CROP, change.second, x)
+    return shift_matrices(height, CROP, change.first, x), shift_matrices(
+        width, CROP, change.second, x
+    )
 
 
 def _flips(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
-    return _same(x.shape[-2], x), flipped(x.shape[-1], change.first, x)
+    return _identity(x.shape[-2], x), flip_matrices(x.shape[-1], change.first, x)
 
 
 def _scales(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
     height, width = x.shape[-2:]
-    return scaled(height, change.first, x), scaled(width, change.second, x)
+    return scale_matrices(height, change.first, x), scale_matrices(width, change.second, x)
 
 
-def with_hole(x: Tensor, change: Change) -> Tensor:
+def cut_hole(x: Tensor, change: Change) -> Tensor:
     """Images with a rectangle of zeros."""
     height, width = x.shape[-2:]
-    return x * cut(height, width, change.first, change.second, x)[:, None, None]
+    return x * hole_masks(height, width, change.first, change.second, x)[:, None, None]
 
 
-def coloured(x: Tensor, change: Change) -> Tensor:
+def change_colour(x: Tensor, change: Change) -> Tensor:
     """Images with their brightness changed, then their saturation, then their contrast."""
     bright, saturated, contrasted = (
         u.to(x.dtype).reshape(-1, 1, 1, 1, 1) for u in (change.first, change.second, change.third)
@@ -124,11 +130,11 @@ def coloured(x: Tensor, change: Change) -> Tensor:
     return (x - level) * (contrasted + CONTRAST) + level
 
 
-def _same(size: int, like: Tensor) -> Tensor:
+def _identity(size: int, like: Tensor) -> Tensor:
     return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
-def shifted(size: int, share: float, draw: Tensor, like: Tensor) -> Tensor:
+def shift_matrices(size: int, share: float, draw: Tensor, like: Tensor) -> Tensor:
     """Matrices [g, size, size] that shift by at most that share of the size, and leave zeros
     behind.
     """
@@ -138,13 +144,13 @@ def shifted(size: int, share: float, draw: Tensor, like: Tensor) -> Tensor:
     return (place[:, None] + by[:, None, None] == place).to(like.dtype)
 
 
-def flipped(size: int, draw: Tensor, like: Tensor) -> Tensor:
+def flip_matrices(size: int, draw: Tensor, like: Tensor) -> Tensor:
     """Matrices [g, size, size] that reverse the axis for draws below a half."""
-    same = _same(size, like)
+    same = _identity(size, like)
     return torch.where((draw < 0.5)[:, None, None], same.flip(0), same)
 
 
-def scaled(size: int, draw: Tensor, like: Tensor) -> Tensor:
+def scale_matrices(size: int, draw: Tensor, like: Tensor) -> Tensor:
     """Matrices [g, size, size] that stretch an axis from its middle, bilinearly."""
     factor = draw.to(like.dtype) * (SCALE - 1 / SCALE) + 1 / SCALE
     place = torch.arange(size, dtype=like.dtype, device=like.device)
@@ -153,7 +159,7 @@ def scaled(size: int, draw: Tensor, like: Tensor) -> Tensor:
     return (1 - (source[..., None] - place).abs()).clamp(min=0)
 
 
-def cut(height: int, width: int, first: Tensor, second: Tensor, like: Tensor) -> Tensor:
+def hole_masks(height: int, width: int, first: Tensor, second: Tensor, like: Tensor) -> Tensor:
     """Masks [g, height, width], 0 in a rectangle of half the sides around a random pixel."""
     inside = []
     for size, draw in ((height, first), (width, second)):
@@ -164,7 +170,7 @@ def cut(height: int, width: int, first: Tensor, second: Tensor, like: Tensor) ->
     return 1 - (inside[0][:, :, None] & inside[1][:, None, :]).to(like.dtype)
 
 
-def rotated(x: Tensor, draw: Tensor) -> Tensor:
+def rotate(x: Tensor, draw: Tensor) -> Tensor:
     """Images turned by up to 15 degrees either way, bilinearly, with zeros from outside."""
     groups, count, depth, height, width = x.shape
     angle = (draw.to(x.dtype) - 0.5) * 2 * DEGREES / 180 * math.pi
@@ -180,21 +186,21 @@ def rotated(x: Tensor, draw: Tensor) -> Tensor:
     return F.grid_sample(flat, grid, align_corners=False).reshape(x.shape)
 
 
-def _by_matrices(
+def _augment_by_matrices(
     matrices: Callable[[Tensor, Change], tuple[Tensor, Tensor]],
 ) -> Callable[[Tensor, Change], Tensor]:
     def done(x: Tensor, change: Change) -> Tensor:
         rows, columns = matrices(x, change)
-        return between(rows, x, columns)
+        return mix_pixels(rows, x, columns)
 
     return done
 
 
-DONE: dict[str, Callable[[Tensor, Change], Tensor]] = {
-    "colour": coloured,
-    "crop": _by_matrices(_shifts),
-    "cutout": with_hole,
-    "flip": _by_matrices(_flips),
-    "scale": _by_matrices(_scales),
-    "rotate": lambda x, change: rotated(x, change.first),
+AUGMENT_BY_NAME: dict[str, Callable[[Tensor, Change], Tensor]] = {
+    "colour": change_colour,
+    "crop": _augment_by_matrices(_shifts),
+    "cutout": cut_hole,
+    "flip": _augment_by_matrices(_flips),
+    "scale": _augment_by_matrices(_scales),
+    "rotate": lambda x, change: rotate(x, change.first),
 }

@@ -13,12 +13,12 @@ from torch import Tensor
 from fl.api import Tree, trees
 
 
-def parted(tree: Tree, samples: Tensor) -> Tree:
+def unweighted_upload(tree: Tree, samples: Tensor) -> Tree:
     """What a client with that many samples sends of a tree; one without samples has no weight."""
     share = 1 / samples.clamp(min=1).to(trees.leaves(tree)[0].dtype)
     return {"share": share, "values": trees.apply(lambda leaf: leaf * share, tree)}
 
 
-def plain(mean: Tree) -> Tree:
-    """The plain mean of the trees, from the weighted mean of what `parted` made of them."""
+def unweighted_mean(mean: Tree) -> Tree:
+    """Return the unweighted mean of trees from the weighted mean of their `unweighted_upload`."""
     return trees.apply(lambda leaf: leaf / mean["share"], mean["values"])

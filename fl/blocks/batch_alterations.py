@@ -8,7 +8,7 @@ from torch import Tensor
 from fl.api import BuildContext, FedloomError, keyed
 
 
-def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:
+def is_altered(key: Tensor, stream: int, p: float) -> Tensor:
     """Whether a batch is altered, with probability p: a scalar.
 
     Only the first sample's key decides, whoever else is in the batch.
@@ -19,7 +19,7 @@ def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:
     return keyed.uniform(key[0], stream) < p
 
 
-def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
+def draw_partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
     """A permutation [b] of the samples that have a weight; the others keep their places.
 
     Args:
@@ -33,7 +33,7 @@ def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
     return shuffled[ordered.argsort(stable=True)]
 
 
-def check_labels(context: BuildContext, name: str) -> None:
+def check_mixed_labels(context: BuildContext, name: str) -> None:
     """Raise `FedloomError` where the task's loss knows no mixed labels."""
     if not context.task.mixes:
         raise FedloomError(
@@ -42,7 +42,7 @@ def check_labels(context: BuildContext, name: str) -> None:
         )
 
 
-def check_images(features: Tensor, location: str, layer: str) -> None:
+def check_feature_maps(features: Tensor, location: str, layer: str) -> None:
     """Raise `FedloomError` unless a layer gives images, [b, c, h, w].
 
     Args:

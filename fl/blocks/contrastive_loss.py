@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def supervised_contrast(
+def supervised_contrastive_loss(
     features: Tensor, labels: Tensor, tau: float = 0.07, weight: Tensor | None = None
 ) -> Tensor:
     """The supervised contrastive loss, a scalar.

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from fl.api import Batch, Pass, Rate, Sampling, Sweep, Tree, trees
-from fl.blocks.implicit import curvature
-from fl.blocks.steering import Steering
-from fl.blocks.tuning import update
+from fl.blocks.implicit_gradients import curvature
+from fl.blocks.l2p_network import L2PNetwork
+from fl.blocks.l2p_tuning import tuning_step
 
-PASSING = ("meta", "tuned", "found", "judged")
+TRANSIENT_KEYS = ("meta", "tuned", "found", "judged")
 """In a client's tree, what one pass hands to the next; removed when the phase ends."""
 
 
 @dataclass(frozen=True)
-class Rules:
+class MetaTrainingOptions:
     """How meta-nets are trained.
 
     Attributes:
@@ -43,14 +43,14 @@ class Rules:
     clip: float
 
 
-class Learning:
+class MetaTraining:
     """The passes of an iteration.
 
     A server's tree has ``origin`` (the stored model), ``meta`` and ``fixed``; a client's tree has
     ``statistics`` and, where it has meta-nets of its own, ``meta``.
     """
 
-    def __init__(self, steering: Steering, rules: Rules, due: Any = None) -> None:
+    def __init__(self, steering: L2PNetwork, rules: MetaTrainingOptions, due: Any = None) -> None:
         self._steering, self._rules = steering, rules
         self._due = {} if due is None else {"due": due}
 
@@ -103,7 +103,7 @@ class Learning:
 
     def _begin_judge(self, server: Tree, client: Tree) -> Tree:
         # A rehearsal begins here, without the pass before.
-        tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
+        tuned = client.get("tuned") or _tuned_model(self._begin_inner(server, client))
         beta = self._hyper(server, client)["beta"]
         params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
         state = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
@@ -124,7 +124,7 @@ class Learning:
     # A step of the meta-nets
 
     def _begin_conclude(self, server: Tree, client: Tree) -> Tree:
-        tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
+        tuned = client.get("tuned") or _tuned_model(self._begin_inner(server, client))
         validation = client.get("found")
         if validation is None:
             judged = self._begin_judge(server, client)
@@ -180,15 +180,15 @@ class Learning:
 
 
 def _update_inner(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-    return {**update(server, work, grads, aux, lr), "grads": dict(grads)}
+    return {**tuning_step(server, work, grads, aux, lr), "grads": dict(grads)}
 
 
-def _handed(work: Tree) -> Tree:
+def _tuned_model(work: Tree) -> Tree:
     return {key: dict(work[key]) for key in ("params", "buffers", "grads")}
 
 
 def _end_inner(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-    return {**client, "tuned": _handed(work)}, {}
+    return {**client, "tuned": _tuned_model(work)}, {}
 
 
 def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
@@ -201,7 +201,7 @@ def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     return {**client, "found": validation, "judged": judged}, {}
 
 
-def concluded(client: Tree, work: Tree, over: bool) -> Tree:
+def client_after_iteration(client: Tree, work: Tree, over: bool) -> Tree:
     """The client's tree after an iteration, with the meta-nets as they are now.
 
     Args:
@@ -210,10 +210,10 @@ def concluded(client: Tree, work: Tree, over: bool) -> Tree:
     meta = {"meta": dict(work["params"])}
     if not over:
         return {**client, **meta}
-    return {key: leaf for key, leaf in client.items() if key not in PASSING} | meta
+    return {key: leaf for key, leaf in client.items() if key not in TRANSIENT_KEYS} | meta
 
 
-def counting() -> Sweep:
+def validation_count_sweep() -> Sweep:
     """How many validation samples a client has."""
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
@@ -225,7 +225,9 @@ def counting() -> Sweep:
     return Sweep(look, end, "val")
 
 
-def keep_best(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+def average_and_keep_best(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[Tree, Tree]:
     """The mean of the nets, and those of the best round so far."""
     meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
     better = judged < server["lowest"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 
-def encoder(
+def transformer_encoder(
     depth: int, dim: int, heads: int, hidden: int, dropout: float, *, pre_norm: bool = False
 ) -> nn.Sequential:
     """``depth`` of PyTorch's encoder layers, from [b, positions, dim] to the same shape.

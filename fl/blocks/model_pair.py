@@ -24,56 +24,58 @@ from fl.api import (
     trees,
 )
 
-BASE, OWN = "base", "own"
+BASE_KEY, PERSONAL_KEY = "base", "own"
 
 
-def pair(base: Method, personal: Method) -> Method:
+def shared_and_personal(base: Method, personal: Method) -> Method:
     """``base`` as it is, and beside it ``personal``, a method all of whose weights stay local.
 
-    Wherever the personal model looks at what is shared, it sees the server's tree of ``base``; so a
-    term such as `fl.blocks.proximal.proximal` ties it to the shared model. The training loss is the
-    sum of both losses. Each of the two methods has one pass.
+    The personal method receives the server's tree of ``base`` as its shared tree; so a term such as
+    `fl.blocks.proximal.proximal_term` ties the personal model to the shared one. The training loss
+    is the sum of both losses. Each of the two methods has one pass.
     """
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, first = base.init(variables)
-        return server, {BASE: first, OWN: personal.init(variables)[1]}
+        return server, {BASE_KEY: first, PERSONAL_KEY: personal.init(variables)[1]}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        server, kept = base.aggregate(server, clients[BASE], uploads, n)
-        return server, {**clients, BASE: kept}
+        server, kept = base.aggregate(server, clients[BASE_KEY], uploads, n)
+        return server, {**clients, BASE_KEY: kept}
 
     def half_of(view: View, key: str) -> View:
         return lambda server, client: view(server, client and client[key])
 
     views = {
-        GLOBAL: half_of(base.views[GLOBAL], BASE),
-        PERSONAL: half_of(personal.views[PERSONAL], OWN),
+        GLOBAL: half_of(base.views[GLOBAL], BASE_KEY),
+        PERSONAL: half_of(personal.views[PERSONAL], PERSONAL_KEY),
     }
     first, second = only(base), only(personal)
     averaging = isinstance(base.aggregate, Averaging)
     merged = Averaging(aggregate) if averaging else aggregate
-    return Method(init, (_both(first, second),), merged, views)
+    return Method(init, (_joint_pass(first, second),), merged, views)
 
 
-def _both(first: Pass, second: Pass) -> Pass:
-    passes = {BASE: first, OWN: second}
+def _joint_pass(first: Pass, second: Pass) -> Pass:
+    passes = {BASE_KEY: first, PERSONAL_KEY: second}
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return _joined({key: p.begin(server, client[key]) for key, p in passes.items()})
+        return _join_work({key: p.begin(server, client[key]) for key, p in passes.items()})
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         losses = {
-            key: p.loss(server, _half(work, key), _half_batch(batch, key))
+            key: p.loss(server, _work_of(work, key), _batch_of(batch, key))
             for key, p in passes.items()
         }
-        return losses[BASE][0] + losses[OWN][0], {key: aux for key, (_, aux) in losses.items()}
+        return losses[BASE_KEY][0] + losses[PERSONAL_KEY][0], {
+            key: aux for key, (_, aux) in losses.items()
+        }
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict
-        return _joined(
+        return _join_work(
             {
-                key: p.update(server, _half(work, key), as_scratch(grads[key]), aux[key], lr)
+                key: p.update(server, _work_of(work, key), as_scratch(grads[key]), aux[key], lr)
                 for key, p in passes.items()
             }
         )
@@ -82,42 +84,42 @@ def _both(first: Pass, second: Pass) -> Pass:
         update = spends(update)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        kept, upload = first.end(server, client[BASE], _half(work, BASE))
-        mine, _ = second.end(server, client[OWN], _half(work, OWN))
-        return {**client, BASE: kept, OWN: mine}, upload
+        kept, upload = first.end(server, client[BASE_KEY], _work_of(work, BASE_KEY))
+        mine, _ = second.end(server, client[PERSONAL_KEY], _work_of(work, PERSONAL_KEY))
+        return {**client, BASE_KEY: kept, PERSONAL_KEY: mine}, upload
 
     def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return {key: ask(server, _half(work, key), batch) for key, ask in asking.items()}
+        return {key: ask(server, _work_of(work, key), batch) for key, ask in asking.items()}
 
     asking = {key: p.reference for key, p in passes.items() if p.reference}
-    refreshes = tuple(_of_half(key, r) for key, p in passes.items() for r in p.refreshes)
+    refreshes = tuple(_refresh_of(key, r) for key, p in passes.items() for r in p.refreshes)
     return Pass(begin, loss, update, end, first.sampling, refreshes, reference if asking else None)
 
 
-def _of_half(key: str, refresh: Refresh) -> Refresh:
+def _refresh_of(key: str, refresh: Refresh) -> Refresh:
     """A refresh of one of the two methods, for the work tree of both."""
 
     def look(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return refresh.look(server, _half(work, key), _half_batch(batch, key))
+        return refresh.look(server, _work_of(work, key), _batch_of(batch, key))
 
     def adapt(work: Tree, seen: Tree) -> Tree:
-        after = refresh.adapt(_half(work, key), seen)
+        after = refresh.adapt(_work_of(work, key), seen)
         return {**work, key: {name: leaf for name, leaf in after.items() if name != "params"}}
 
     return replace(refresh, look=look, adapt=adapt)
 
 
-def _joined(halves: Mapping[str, Tree]) -> Tree:
+def _join_work(halves: Mapping[str, Tree]) -> Tree:
     """One work tree, with the ``params`` of both."""
     rest = {key: {k: v for k, v in half.items() if k != "params"} for key, half in halves.items()}
     return {"params": {key: half["params"] for key, half in halves.items()}, **rest}
 
 
-def _half(work: Tree, key: str) -> Tree:
+def _work_of(work: Tree, key: str) -> Tree:
     return {**work[key], "params": work["params"][key]}
 
 
-def _half_batch(batch: Batch, key: str) -> Batch:
+def _batch_of(batch: Batch, key: str) -> Batch:
     if key not in batch.get("reference", {}):
         return batch
     return {**batch, "reference": batch["reference"][key]}

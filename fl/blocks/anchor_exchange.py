@@ -26,21 +26,23 @@ from fl.api import (
     Sweep,
     Tree,
 )
-from fl.blocks.anchors import local_anchors, look_at, no_anchors
+from fl.blocks.anchors import feature_sums, local_anchors, zero_anchors
 
 ANCHORS = "anchors"
 """In the server's tree, [classes, features]; zero for a class without an anchor."""
-ROUND, TRAINED = "anchors' round", "anchors' model"
+ANCHOR_ROUND, TRAINED_MODEL = "anchors' round", "anchors' model"
 """In the server's tree, the round's number; in a client's, for a moment, what it just trained."""
 
-Gather = Callable[[Tensor, Tree], Tensor]
+AnchorUpdate = Callable[[Tensor, Tree], Tensor]
 """(anchors before, what clients send, see `fl.blocks.anchors.local_anchors`) -> anchors."""
-Start = Callable[[Network, Tree, int], Tensor]
+InitialAnchors = Callable[[Network, Tree, int], Tensor]
 """(network, first variables, classes) -> what the server has before there are anchors."""
-Told = tuple[Tree, Tree]
+TreePair = tuple[Tree, Tree]
 
 
-def anchored_before(method: Method, context: BuildContext, gather: Gather, first: int) -> Method:
+def anchors_before_training(
+    method: Method, context: BuildContext, gather: AnchorUpdate, first: int
+) -> Method:
     """The method, with a phase before each round that renews the anchors.
 
     The anchors are of the model that is sent, completed by the client's own weights.
@@ -52,29 +54,33 @@ def anchored_before(method: Method, context: BuildContext, gather: Gather, first
     network, classes = context.network, context.classes
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
-        return look_at(network, _whole(network, client, server), batch, classes)
+        return feature_sums(network, _complete_model(network, client, server), batch, classes)
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> TreePair:
         return dict(client), local_anchors(seen)
 
-    def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+    def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         anchors = gather(server[ANCHORS], uploads)
         return {**server, ANCHORS: anchors}, dict(clients)
 
-    made = _with(method, context, (ANCHORS,), method.aggregate, no_anchors)
+    made = _with_anchors(method, context, (ANCHORS,), method.aggregate, zero_anchors)
     before = Phase((Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=made.send)
     return replace(made, before=(*method.before, before))
 
 
-def anchored_after(
-    method: Method, context: BuildContext, gather: Gather, first: int = 1, start: Start = no_anchors
+def anchors_after_training(
+    method: Method,
+    context: BuildContext,
+    gather: AnchorUpdate,
+    first: int = 1,
+    start: InitialAnchors = zero_anchors,
 ) -> Method:
     """The method, whose clients send the anchors of what they just trained with the rest.
 
     These anchors guide in the next round.
 
     Args:
-        gather: As in `anchored_before`.
+        gather: As in `anchors_before_training`.
         first: The first round in which anchors guide.
         start: What the server has before there are any.
 
@@ -90,44 +96,48 @@ def anchored_after(
         )
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
-        return look_at(network, client[TRAINED], batch, classes)
+        return feature_sums(network, client[TRAINED_MODEL], batch, classes)
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
-        kept = {key: leaf for key, leaf in client.items() if key != TRAINED}
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> TreePair:
+        kept = {key: leaf for key, leaf in client.items() if key != TRAINED_MODEL}
         return kept, {**sent, ANCHORS: local_anchors(seen)}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         rest = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
         after, kept = method.aggregate(server, clients, rest, n)
         # Guiding begins in the round that `first` names: none by those of rounds before.
-        soon = server[ROUND] + 1 >= first
+        soon = server[ANCHOR_ROUND] + 1 >= first
         anchors = gather(server[ANCHORS], uploads[ANCHORS]) * soon
-        return {**after, ANCHORS: anchors, ROUND: server[ROUND] + 1}, kept
+        return {**after, ANCHORS: anchors, ANCHOR_ROUND: server[ANCHOR_ROUND] + 1}, kept
 
-    made = _with(method, context, (ANCHORS, ROUND), aggregate, start)
-    return replace(made, passes=(*others, _remembering(last), Sweep(look, end)))
+    made = _with_anchors(method, context, (ANCHORS, ANCHOR_ROUND), aggregate, start)
+    return replace(made, passes=(*others, _keep_trained_model(last), Sweep(look, end)))
 
 
-def _with(
-    method: Method, context: BuildContext, keys: tuple[str, ...], aggregate: Aggregate, start: Start
+def _with_anchors(
+    method: Method,
+    context: BuildContext,
+    keys: tuple[str, ...],
+    aggregate: Aggregate,
+    start: InitialAnchors,
 ) -> Method:
     """The method whose server keeps ``keys`` and sends its anchors."""
     network, inner = context.network, method.send
 
-    def init(variables: Tree) -> Told:
+    def init(variables: Tree) -> TreePair:
         server, client = method.init(variables)
         if ANCHORS in server:
             raise FedloomError("anchors: there are some already. Allowed: to add them once")
-        _whole(network, client, server)
+        _complete_model(network, client, server)
         anchors = start(network, variables, context.classes)
-        new = {ANCHORS: anchors, ROUND: anchors.new_ones(())}
+        new = {ANCHORS: anchors, ANCHOR_ROUND: anchors.new_ones(())}
         return {**server, **{key: new[key] for key in keys}}, client
 
     def send(server: Tree) -> Tree:
-        sent = inner(server) if inner else {k: v for k, v in server.items() if k != ROUND}
+        sent = inner(server) if inner else {k: v for k, v in server.items() if k != ANCHOR_ROUND}
         return {**sent, ANCHORS: server[ANCHORS]}
 
-    def keeping(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+    def keeping(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         after, kept = aggregate(server, clients, uploads, n)
         return {**after, **{key: server[key] for key in keys if key not in after}}, kept
 
@@ -149,10 +159,10 @@ def _check_held(counts: Tensor) -> None:
         )
 
 
-def _remembering(pass_: Pass) -> Pass:
+def _keep_trained_model(pass_: Pass) -> Pass:
     """The pass, whose client keeps what it trained."""
 
-    def end(server: Tree, client: Tree, work: Tree) -> Told:
+    def end(server: Tree, client: Tree, work: Tree) -> TreePair:
         if "frozen" not in work:
             raise FedloomError(
                 "anchors: the method trains two models. Allowed: one that trains one"
@@ -160,12 +170,12 @@ def _remembering(pass_: Pass) -> Pass:
         kept, upload = pass_.end(server, client, work)
         params = {**work["frozen"], **work["params"]}
         params.pop(PERSONAL_PARAMS, None)
-        return {**kept, TRAINED: {"params": params, "buffers": work["buffers"]}}, upload
+        return {**kept, TRAINED_MODEL: {"params": params, "buffers": work["buffers"]}}, upload
 
     return replace(pass_, end=end)
 
 
-def _whole(network: Network, client: Tree, server: Tree) -> Tree:
+def _complete_model(network: Network, client: Tree, server: Tree) -> Tree:
     """The server's model, completed by the client's own weights."""
     model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
     if len(model["params"]) < len(network.names["params"]):

@@ -20,7 +20,7 @@ GROUPS = 32
 """The paper's; fewer where that does not divide the channels."""
 
 
-def normalisation(norm: Norm, channels: int, dims: int = 2) -> nn.Module:
+def norm_layer(norm: Norm, channels: int, dims: int = 2) -> nn.Module:
     """A layer for that many channels, of images (``dims`` 2) or of vectors (``dims`` 0).
 
     Raises:

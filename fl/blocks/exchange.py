@@ -1,7 +1,8 @@
-"""Passes whose shared model is the one that the server made for this client."""
+"""What the server sends to clients, and phases in which clients send nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
@@ -9,7 +10,17 @@ from torch import Tensor
 from fl.api import PAYLOAD, Batch, Pass, Rate, Refresh, Tree
 
 
-def on_payload(pass_: Pass) -> Pass:
+def send_all_but(*keys: str) -> Callable[[Tree], Tree]:
+    """Return a method's ``send`` that keeps ``keys`` of the server's tree on the server."""
+    return lambda server: {key: leaf for key, leaf in server.items() if key not in keys}
+
+
+def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    """Aggregate of a phase in which clients send nothing; both trees stay as they are."""
+    return dict(server), dict(clients)
+
+
+def train_from_payload(pass_: Pass) -> Pass:
     """The pass, which takes the client's `PAYLOAD` tree wherever it would take the server's.
 
     A proximal term, for example, then pulls towards what the server made for this client.

@@ -25,11 +25,11 @@ from fl.api import (
     Tree,
     trees,
 )
-from fl.blocks.sending import all_but
+from fl.blocks.exchange import send_all_but
 
-Told = tuple[Tree, Tree]
+TreePair = tuple[Tree, Tree]
 
-MEASURES = ("variance", "dissimilarity")
+DISSIMILARITY_MEASURES = ("variance", "dissimilarity")
 """In the server's tree and in traces, of the model with which the last measured round began:
 E||grad F_k - grad f||^2, and B = sqrt(E||grad F_k||^2 / ||grad f||^2), which is 1 where all
 gradients are one. The mean E is over all clients that may take part, weighted as in the mean of
@@ -37,7 +37,7 @@ models; 0 and 0 before it was measured.
 """
 
 
-def measuring_dissimilarity(method: Method, context: BuildContext) -> Method:
+def with_dissimilarity(method: Method, context: BuildContext) -> Method:
     """The method, with a phase before each evaluated round that measures, and changes nothing.
 
     In it every client, also those that are not drawn, makes the mean gradient of its training
@@ -52,20 +52,20 @@ def measuring_dissimilarity(method: Method, context: BuildContext) -> Method:
             "weights. Allowed: clients of one modality"
         )
 
-    def init(variables: Tree) -> Told:
+    def init(variables: Tree) -> TreePair:
         server, client = method.init(variables)
         zero = trees.leaves(variables["params"])[0].new_zeros((), dtype=torch.float64)
-        return {**server, **dict.fromkeys(MEASURES, zero)}, client
+        return {**server, **dict.fromkeys(DISSIMILARITY_MEASURES, zero)}, client
 
-    def measure(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
-        return {**server, **measured(trees.mean(uploads, n))}, dict(clients)
+    def measure(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
+        return {**server, **dissimilarity_measures(trees.mean(uploads, n))}, dict(clients)
 
     inner_send, inner_trace = method.send, method.trace
-    without = all_but(*MEASURES)
+    without = send_all_but(*DISSIMILARITY_MEASURES)
     phase = Phase(
-        (gradients(context),),
+        (gradient_sweep(context),),
         Averaging(measure),
-        due=evaluated(context),
+        due=is_evaluated(context),
         send=lambda server: {kind: server[kind] for kind in KINDS},
         everyone=True,
     )
@@ -76,18 +76,18 @@ def measuring_dissimilarity(method: Method, context: BuildContext) -> Method:
         send=lambda server: without(inner_send(server) if inner_send else server),
         trace=lambda server: {
             **(inner_trace(server) if inner_trace else {}),
-            **{name: server[name] for name in MEASURES},
+            **{name: server[name] for name in DISSIMILARITY_MEASURES},
         },
     )
 
 
-def evaluated(context: BuildContext) -> Callable[[int], bool]:
+def is_evaluated(context: BuildContext) -> Callable[[int], bool]:
     """Whether a round is evaluated."""
     every, last = context.training.evaluate_every, context.training.rounds
     return lambda round_: round_ % every == 0 or round_ == last
 
 
-def gradients(context: BuildContext) -> Sweep:
+def gradient_sweep(context: BuildContext) -> Sweep:
     """A sweep that sends a client's mean ``gradient``, and its squared length, ``square``."""
     network, task = context.network, context.task
 
@@ -100,21 +100,21 @@ def gradients(context: BuildContext) -> Sweep:
         slopes = grad(loss)(dict(server["params"]))
         return {"sum": trees.apply(lambda g: g.double() * count, slopes), "count": count}
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> TreePair:
         gradient = trees.apply(lambda g: g / seen["count"].clamp(min=1), seen["sum"])
-        return dict(client), {"gradient": gradient, "square": squared(gradient)}
+        return dict(client), {"gradient": gradient, "square": squared_norm(gradient)}
 
     return Sweep(look, end)
 
 
-def squared(tree: Tree) -> Tensor:
+def squared_norm(tree: Tree) -> Tensor:
     """The squared length of all leaves together."""
     return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum()
 
 
-def measured(mean: Tree) -> dict[str, Tensor]:
-    """The `MEASURES` from the mean ``gradient`` and the mean ``square``."""
-    common = squared(mean["gradient"])
+def dissimilarity_measures(mean: Tree) -> dict[str, Tensor]:
+    """The `DISSIMILARITY_MEASURES` from the mean ``gradient`` and the mean ``square``."""
+    common = squared_norm(mean["gradient"])
     return {
         "variance": (mean["square"] - common).clamp(min=0),
         "dissimilarity": (mean["square"] / common.clamp(min=1e-300)).sqrt(),

@@ -8,7 +8,7 @@ from torch import Tensor
 from fl.api import BuildContext, Inputs
 
 
-def blank_inputs(context: BuildContext, count: int, like: Tensor) -> Inputs:
+def zero_inputs(context: BuildContext, count: int, like: Tensor) -> Inputs:
     """So many inputs of zeros, on the device and of the type of ``like``, a weight; tokens are
     whole numbers.
     """

@@ -31,34 +31,34 @@ from fl.api import (
     only,
     trees,
 )
-from fl.blocks.blank import blank_inputs
-from fl.blocks.each_alike import parted, plain
+from fl.blocks.batch_alterations import check_feature_maps, is_altered
+from fl.blocks.dummy_inputs import zero_inputs
 from fl.blocks.feature_statistics import (
     adaptive_weights,
     augment,
     batch_mean,
-    followed,
-    moments,
+    channel_moments,
+    update_running_means,
 )
-from fl.blocks.gaussian import gaussian
-from fl.blocks.partners import check_images, is_drawn
+from fl.blocks.keyed_random import keyed_normal
+from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
 
 Fusion = Literal["adaptive", "direct"]
-NAME = "fedfa"
+ALTERATION = "fedfa"
 STATISTICS = "statistics"
 """In the server's tree, by layer: the clients' running mean and sd, and the variances of both."""
 
-WHETHER, NOISE = range(2)
+ALTER_STREAM, NOISE_STREAM = range(2)
 """Streams of a layer's keys."""
 
-KNOWN: WeakKeyDictionary[Network, dict[str, int]] = WeakKeyDictionary()
+CHANNEL_CACHE: WeakKeyDictionary[Network, dict[str, int]] = WeakKeyDictionary()
 """By layer, the channels that a pass has shown: one over large images takes a second."""
 
-Change = Callable[[Tensor, Tensor, Batch], Tensor]
+FeatureChange = Callable[[Tensor, Tensor, Batch], Tensor]
 """(features [b, c, h, w], noise [2, b, c], batch) -> features."""
 
 
-def channels(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
+def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
     """How many channels each layer gives, as seen in a pass over zeros.
 
     Where ``layers`` names none, they are the model's own blocks.
@@ -71,25 +71,25 @@ def channels(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
     layers = layers or network.blocks
     if not layers:
         raise FedloomError("layers: is empty, and the model names no blocks. Allowed: some layers")
-    known = KNOWN.setdefault(network, {})
+    known = CHANNEL_CACHE.setdefault(network, {})
     unknown = tuple(layer for layer in layers if layer not in known)
     if unknown:
-        known |= _passed(context, unknown)
+        known |= _channels_in_pass(context, unknown)
     return {layer: known[layer] for layer in layers}
 
 
-def _passed(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
-    """`channels` of layers that are named, from a pass."""
+def _channels_in_pass(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
+    """`channel_counts` of layers that are named, from a pass."""
     network, sizes = context.network, dict[str, int]()
 
     def note(layer: str, features: Tensor) -> Tensor:
-        check_images(features, "layers", layer)
+        check_feature_maps(features, "layers", layer)
         sizes[layer] = features.shape[1]
         return features
 
     network.alter(layers)
     variables = network.init(0)
-    x = blank_inputs(context, 2, trees.leaves(variables["params"])[0])
+    x = zero_inputs(context, 2, trees.leaves(variables["params"])[0])
     alter = {layer: partial(note, layer) for layer in layers}
     with torch.no_grad():
         network.train(
@@ -102,7 +102,9 @@ def _passed(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
     return sizes
 
 
-def drawn(context: BuildContext, layers: tuple[str, ...], p: float, change: Change) -> BuildContext:
+def random_augmentation(
+    context: BuildContext, layers: tuple[str, ...], p: float, change: FeatureChange
+) -> BuildContext:
     """The setting with one alteration more: each layer changes a batch's features by chance.
 
     Args:
@@ -110,19 +112,21 @@ def drawn(context: BuildContext, layers: tuple[str, ...], p: float, change: Chan
         change: What is done to the features.
 
     Raises:
-        FedloomError: As `channels`.
+        FedloomError: As `channel_counts`.
     """
 
     def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-        return _changed(features, batch, p, change), {}
+        return _change_at_random(features, batch, p, change), {}
 
-    return _with(context, Alteration(NAME, tuple(channels(context, layers)), apply))
+    return _add_alteration(
+        context, Alteration(ALTERATION, tuple(channel_counts(context, layers)), apply)
+    )
 
 
-def federated(
+def federated_augmentation(
     context: BuildContext, layers: tuple[str, ...], p: float, momentum: Share
 ) -> BuildContext:
-    """The setting with the alteration of FedFA^l; `exchanged` sends its state there and back."""
+    """Add the alteration of FedFA^l; `with_exchanged_statistics` exchanges its state."""
 
     def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
         given, weight = state[layer], batch["weight"]
@@ -131,34 +135,39 @@ def federated(
             gammas = given["gamma_mean"], given["gamma_sd"]
             return augment(x, noise[0], noise[1], *gammas, weight=weight)
 
-        statistics = moments(features.detach())
+        statistics = channel_moments(features.detach())
         mean, sd = (batch_mean(statistic, weight) for statistic in statistics)
-        met = is_drawn(batch["key"], WHETHER, p).to(mean.dtype)
-        return _changed(features, batch, p, change), {"mean": mean, "sd": sd, "met": met}
+        met = is_altered(batch["key"], ALTER_STREAM, p).to(mean.dtype)
+        return _change_at_random(features, batch, p, change), {"mean": mean, "sd": sd, "met": met}
 
     def adapt(state: Tree, seen: Tree) -> Tree:
         after = {}
         for layer, given in state.items():
             running = {key: given[key] for key in ("mean", "sd")}
-            after[layer] = {**given, **followed(running, seen[layer], seen[layer]["met"], momentum)}
+            after[layer] = {
+                **given,
+                **update_running_means(running, seen[layer], seen[layer]["met"], momentum),
+            }
         return after
 
-    return _with(context, Alteration(NAME, tuple(channels(context, layers)), apply, adapt=adapt))
+    return _add_alteration(
+        context, Alteration(ALTERATION, tuple(channel_counts(context, layers)), apply, adapt=adapt)
+    )
 
 
-def exchanged(
+def with_exchanged_statistics(
     base: Method, context: BuildContext, layers: tuple[str, ...], fusion: Fusion
 ) -> Method:
-    """The method, whose clients send the running means that `federated` keeps.
+    """The method, whose clients send the running means that `federated_augmentation` keeps.
 
     The server keeps their plain mean over clients (weighted by samples where the task counts no
     classes) and their variance over clients, from which the weights of channels follow. Before
     round 1 means are 0, deviations and variances 1, as in the released code.
 
     Args:
-        base: A method made with the setting that `federated` returned.
+        base: A method made with the setting that `federated_augmentation` returned.
     """
-    sizes, local = channels(context, layers), only(base)
+    sizes, local = channel_counts(context, layers), only(base)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
@@ -172,28 +181,30 @@ def exchanged(
 
     def begin(server: Tree, client: Tree) -> Tree:
         work = local.begin(server, client)
-        state = {layer: _given(known, fusion) for layer, known in server[STATISTICS].items()}
-        return {**work, ALTERATION_STATES: {**work.get(ALTERATION_STATES, {}), NAME: state}}
+        state = {
+            layer: _initial_state(known, fusion) for layer, known in server[STATISTICS].items()
+        }
+        return {**work, ALTERATION_STATES: {**work.get(ALTERATION_STATES, {}), ALTERATION: state}}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         states = dict(work[ALTERATION_STATES])
         apart = {
             layer: {key: ran[key] - server[STATISTICS][layer][key] for key in ("mean", "sd")}
-            for layer, ran in states.pop(NAME).items()
+            for layer, ran in states.pop(ALTERATION).items()
         }
         rest = {key: leaf for key, leaf in work.items() if key != ALTERATION_STATES}
         client, upload = local.end(
             server, client, {**rest, **({ALTERATION_STATES: states} if states else {})}
         )
         seen = {"apart": apart, "square": trees.apply(torch.square, apart)}
-        return client, {**upload, STATISTICS: parted(seen, client[COUNTS].sum())}
+        return client, {**upload, STATISTICS: unweighted_upload(seen, client[COUNTS].sum())}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        told = plain(trees.mean(uploads[STATISTICS], n))
+        told = unweighted_mean(trees.mean(uploads[STATISTICS], n))
         models = {key: leaf for key, leaf in uploads.items() if key != STATISTICS}
         mean, kept = base.aggregate(server, clients, models, n)
         known = {
-            layer: _renewed(old, told["apart"][layer], told["square"][layer])
+            layer: _updated_statistics(old, told["apart"][layer], told["square"][layer])
             for layer, old in server[STATISTICS].items()
         }
         return {**mean, STATISTICS: known}, kept
@@ -202,25 +213,25 @@ def exchanged(
     return replace(base, init=init, passes=(step,), aggregate=Averaging(aggregate))
 
 
-def _with(context: BuildContext, alteration: Alteration) -> BuildContext:
+def _add_alteration(context: BuildContext, alteration: Alteration) -> BuildContext:
     return replace(context, alterations=(alteration, *context.alterations))
 
 
-def _changed(features: Tensor, batch: Batch, p: float, change: Change) -> Tensor:
+def _change_at_random(features: Tensor, batch: Batch, p: float, change: FeatureChange) -> Tensor:
     shape = (2, features.shape[1])
-    noise = gaussian(batch["key"], NOISE, shape).to(features.dtype).movedim(-2, 0)
+    noise = keyed_normal(batch["key"], NOISE_STREAM, shape).to(features.dtype).movedim(-2, 0)
     changed = change(features, noise, batch)
-    return torch.where(is_drawn(batch["key"], WHETHER, p), changed, features)
+    return torch.where(is_altered(batch["key"], ALTER_STREAM, p), changed, features)
 
 
-def _given(known: Tree, fusion: Fusion) -> Tree:
+def _initial_state(known: Tree, fusion: Fusion) -> Tree:
     """A layer's state at the beginning of a round, from what the server sent."""
     weigh = adaptive_weights if fusion == "adaptive" else torch.clone
     gammas = {f"gamma_{key}": weigh(known[f"{key}_variance"]) for key in ("mean", "sd")}
     return {"mean": known["mean"], "sd": known["sd"], **gammas}
 
 
-def _renewed(old: Tree, apart: Tree, square: Tree) -> Tree:
+def _updated_statistics(old: Tree, apart: Tree, square: Tree) -> Tree:
     """What the server knows of a layer.
 
     Variances are (1/M) sum_m (t_m - mean)^2. They are computed around the previous mean, which is

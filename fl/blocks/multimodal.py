@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.api import FedloomError
 
 
-class Several(nn.Module):
+class MultimodalModel(nn.Module):
     """An extractor for each modality, and a linear classifier after them.
 
     A sample that has inputs of all modalities goes through the whole model: the mean of what the
@@ -39,7 +39,7 @@ class Several(nn.Module):
     def of(self, modality: str) -> nn.Module:
         """The model of one modality; its weights keep the names that they have here."""
         names = (modality, self._classifier(modality))
-        return _Chain({name: self.get_submodule(name) for name in names})
+        return _SingleModality({name: self.get_submodule(name) for name in names})
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Outputs [b, classes] for inputs of all modalities, by name, [b, ...] each."""
@@ -53,7 +53,7 @@ class Several(nn.Module):
         return outputs
 
 
-class _Chain(nn.Module):
+class _SingleModality(nn.Module):
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         super().__init__()
         for name, layer in parts.items():

@@ -22,10 +22,10 @@ def finch(points: Tensor) -> Tensor:
     cluster; one cluster, if the first partition has no more.
     """
     points = points.detach().cpu()
-    labels, fewer = joined(points), 2
+    labels, fewer = first_neighbour_clusters(points), 2
     while fewer > 1:
         count = int(labels.max()) + 1
-        coarser = joined(means(points, labels))[labels]
+        coarser = first_neighbour_clusters(cluster_means(points, labels))[labels]
         fewer = count - int(coarser.max()) - 1
         if fewer < 1 or int(coarser.max()) == 0:
             break
@@ -33,7 +33,7 @@ def finch(points: Tensor) -> Tensor:
     return labels
 
 
-def joined(points: Tensor) -> Tensor:
+def first_neighbour_clusters(points: Tensor) -> Tensor:
     """Cluster numbers [n] of points that chains of first neighbours link, however long."""
     count = len(points)
     if count == 1:
@@ -49,7 +49,7 @@ def joined(points: Tensor) -> Tensor:
     return torch.tensor([numbers[group] for group in groups])
 
 
-def means(points: Tensor, labels: Tensor) -> Tensor:
+def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
     """The mean point of every cluster, [clusters, d]."""
     member = F.one_hot(labels).to(points.dtype)
     return (member.T @ points) / member.sum(0)[:, None]

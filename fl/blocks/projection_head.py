@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 
-def classifier(width: int, classes: int, projection: int | None) -> list[nn.Module]:
+def classifier_layers(width: int, classes: int, projection: int | None) -> list[nn.Module]:
     """Layers from [b, width] to [b, classes]: one, or with a projection three linear ones.
 
     The head of Li, He, Song (MOON, CVPR 2021): a hidden layer as wide as the features, with ReLU,

@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from fl.api import Batch, BuildContext, FedloomError, Pass, Rate, Sampling, Sweep, Tree, trees
-from fl.blocks.steering import Steering
+from fl.blocks.l2p_network import L2PNetwork
 
-SAMPLES = {"all": "train+val", "train": "train"}
+TUNING_SPLITS = {"all": "train+val", "train": "train"}
 """By the key ``samples``: the splits on which a client fine-tunes at the end."""
 
 
-def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+def tuning_step(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     """A plain gradient step at each tensor's own rate."""
     moved = trees.apply(
         lambda w, g, rate: w - trees.align(rate, w) * g, work["params"], grads, work["rates"]
@@ -25,24 +25,24 @@ def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     return {**work, "params": moved, "buffers": aux["buffers"]}
 
 
-def tuning(steering: Steering, begin: Any, end: Any, draws: Sampling) -> Pass:
+def tuning_pass(steering: L2PNetwork, begin: Any, end: Any, draws: Sampling) -> Pass:
     """A pass of fine-tuning; ``begin`` gives `Steering.work`."""
-    return Pass(begin, steering.loss, update, end, draws)
+    return Pass(begin, steering.loss, tuning_step, end, draws)
 
 
-Origin = Callable[[Tree, Tree], Tree]
+StoredModel = Callable[[Tree, Tree], Tree]
 """(server, client) -> the stored model's variables."""
 
 
-def of_server(server: Tree, client: Tree) -> Tree:
+def server_model(server: Tree, client: Tree) -> Tree:
     """The stored model where the server has it."""
     model: Tree = server["origin"]
     return model
 
 
-def measuring(
-    steering: Steering,
-    origin: Origin,
+def statistics_sweep(
+    steering: L2PNetwork,
+    origin: StoredModel,
     split: str = "train",
     due: Callable[[int], bool] = lambda round_: True,
     steered: bool = False,
@@ -69,12 +69,12 @@ def measuring(
     return Sweep(look, end, split, due)
 
 
-def nothing_to_tell(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
     """Nothing was sent."""
     return dict(server), dict(clients)
 
 
-def told_clients(clients: Tree) -> dict[str, Tensor]:
+def client_hyperparameters(clients: Tree) -> dict[str, Tensor]:
     """What every client was told; zeros before a client took part.
 
     Returns:
@@ -84,14 +84,14 @@ def told_clients(clients: Tree) -> dict[str, Tensor]:
     return {**clients["hyper"], **clients["statistics"]}
 
 
-def check_plain(context: BuildContext, name: str) -> None:
+def check_no_added_loss(context: BuildContext, name: str) -> None:
     """Raise `FedloomError` for what the study adds to a loss: the method has a loss of its own."""
     added = {"terms": context.terms, "alterations": context.alterations}
     for key in [key for key, given in added.items() if given]:
         raise FedloomError(f"{name}: {key} are set. Allowed: none, as its loss is its own")
 
 
-def check_normalised(steering: Steering, name: str) -> None:
+def check_batch_norm(steering: L2PNetwork, name: str) -> None:
     """Raise `FedloomError` for a model in which there is nothing to mix."""
     if not steering.normalised:
         raise FedloomError(

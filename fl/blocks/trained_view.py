@@ -14,7 +14,7 @@ from fl.base.schema import PERSONAL
 TRAINED = "trained"
 
 
-def scoring_trained(method: Method) -> Method:
+def with_trained_view(method: Method) -> Method:
     """The method, whose personal models are what clients trained last; before that, as begun.
 
     For methods of one pass, which trains all parameters.

@@ -1,0 +1,54 @@
+"""Linear layers as tensors: a network's classifier, and layers that a method adds."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import Network, Tree, trees
+
+
+def linear_parameters(
+    generator: torch.Generator, example: Tensor, inputs: int, outputs: int
+) -> dict[str, Tensor]:
+    """Draw ``weight`` [outputs, inputs] and ``bias`` [outputs] of a linear layer.
+
+    The distribution is PyTorch's, uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs).
+
+    Args:
+        generator: The source of the random numbers.
+        example: A tensor with the precision and device of the result.
+        inputs: The number of inputs.
+        outputs: The number of outputs.
+    """
+    bound = 1 / math.sqrt(inputs)
+
+    def uniform(*shape: int) -> Tensor:
+        unit = torch.rand(*shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return (unit * bound).to(example)
+
+    return {"weight": uniform(outputs, inputs), "bias": uniform(outputs)}
+
+
+def head_parameters(network: Network, params: Tree) -> Tree:
+    """Return the classifier's ``weight`` [classes, d] and its ``bias`` [classes], if it has one."""
+    names = [name for name in network.names["params"] if name in network.head]
+    return {name.rpartition(".")[2]: params[name] for name in names}
+
+
+def zero_head(network: Network, params: Tree) -> Tree:
+    """Return a classifier of the network's shape whose parameters are all zeros."""
+    return trees.zeros_like(head_parameters(network, params))
+
+
+def head_outputs(head: Tree, features: Tensor) -> Tensor:
+    """Apply a classifier to features [b, ...]; the outputs are [b, classes]."""
+    return F.linear(features.flatten(1), head["weight"], head.get("bias"))
+
+
+def feature_width(network: Network, params: Tree) -> int:
+    """Return the number of features that enter the classifier."""
+    return int(head_parameters(network, params)["weight"].shape[1])
