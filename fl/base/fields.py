@@ -73,7 +73,9 @@ Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]
 """A number of things, no more than tables have room to number."""
 Index = Annotated[int, Bound(low=0)]
 Seed = Annotated[int, Bound(low=0, high=2**63 - 1)]
-"""A seed of training: tables have a column of 64-bit numbers for it."""
+"""A seed of random numbers, as large as a column of 64-bit numbers can hold. Data sets and
+partitions that differ only in keys of this type are draws of one setting.
+"""
 
 REQUIRED = object()
 
@@ -207,6 +209,11 @@ def _strip(hint: Any) -> tuple[Bound | None, Any]:
         base, *extras = typing.get_args(hint)
         return next((e for e in extras if isinstance(e, Bound)), None), base
     return None, hint
+
+
+def is_seed(hint: Any) -> bool:
+    """Whether a value with that annotation is a `Seed`."""
+    return bool(hint == Seed)
 
 
 def is_sequence(hint: Any) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.base.fields import Bound, Count, Index, Share
+from fl.base.fields import Bound, Count, Index, Seed, Share
 from fl.base.rng import generator
 from fl.base.schema import HOLDINGS, UNSEEN
 from fl.data.in_proportion import CODES, follow
@@ -58,7 +58,7 @@ class Common:
     so on; one number more is of clients that have all kinds.
     """
 
-    seed: Index = 0
+    seed: Seed = 0
     val: Share | Published = 0.1
     test: Share | Published = 0.2
     server: Share = 0.0

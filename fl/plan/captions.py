@@ -10,35 +10,25 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fl.base import registry
+from fl.plan.study_plan import EntrySummary
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
 
 
-def told(expansion: Expansion) -> dict[str, Any]:
-    """``titles`` by kind and text, ``models`` (text -> data set -> parameters), ``entries``, and by
-    kind of the registry the ``names`` of all that the study uses.
-
-    An entry has its method and what it starts from. Under ``training`` and ``values`` it has, for
-    every key, the list of its values over the points of the entry's grid, mostly one.
-    """
-    labels = dict.fromkeys(run.label for run in expansion.runs)
+def entries(expansion: Expansion) -> dict[str, EntrySummary]:
+    """Return a summary of each method entry by label."""
+    specs: dict[str, list[dict[str, Any]]] = {}
+    for run in expansion.runs:
+        specs.setdefault(run.label, []).append(run.spec)
     return {
-        "titles": _titles(expansion.runs),
-        "models": expansion.parameters,
-        "seeds": list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
-        "entries": {
-            label: _entry(
-                [run.spec for run in expansion.runs if run.label == label],
-                _before(expansion.study.methods[label] or {}),
-            )
-            for label in labels
-        },
-        "names": _names(expansion),
+        label: _entry(of_entry, _before(expansion.study.methods[label] or {}))
+        for label, of_entry in specs.items()
     }
 
 
-def _names(expansion: Expansion) -> dict[str, list[str]]:
+def names(expansion: Expansion) -> dict[str, list[str]]:
+    """Return the names of all components that a study uses, by kind of the registry."""
     from fl.data.materials import task_name  # They import pandas, as planning has by now.
     from fl.plan.specs import KINDS
 
@@ -54,7 +44,8 @@ def _names(expansion: Expansion) -> dict[str, list[str]]:
     return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDERS}
 
 
-def _titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
+def titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
+    """Return the user's titles of data sets, partitions and models, by kind and text."""
     return {
         kind: {choice.text: choice.title for choice in map(attrgetter(kind), runs) if choice.title}
         for kind in ("dataset", "partition", "model")
@@ -67,13 +58,13 @@ def _before(given: Mapping[str, Any]) -> str | None:
     return on if isinstance(on, str) else given.get("start")
 
 
-def _entry(specs: list[dict[str, Any]], start: str | None) -> dict[str, Any]:
-    return {
-        "method": specs[0]["method"]["name"],
-        "start": start,
-        "training": _values(spec["training"] for spec in specs),
-        "values": _values(map(_hyper, specs)),
-    }
+def _entry(specs: list[dict[str, Any]], start: str | None) -> EntrySummary:
+    return EntrySummary(
+        method=specs[0]["method"]["name"],
+        start=start,
+        training=_values(spec["training"] for spec in specs),
+        values=_values(map(_hyper, specs)),
+    )
 
 
 def _hyper(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fl.base import fields, registry
@@ -20,20 +21,37 @@ class Choice:
     """One data set, partition or model of a study, with every default filled in.
 
     Attributes:
-        text: As the study wrote it, ``dirichlet(clients=8, alpha=0.3)``.
-        at: Where it stands.
-        content: Of a data set, the hashes of the user's own files that it reads
-            (`fl.plan.own_files`).
-        title: What reports call it instead of its text; it decides no number.
+        values: Values of all keys.
+        written: Values of the keys that the study sets.
+        at: Location in the config.
+        content: Hashes of the user's own files that a data set reads (`fl.plan.own_files`).
+        title_template: Title for reports, with ``{key}`` for the value of a key; it decides no
+            number. Empty if the study gives none.
     """
 
     entry: Component
     values: dict[str, Any]
-    text: str
+    written: dict[str, Any]
     at: Location
     id: str = ""
     content: dict[str, str] = field(default_factory=dict)
-    title: str = ""
+    title_template: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        """The component as the study writes it, ``dirichlet(clients=8, alpha=0.3)``."""
+        return text_of(self.entry.name, self.written)
+
+    @cached_property
+    def title(self) -> str:
+        """The user's title for reports; empty if the study gives none."""
+        return filled(self.title_template, self.values)
+
+    @cached_property
+    def seed_keys(self) -> tuple[str, ...]:
+        """The keys that are seeds: values of them are draws of one setting."""
+        declared = fields.fields(self.entry.target).items()
+        return tuple(key for key, key_field in declared if fields.is_seed(key_field.hint))
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -88,22 +106,28 @@ def _of_item(kind: str, item: Any, location: Location, most: int) -> Iterator[Ch
     check_size(declared, given, most, at)
     for values in grid(declared, given):
         settled = entry.parse(values, at)
-        told = _title(title, settled, at / "title")
-        yield Choice(entry, settled, _text(entry.name, values), at, title=told)
+        _check_title(title, settled, at / "title")
+        yield Choice(entry, settled, dict(values), at, title_template=title)
 
 
-def _title(given: Any, values: Mapping[str, Any], location: Location) -> str:
-    """A title with its ``{key}`` filled in."""
+def _check_title(title: Any, values: Mapping[str, Any], location: Location) -> None:
+    """Raise `ConfigError` unless the title is text whose ``{key}`` can be filled in."""
     allowed = f"text; in braces any of {', '.join(values) or 'no key'}"
-    if not isinstance(given, str):
-        raise ConfigError(location, f"is {given!r}", allowed)
+    if not isinstance(title, str):
+        raise ConfigError(location, f"is {title!r}", allowed)
     try:
-        return " ".join(given.format_map(values).split())
+        filled(title, values)
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(location, f"is {given!r}: {error!r}", allowed) from None
+        raise ConfigError(location, f"is {title!r}: {error!r}", allowed) from None
 
 
-def _text(name: str, values: Mapping[str, Any]) -> str:
+def filled(title_template: str, values: Mapping[str, Any]) -> str:
+    """Return a title with its ``{key}`` filled in."""
+    return " ".join(title_template.format_map(values).split())
+
+
+def text_of(name: str, values: Mapping[str, Any]) -> str:
+    """Return a component as a study may write it: its name, in brackets its keys."""
     inside = ", ".join(f"{key}={value}" for key, value in values.items())
     return f"{name}({inside})" if inside else name
 

@@ -20,17 +20,18 @@ from fl.base.files import check_writable, sha256
 from fl.base.units import counted
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
-from fl.plan import config, fingerprint, plan_files, room
+from fl.plan import captions, config, fingerprint, plan_files, room
 from fl.plan.analyses import planned
-from fl.plan.captions import told
 from fl.plan.config import Settings, Study
 from fl.plan.published_cells import published_cells
+from fl.plan.study_plan import AnalysisReference, PlannedRun, StudyPlan
 from fl.pytorch import allocator
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
     from fl.plan.rehearsal import Rehearsal
+    from fl.plan.study_settings import StudySettings
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ def of(
         log.info("planning %s: each method is tried on its model, which takes seconds", told)
     from fl.plan.expand import expand  # They import torch, which takes seconds, too.
     from fl.plan.own_files import Own
+    from fl.plan.study_settings import study_settings
 
     users_files = Own(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals: dict[str, Rehearsal] = {}
@@ -116,11 +118,19 @@ def of(
     for expansion in expansions:
         room.check(expansion, settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
-    listed = {e.name: [_listed(run, home[run.id]) for run in e.runs] for e in expansions}
-    analyses = {e.name: list(planned(e, listed[e.name])) for e in expansions}
+    settings_of = {e.name: study_settings(e.runs) for e in expansions}
+    listed = {e.name: _listed(e, settings_of[e.name], home) for e in expansions}
+    analyses = {
+        e.name: list(planned(e, [asdict(run) for run in listed[e.name]])) for e in expansions
+    }
     return Plan(
         settings=settings,
-        studies={e.name: _study(e, listed[e.name], analyses[e.name], folder) for e in expansions},
+        studies={
+            e.name: _study(
+                e, settings_of[e.name], listed[e.name], analyses[e.name], folder
+            ).to_json()
+            for e in expansions
+        },
         bundles=bundles,
         datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
         partitions={r.partition.id: _partition(r) for r in runs.values()},
@@ -206,45 +216,66 @@ def _partition(run: Run) -> dict[str, Any]:
     }
 
 
-def _listed(run: Run, bundle: str) -> dict[str, Any]:
-    """What a study's plan says of a run."""
-    return {
-        "run": run.id,
-        "method": run.label,
-        "title": run.title,
-        "point": run.grid,
-        "dataset": run.dataset.text,
-        "partition": run.partition.text,
-        "partition_id": run.partition.id,
-        "model": run.model.text,
-        "seed": run.spec["seed"],
-        "bundle": bundle,
-        "start": run.start,
-    }
+def _listed(
+    expansion: Expansion, settings: StudySettings, home: Mapping[str, str]
+) -> list[PlannedRun]:
+    """List the runs of a study; ``home`` has the bundle of each run."""
+    from fl.plan.study_settings import scenario_key
+
+    return [
+        PlannedRun(
+            run=run.id,
+            method=run.label,
+            title=run.title,
+            point=run.grid,
+            dataset=run.dataset.text,
+            partition=run.partition.text,
+            model=run.model.text,
+            partition_id=run.partition.id,
+            seed=run.spec["seed"],
+            bundle=home[run.id],
+            setting=settings.setting_ids[scenario_key(run)],
+            draw=settings.draws[scenario_key(run)],
+            start=run.start,
+        )
+        for run in expansion.runs
+    ]
 
 
 def _study(
     expansion: Expansion,
-    runs: list[dict[str, Any]],
+    settings: StudySettings,
+    runs: list[PlannedRun],
     analyses: Iterable[Mapping[str, Any]],
     folder: Path,
-) -> dict[str, Any]:
+) -> StudyPlan:
     study = expansion.study
-    said = ("question", "departures", "metric", "test", "scored", "metrics", "baseline")
-    contrasts = {"contrasts": study.contrasts} if study.contrasts else {}
-    content = {
-        "study": expansion.name,
-        "title": study.title or expansion.name,
-        **{key: getattr(study, key) for key in said},
-        **contrasts,
-        "runs": runs,
-        "published": published_cells(expansion, folder),
-        "analyses": [
-            {key: made[key] for key in ("analysis", "text", "title")} for made in analyses
+    assert study.metric is not None, "`expand` settles it"
+    plan = StudyPlan(
+        study=expansion.name,
+        title=study.title or expansion.name,
+        question=study.question,
+        departures=study.departures,
+        metric=study.metric,
+        test=study.test,
+        scored=study.scored,
+        metrics=[*study.metrics],
+        baseline=study.baseline,
+        contrasts=study.contrasts,
+        runs=runs,
+        settings=settings.settings,
+        shared=settings.shared,
+        published=published_cells(expansion, folder),
+        analyses=[
+            AnalysisReference(made["analysis"], made["text"], made["title"]) for made in analyses
         ],
-        **told(expansion),
-    }
-    return {**content, "hash": identity.digest([content, *_looks(fingerprint.TEMPLATES)])}
+        titles=captions.titles(expansion.runs),
+        models=expansion.parameters,
+        seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
+        entries=captions.entries(expansion),
+        names=captions.names(expansion),
+    )
+    return plan.sealed(*_looks(fingerprint.TEMPLATES))
 
 
 @cache

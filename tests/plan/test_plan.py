@@ -277,7 +277,7 @@ def test_published_cells_are_looked_up(config: Path):
             {"unseen": True},
             "published.0.unseen: is true, but no client of natural is held out of training. ",
         ),
-        ({"unseen": True, "modality": "image"}, "published.0: names clients in two ways; "),
+        ({"unseen": True, "modality": "image"}, "published.0: names clients in two ways. "),
         ({"model": "mpl"}, "published.0.model: unknown model 'mpl'"),
         ({"metric": "acuracy"}, "published.0.metric: unknown metric 'acuracy'"),
         ({"metric": "rounds to nothing"}, "published.0.metric: unknown entry 'nothing'"),
@@ -666,7 +666,7 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
         ({"wire": {"clip": {"norm": 0}}}, "wire.clip.norm: is 0.0. Allowed: a number > 0"),
         ({"wire": {"alie": {"share": 0.5}}}, "wire.alie.share: is 0.5. Allowed: a number >= 0"),
         ({"aggregation": "medin"}, "aggregation.medin: unknown aggregation 'medin' (did you mean"),
-        ({"aggregation": {"median": None, "krum": None}}, "aggregation: is median and krum; allow"),
+        ({"aggregation": {"median": None, "krum": None}}, "aggregation: is median and krum. Allow"),
         (
             {"aggregation": {"krum": {"attackers": 9}}},
             "aggregation.krum: needs 21 clients in a rou",

@@ -127,7 +127,7 @@ def test_a_sweep_is_tried_before_training(tmp_path: Path) -> None:
         },
     }
     config = planning.write_config(tmp_path, study)
-    with pytest.raises(ConfigError, match=r"methods.nets: .* call layers.0.self_attn.out_proj;"):
+    with pytest.raises(ConfigError, match=r"methods.nets: .* call layers.0.self_attn.out_proj\."):
         plan.make(config)
 
 

@@ -42,7 +42,7 @@ from typing import BinaryIO, ClassVar, Literal
 import numpy as np
 
 from fl.base.errors import DataError, extra, reading
-from fl.base.fields import Index
+from fl.base.fields import Seed
 from fl.base.rng import generator
 from fl.data import counts, per_domain
 from fl.data.archives import entries, name_of
@@ -80,7 +80,7 @@ class ProstateMri:
 
     task: Literal["segmentation", "classification"] = "segmentation"
     empty: bool = False
-    seed: Index = 0
+    seed: Seed = 0
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (

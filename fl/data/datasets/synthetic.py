@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.base.fields import Count, Index, NonNegative, Positive
+from fl.base.fields import Count, NonNegative, Positive, Seed
 from fl.base.rng import generator
 from fl.data.download import Source
 from fl.data.prepared import Writer
@@ -60,7 +60,7 @@ class Synthetic:
     samples: Count | None = 5000
     temperature: Positive = 2.0
     iid: bool = False
-    seed: Index = 0
+    seed: Seed = 0
 
     shape: ClassVar[tuple[int, ...]] = (INPUTS,)
     classes: ClassVar[int] = CLASSES

@@ -1,0 +1,160 @@
+"""The plan of a study: its runs, its settings, and what its report says beside numbers.
+
+A *setting* is a data set, a partition and a model without the seeds of draws: methods are compared
+in it. A *draw* is one seed of the data set or the partition. Several draws of a setting are
+replicates of one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fl.base.digest import digest
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A data set, a partition and a model without the seeds of draws.
+
+    Attributes:
+        id: Hash of the values of the three, without the seeds of data set and partition.
+        title: Name in reports: the user's titles, else names with the keys that the study sets.
+        short_title: The title without what all settings of the study share (`StudyPlan.shared`).
+    """
+
+    id: str
+    title: str
+    short_title: str
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run as the plan of a study lists it.
+
+    Attributes:
+        run: The run's id.
+        method: Label of the method entry.
+        title: Name of the method entry in print.
+        point: Values of the keys that the entry's grid varies.
+        dataset: Data set as the study writes it, a column of the result table.
+        partition: Partition as the study writes it, a column of the result table.
+        model: Model as the study writes it, a column of the result table.
+        partition_id: Id of the partition's folder.
+        seed: Seed of training.
+        bundle: Id of the bundle that trains the run.
+        setting: Id of the run's `Setting`.
+        draw: Seeds of data set and partition, ``partition seed 10``; empty if the setting has only
+            one draw.
+        start: Id of the run whose model this run starts from.
+    """
+
+    run: str
+    method: str
+    title: str
+    point: dict[str, Any]
+    dataset: str
+    partition: str
+    model: str
+    partition_id: str
+    seed: int
+    bundle: str
+    setting: str
+    draw: str = ""
+    start: str | None = None
+
+
+@dataclass(frozen=True)
+class EntrySummary:
+    """A method entry as reports describe it.
+
+    Attributes:
+        method: Name of the method.
+        start: Label of the entry whose model or images it uses.
+        training: Values of each training key over the points of the entry's grid.
+        values: Likewise of the hyper-parameters, those of terms and others as ``mk-mmd.mu``.
+    """
+
+    method: str
+    start: str | None
+    training: dict[str, list[Any]]
+    values: dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class AnalysisReference:
+    """An analysis that a study asks for.
+
+    Attributes:
+        analysis: Id of the analysis.
+        text: The analysis as the study writes it.
+        title: Name in reports; empty if the study gives none.
+    """
+
+    analysis: str
+    text: str
+    title: str
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The plan of a study. What is not described here is as in `fl.plan.config.Study`.
+
+    Attributes:
+        study: The study's name.
+        settings: The study's settings, in its order.
+        shared: What all settings have in common, in words; empty if there is only one setting.
+        published: Published cells to compare with.
+        titles: The user's titles of data sets, partitions and models, by kind and text.
+        models: Number of trained weights, by the texts of model and data set.
+        seeds: Seeds of training.
+        entries: Method entries by label.
+        names: Names of all components that the study uses, by kind of the registry.
+        hash: Hash of all of this and of the code that shows it.
+    """
+
+    study: str
+    title: str
+    question: str
+    departures: list[str] | None
+    metric: str
+    test: str
+    scored: str
+    metrics: list[str]
+    baseline: str | None
+    contrasts: dict[str, str]
+    runs: list[PlannedRun]
+    settings: list[Setting]
+    shared: str
+    published: list[dict[str, Any]]
+    analyses: list[AnalysisReference]
+    titles: dict[str, dict[str, str]]
+    models: dict[str, dict[str, int]]
+    seeds: list[int]
+    entries: dict[str, EntrySummary]
+    names: dict[str, list[str]]
+    hash: str = ""
+
+    def sealed(self, *presentation: Any) -> StudyPlan:
+        """Return the plan with its hash, which covers ``presentation`` too."""
+        content = {**self.to_json(), "hash": digest([self.to_json(), *presentation])}
+        return StudyPlan.from_json(content)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as the content of a JSON file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> StudyPlan:
+        """Return the plan that `to_json` wrote."""
+        typed: dict[str, Any] = {
+            **content,
+            "runs": [PlannedRun(**run) for run in content["runs"]],
+            "settings": [Setting(**setting) for setting in content["settings"]],
+            "analyses": [AnalysisReference(**analysis) for analysis in content["analyses"]],
+            "entries": {
+                label: EntrySummary(**entry) for label, entry in content["entries"].items()
+            },
+        }
+        return cls(**typed)
