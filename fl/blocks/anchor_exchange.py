@@ -41,7 +41,7 @@ TreePair = tuple[Tree, Tree]
 
 
 def anchors_before_training(
-    method: Method, context: BuildContext, gather: AnchorUpdate, first: int
+    method: Method, context: BuildContext, update: AnchorUpdate, first: int
 ) -> Method:
     """The method, with a phase before each round that renews the anchors.
 
@@ -53,27 +53,29 @@ def anchors_before_training(
     """
     network, classes = context.network, context.classes
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         return feature_sums(network, _complete_model(network, client, server), batch, classes)
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> TreePair:
-        return dict(client), local_anchors(seen)
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
+        return dict(client), local_anchors(totals)
 
     def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        anchors = gather(server[ANCHORS], uploads)
+        anchors = update(server[ANCHORS], uploads)
         return {**server, ANCHORS: anchors}, dict(clients)
 
-    made = _with_anchors(method, context, (ANCHORS,), method.aggregate, zero_anchors)
-    before = Phase((Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=made.send)
-    return replace(made, before=(*method.before, before))
+    anchored = _with_anchors(method, context, (ANCHORS,), method.aggregate, zero_anchors)
+    anchor_phase = Phase(
+        (Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=anchored.send
+    )
+    return replace(anchored, before=(*method.before, anchor_phase))
 
 
 def anchors_after_training(
     method: Method,
     context: BuildContext,
-    gather: AnchorUpdate,
+    update: AnchorUpdate,
     first: int = 1,
-    start: InitialAnchors = zero_anchors,
+    initial: InitialAnchors = zero_anchors,
 ) -> Method:
     """The method, whose clients send the anchors of what they just trained with the rest.
 
@@ -88,30 +90,36 @@ def anchors_after_training(
         FedloomError: For a method that does not end a round with training.
     """
     network, classes = context.network, context.classes
-    *others, last = method.passes
-    if isinstance(last, Sweep):
+    *earlier_passes, last_pass = method.passes
+    if isinstance(last_pass, Sweep):
         raise FedloomError(
             "anchors: the method looks at its samples after training already. Allowed: a method "
             "that ends a round with training"
         )
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         return feature_sums(network, client[TRAINED_MODEL], batch, classes)
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> TreePair:
-        kept = {key: leaf for key, leaf in client.items() if key != TRAINED_MODEL}
-        return kept, {**sent, ANCHORS: local_anchors(seen)}
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
+        client_state = {key: leaf for key, leaf in client.items() if key != TRAINED_MODEL}
+        return client_state, {**upload, ANCHORS: local_anchors(totals)}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        rest = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
-        after, kept = method.aggregate(server, clients, rest, n)
+        model_uploads = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
+        server_state, client_states = method.aggregate(server, clients, model_uploads, n)
         # Guiding begins in the round that `first` names: none by those of rounds before.
-        soon = server[ANCHOR_ROUND] + 1 >= first
-        anchors = gather(server[ANCHORS], uploads[ANCHORS]) * soon
-        return {**after, ANCHORS: anchors, ANCHOR_ROUND: server[ANCHOR_ROUND] + 1}, kept
+        is_guided = server[ANCHOR_ROUND] + 1 >= first
+        anchors = update(server[ANCHORS], uploads[ANCHORS]) * is_guided
+        return {
+            **server_state,
+            ANCHORS: anchors,
+            ANCHOR_ROUND: server[ANCHOR_ROUND] + 1,
+        }, client_states
 
-    made = _with_anchors(method, context, (ANCHORS, ANCHOR_ROUND), aggregate, start)
-    return replace(made, passes=(*others, _keep_trained_model(last), Sweep(look, end)))
+    anchored = _with_anchors(method, context, (ANCHORS, ANCHOR_ROUND), aggregate, initial)
+    return replace(
+        anchored, passes=(*earlier_passes, _keep_trained_model(last_pass), Sweep(look, end))
+    )
 
 
 def _with_anchors(
@@ -119,35 +127,42 @@ def _with_anchors(
     context: BuildContext,
     keys: tuple[str, ...],
     aggregate: Aggregate,
-    start: InitialAnchors,
+    initial: InitialAnchors,
 ) -> Method:
     """The method whose server keeps ``keys`` and sends its anchors."""
-    network, inner = context.network, method.send
+    network, inner_send = context.network, method.send
 
     def init(variables: Tree) -> TreePair:
         server, client = method.init(variables)
         if ANCHORS in server:
             raise FedloomError("anchors: there are some already. Allowed: to add them once")
         _complete_model(network, client, server)
-        anchors = start(network, variables, context.classes)
+        anchors = initial(network, variables, context.classes)
         new = {ANCHORS: anchors, ANCHOR_ROUND: anchors.new_ones(())}
         return {**server, **{key: new[key] for key in keys}}, client
 
     def send(server: Tree) -> Tree:
-        sent = inner(server) if inner else {k: v for k, v in server.items() if k != ANCHOR_ROUND}
-        return {**sent, ANCHORS: server[ANCHORS]}
+        download = (
+            inner_send(server)
+            if inner_send
+            else {k: v for k, v in server.items() if k != ANCHOR_ROUND}
+        )
+        return {**download, ANCHORS: server[ANCHORS]}
 
-    def keeping(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        after, kept = aggregate(server, clients, uploads, n)
-        return {**after, **{key: server[key] for key in keys if key not in after}}, kept
+    def keep_anchors(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
+        server_state, client_states = aggregate(server, clients, uploads, n)
+        return {
+            **server_state,
+            **{key: server[key] for key in keys if key not in server_state},
+        }, client_states
 
     def admit(counts: Tensor, clients: Tensor) -> None:
         if method.admit:
             method.admit(counts, clients)
         _check_held(counts[clients].sum(0))
 
-    marked = Averaging(keeping) if isinstance(aggregate, Averaging) else keeping
-    return replace(method, init=init, aggregate=marked, send=send, admit=admit)
+    marked_aggregate = Averaging(keep_anchors) if isinstance(aggregate, Averaging) else keep_anchors
+    return replace(method, init=init, aggregate=marked_aggregate, send=send, admit=admit)
 
 
 def _check_held(counts: Tensor) -> None:
@@ -167,10 +182,13 @@ def _keep_trained_model(pass_: Pass) -> Pass:
             raise FedloomError(
                 "anchors: the method trains two models. Allowed: one that trains one"
             )
-        kept, upload = pass_.end(server, client, work)
+        client_state, upload = pass_.end(server, client, work)
         params = {**work["frozen"], **work["params"]}
         params.pop(PERSONAL_PARAMS, None)
-        return {**kept, TRAINED_MODEL: {"params": params, "buffers": work["buffers"]}}, upload
+        return {
+            **client_state,
+            TRAINED_MODEL: {"params": params, "buffers": work["buffers"]},
+        }, upload
 
     return replace(pass_, end=end)
 

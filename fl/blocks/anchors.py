@@ -29,8 +29,8 @@ def class_sums(
         features: [b, d].
         labels, weight: [b].
     """
-    member = F.one_hot(labels, classes).to(features.dtype) * weight[:, None].to(features.dtype)
-    return member.T @ features, member.sum(0)
+    membership = F.one_hot(labels, classes).to(features.dtype) * weight[:, None].to(features.dtype)
+    return membership.T @ features, membership.sum(0)
 
 
 def class_means(
@@ -50,19 +50,19 @@ def means_from_sums(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return sums / torch.where(counts > 0, counts, 1)[..., None], counts
 
 
-def weighted_anchors(means: Tensor, counts: Tensor) -> Tensor:
+def weighted_anchors(class_means: Tensor, counts: Tensor) -> Tensor:
     """sum_k n_kc m_kc / sum_k n_kc over clients, [C, d]; zero for a class that no client holds.
 
     Args:
         means: [K, C, d].
         counts: [K, C].
     """
-    return means_from_sums((means * counts[..., None]).sum(0), counts.sum(0))[0]
+    return means_from_sums((class_means * counts[..., None]).sum(0), counts.sum(0))[0]
 
 
-def uniform_anchors(means: Tensor, counts: Tensor) -> Tensor:
+def uniform_anchors(class_means: Tensor, counts: Tensor) -> Tensor:
     """As `weighted_anchors`, but every client that holds a class has the same weight."""
-    return weighted_anchors(means, (counts > 0).to(means.dtype))
+    return weighted_anchors(class_means, (counts > 0).to(class_means.dtype))
 
 
 ANCHOR_AVERAGES = {"weighted": weighted_anchors, "uniform": uniform_anchors}
@@ -92,12 +92,12 @@ def guiding_losses(features: Tensor, labels: Tensor, anchors: Tensor, tau: float
         labels: [b].
         anchors: a, [C, d].
     """
-    there = has_anchor(anchors)
+    has_class = has_anchor(anchors)
     similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
     # Finite, so that a sample without an anchor gives no infinity whose gradient is not a number.
-    similarity = torch.where(there, similarity, torch.finfo(similarity.dtype).min / 2)
+    similarity = torch.where(has_class, similarity, torch.finfo(similarity.dtype).min / 2)
     losses = cross_entropy(similarity, labels)
-    return torch.where(there[labels], losses, 0)
+    return torch.where(has_class[labels], losses, 0)
 
 
 def contrastive_guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
@@ -107,8 +107,8 @@ def contrastive_guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: 
 
 def squared_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
     """||z - a_y||^2 of every sample, [b]; 0 where the class has no anchor."""
-    apart = (features - anchors[labels]).square().sum(-1)
-    return torch.where(has_anchor(anchors)[labels], apart, 0)
+    squared_distance = (features - anchors[labels]).square().sum(-1)
+    return torch.where(has_anchor(anchors)[labels], squared_distance, 0)
 
 
 def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
@@ -134,8 +134,8 @@ def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
 def zero_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
     """Zeros [C, d], for the time before there are anchors; they guide nothing."""
     params = variables["params"]
-    like: Tensor = next(iter(params.values()))
-    return like.new_zeros((classes, feature_width(network, params)))
+    example: Tensor = next(iter(params.values()))
+    return example.new_zeros((classes, feature_width(network, params)))
 
 
 def feature_sums(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
@@ -145,21 +145,21 @@ def feature_sums(network: Network, variables: Tree, batch: Batch, classes: int) 
     return {"sums": sums, "counts": counts}
 
 
-def local_anchors(seen: Tree) -> Tree:
+def local_anchors(totals: Tree) -> Tree:
     """What a client sends: the mean feature of each class, and the number of its samples."""
-    means, counts = means_from_sums(seen["sums"], seen["counts"])
-    return {"means": means, "counts": counts}
+    class_mean, counts = means_from_sums(totals["sums"], totals["counts"])
+    return {"means": class_mean, "counts": counts}
 
 
-def anchor_average(how: AnchorAverage) -> Callable[[Tensor, Tree], Tensor]:
+def anchor_average(average: AnchorAverage) -> Callable[[Tensor, Tree], Tensor]:
     """What makes the next anchors from the old ones and what clients send.
 
     A class that no client holds keeps its old anchor.
     """
 
-    def gather(old: Tensor, sent: Tree) -> Tensor:
+    def update(old: Tensor, uploads: Tree) -> Tensor:
         return update_anchors(
-            old, ANCHOR_AVERAGES[how](sent["means"], sent["counts"]), sent["counts"]
+            old, ANCHOR_AVERAGES[average](uploads["means"], uploads["counts"]), uploads["counts"]
         )
 
-    return gather
+    return update

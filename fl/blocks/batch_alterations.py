@@ -25,11 +25,13 @@ def draw_partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
     Args:
         key: Of each sample, [b]; it decides the draw.
     """
-    place = torch.arange(len(key), device=key.device)
-    there = weight > 0
+    position = torch.arange(len(key), device=key.device)
+    is_present = weight > 0
     # Both orders begin with the samples that weigh something and end with the others as they stand.
-    shuffled = torch.where(there, keyed.uniform(key, stream), 1.0 + place).argsort(stable=True)
-    ordered = torch.where(there, place, len(key) + place).argsort(stable=True)
+    shuffled = torch.where(is_present, keyed.uniform(key, stream), 1.0 + position).argsort(
+        stable=True
+    )
+    ordered = torch.where(is_present, position, len(key) + position).argsort(stable=True)
     return shuffled[ordered.argsort(stable=True)]
 
 

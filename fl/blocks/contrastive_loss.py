@@ -25,13 +25,13 @@ def supervised_contrastive_loss(
         weight: [n]; samples with 0 are neither anchors nor others.
     """
     z = F.normalize(features, dim=1)
-    there = torch.ones_like(z[:, 0]) if weight is None else weight.to(z.dtype)
-    others = there * (1 - torch.eye(len(z), dtype=z.dtype, device=z.device))
+    is_present = torch.ones_like(z[:, 0]) if weight is None else weight.to(z.dtype)
+    is_compared = is_present * (1 - torch.eye(len(z), dtype=z.dtype, device=z.device))
     logits = z @ z.T / tau
     # What is not compared must be nowhere near the largest, and not infinite: 0 * inf is no number.
-    logits = torch.where(others > 0, logits, torch.finfo(z.dtype).min)
+    logits = torch.where(is_compared > 0, logits, torch.finfo(z.dtype).min)
     log_share = logits - logits.logsumexp(1, keepdim=True)
-    positive = others * (labels[:, None] == labels)
+    positive = is_compared * (labels[:, None] == labels)
     count = positive.sum(1)
-    each = -(torch.where(positive > 0, log_share, 0)).sum(1) / count.clamp(min=1)
-    return (each * there).sum() / there.sum().clamp(min=1)
+    losses = -(torch.where(positive > 0, log_share, 0)).sum(1) / count.clamp(min=1)
+    return (losses * is_present).sum() / is_present.sum().clamp(min=1)

@@ -38,16 +38,16 @@ def initial_decoders(context: BuildContext, width: int, params: Tree) -> Tree:
         width: Between its layers.
         params: Of the network.
     """
-    network, like = context.network, trees.leaves(params)[0]
+    network, example = context.network, trees.leaves(params)[0]
     shapes, tokens = input_shapes(context)
-    words = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
-    draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "decoders"))
+    vocabulary_sizes = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
+    generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "decoders"))
     features = linear_layers.feature_width(network, params)
     return {
         name: {
-            "hidden": linear_parameters(draw, like, features, width),
+            "hidden": linear_parameters(generator, example, features, width),
             "output": linear_parameters(
-                draw, like, width, max(words) if name in tokens else prod(shape)
+                generator, example, width, max(vocabulary_sizes) if name in tokens else prod(shape)
             ),
         }
         for name, shape in shapes.items()
@@ -60,21 +60,23 @@ def reconstruction_term(context: BuildContext) -> Term:
 
     def term(forward: Forward) -> Tensor:
         features, x = forward.output.features.flatten(1), forward.batch["x"]
-        given = {SINGLE_INPUT: x} if isinstance(x, Tensor) else x
-        each = [
-            reconstruction_error(name in tokens, decode(decoder, features), given[name].flatten(1))
+        inputs_by_name = {SINGLE_INPUT: x} if isinstance(x, Tensor) else x
+        errors = [
+            reconstruction_error(
+                name in tokens, decode(decoder, features), inputs_by_name[name].flatten(1)
+            )
             for name, decoder in forward.personal_params.items()
         ]
-        return weighted_mean(torch.stack(each).sum(0), forward.batch)
+        return weighted_mean(torch.stack(errors).sum(0), forward.batch)
 
     return term
 
 
 def decode(decoder: Tree, features: Tensor) -> Tensor:
     """What a decoder gives for features [b, d]: numbers [b, size], or scores of tokens."""
-    inner, outer = decoder["hidden"], decoder["output"]
-    between = F.relu(F.linear(features, inner["weight"], inner["bias"]))
-    return F.linear(between, outer["weight"], outer["bias"])
+    hidden, output = decoder["hidden"], decoder["output"]
+    activations = F.relu(F.linear(features, hidden["weight"], hidden["bias"]))
+    return F.linear(activations, output["weight"], output["bias"])
 
 
 def reconstruction_error(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class DeepKernel:
         sizes = pairwise((width, HIDDEN, HIDDEN, HIDDEN, FEATURES))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            layers = [nn.Linear(into, out, dtype=dtype) for into, out in sizes]
+            layers = [nn.Linear(inputs, outputs, dtype=dtype) for inputs, outputs in sizes]
             epsilon = torch.log(1e-10 * (1 - torch.rand((), dtype=dtype)))
         return {
             "featurizer": {
@@ -93,17 +93,20 @@ class DeepKernel:
         metric, lead = weight.mT @ weight, x.shape[:-2]
         deep, plain = three_distances(hidden_x, hidden_y, metric), three_distances(x, y)
         s_phi, s_q, epsilon = (s.expand(lead)[..., None, None, None] for s in self._scales())
-        near, far = -deep / s_phi, -plain / s_q
+        deep_kernel, plain_kernel = -deep / s_phi, -plain / s_q
         if self.form == "product":
-            near = near + far
-        near, far = near.expm1(), far.expm1()
-        within_x, within_y, between = torch.lerp(near, far, epsilon).unbind(-3)
-        apart = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / max(n * (n - 1), 1)
-        value = (apart * ((within_x - between) + (within_y - between))).sum((-2, -1))
-        near, far = (1 - epsilon) * apart * (near + 1), epsilon * apart * (far + 1)
-        by_hidden = _slope(near / -s_phi, hidden_x, hidden_y) @ metric
-        further = near + far if self.form == "product" else far
-        by_x = _slope(further / -s_q, x, y)
+            deep_kernel = deep_kernel + plain_kernel
+        deep_kernel, plain_kernel = deep_kernel.expm1(), plain_kernel.expm1()
+        within_x, within_y, between = torch.lerp(deep_kernel, plain_kernel, epsilon).unbind(-3)
+        pair_weights = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / max(n * (n - 1), 1)
+        value = (pair_weights * ((within_x - between) + (within_y - between))).sum((-2, -1))
+        deep_kernel, plain_kernel = (
+            (1 - epsilon) * pair_weights * (deep_kernel + 1),
+            epsilon * pair_weights * (plain_kernel + 1),
+        )
+        by_hidden = _slope(deep_kernel / -s_phi, hidden_x, hidden_y) @ metric
+        plain_weights = deep_kernel + plain_kernel if self.form == "product" else plain_kernel
+        by_x = _slope(plain_weights / -s_q, x, y)
         of_x = [layer.narrow(-3, 0, 1) for layer in layers]
         _, through = self._slopes(of_x, by_hidden.mT.unsqueeze(-3))
         return value, by_x + through.squeeze(-3).mT
@@ -133,7 +136,7 @@ class DeepKernel:
         """
         x, y = x.detach(), y.detach()
         plain = three_distances(x, y) if plain is None else plain.detach()
-        apart = moved_apart(x, y, shift).square().sum(-1)
+        paired_distances = moved_apart(x, y, shift).square().sum(-1)
         lead, weight = x.shape[:-2], self.params["featurizer"][LAST_LAYER]["weight"]
         weight = weight.expand(*lead, *weight.shape[-2:])
         phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
@@ -141,14 +144,18 @@ class DeepKernel:
         layers = self._layers(torch.stack([x, y], -3))
         hidden_x, hidden_y = layers[-1].mT.unbind(-3)
         product = self.form == "product"
-        value, by = ratio(
-            RatioInputs(hidden_x, hidden_y, weight, phi, q, epsilon, plain, apart, shift, product)
+        value, gradient = ratio(
+            RatioInputs(
+                hidden_x, hidden_y, weight, phi, q, epsilon, plain, paired_distances, shift, product
+            )
         )
         return value, {
-            "featurizer": self._backward(layers, torch.stack([by.x, by.y], -3), by.weight),
-            "epsilon": by.epsilon * epsilon * (1 - epsilon),
-            "phi": 2 * self.params["phi"] * by.phi,
-            "q": 2 * self.params["q"] * by.q,
+            "featurizer": self._backward(
+                layers, torch.stack([gradient.x, gradient.y], -3), gradient.weight
+            ),
+            "epsilon": gradient.epsilon * epsilon * (1 - epsilon),
+            "phi": 2 * self.params["phi"] * gradient.phi,
+            "q": 2 * self.params["q"] * gradient.q,
         }
 
     def _layers(self, samples: Tensor) -> list[Tensor]:
@@ -161,7 +168,7 @@ class DeepKernel:
             layers_out.append(F.softplus(weight @ layers_out[-1] + bias))
         return layers_out
 
-    def _slopes(self, layers: list[Tensor], by: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _slopes(self, layers: list[Tensor], gradient: Tensor) -> tuple[list[Tensor], Tensor]:
         """The gradient by what each layer but the last gives before its softplus, and by the
         samples, from that by what the last one takes.
 
@@ -169,22 +176,26 @@ class DeepKernel:
             layers: As `_layers` gives them.
         """
         slopes: list[Tensor] = []
-        for layer, after in zip(reversed(self._first_layers()), reversed(layers), strict=False):
-            slopes.append(-by * torch.expm1(-after))  # a = softplus(z) has the slope 1 - exp(-a).
-            by = layer["weight"].mT.unsqueeze(-3) @ slopes[-1]
-        return slopes[::-1], by
+        for layer, layer_output in zip(
+            reversed(self._first_layers()), reversed(layers), strict=False
+        ):
+            slopes.append(
+                -gradient * torch.expm1(-layer_output)
+            )  # a = softplus(z) has the slope 1 - exp(-a).
+            gradient = layer["weight"].mT.unsqueeze(-3) @ slopes[-1]
+        return slopes[::-1], gradient
 
-    def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> Tree:
+    def _backward(self, layers: list[Tensor], gradient: Tensor, by_weight: Tensor) -> Tree:
         """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
         10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
         """
-        slopes, _ = self._slopes(layers, by.mT)
+        slopes, _ = self._slopes(layers, gradient.mT)
         gradients = [
-            {"weight": (slope @ before.mT).sum(-3), "bias": slope.sum((-3, -1))}
-            for slope, before in zip(slopes, layers, strict=False)
+            {"weight": (slope @ layer_input.mT).sum(-3), "bias": slope.sum((-3, -1))}
+            for slope, layer_input in zip(slopes, layers, strict=False)
         ]
-        last = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
-        return dict(zip(self.params["featurizer"], [*gradients, last], strict=True))
+        last_layer = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
+        return dict(zip(self.params["featurizer"], [*gradients, last_layer], strict=True))
 
     def _first_layers(self) -> list[Tree]:
         """The layers of phi but the last."""
@@ -214,15 +225,15 @@ class _MMD2(torch.autograd.Function):
         ctx.save_for_backward(x, y, output[1], *leaves)
 
     @staticmethod
-    def backward(ctx: Any, by: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         """That gradient, times the one by the value."""
         x, y, slope, *leaves = ctx.saved_tensors
-        none = (None,) * (2 + len(leaves))
-        if by is None:
-            return None, *none
+        no_gradients = (None,) * (2 + len(leaves))
+        if gradient is None:
+            return None, *no_gradients
         if torch.is_grad_enabled():  # So that it can be differentiated again.
             _, slope = ctx.kernel.having(leaves).mmd2_and_slope(x, y)
-        return by[..., None, None] * slope, *none
+        return gradient[..., None, None] * slope, *no_gradients
 
 
 def _slope(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:

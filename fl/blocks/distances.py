@@ -20,17 +20,19 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
             rows.
     """
     moves = y - x
-    both = torch.stack([x - x.mean(dim=-2, keepdim=True), moves], dim=-3)
-    left, right = both[..., start:stop, :], both[..., start:, :]
-    rows, columns = left.shape[-2], right.shape[-2]
-    gram = 2 * (left.flatten(-3, -2) @ right.flatten(-3, -2).mT)
-    length = both[..., 0, start:, :].square().sum(dim=-1)
-    growth = (moves * (moves + 2 * both[..., 0, :, :]))[..., start:, :].sum(dim=-1)
-    still = length[..., :rows, None] + length[..., None, :] - gram[..., :rows, :columns]
-    there = growth[..., None, :] - gram[..., :rows, columns:]
-    back = growth[..., :rows, None] - gram[..., rows:, :columns]
-    moved = there + back - gram[..., rows:, columns:]
-    squares = torch.stack([still, still + moved, still + there, still + back], dim=-3)
+    stacked = torch.stack([x - x.mean(dim=-2, keepdim=True), moves], dim=-3)
+    row_points, column_points = stacked[..., start:stop, :], stacked[..., start:, :]
+    rows, columns = row_points.shape[-2], column_points.shape[-2]
+    gram = 2 * (row_points.flatten(-3, -2) @ column_points.flatten(-3, -2).mT)
+    length = stacked[..., 0, start:, :].square().sum(dim=-1)
+    growth = (moves * (moves + 2 * stacked[..., 0, :, :]))[..., start:, :].sum(dim=-1)
+    within_x = length[..., :rows, None] + length[..., None, :] - gram[..., :rows, :columns]
+    x_to_y = growth[..., None, :] - gram[..., :rows, columns:]
+    y_to_x = growth[..., :rows, None] - gram[..., rows:, :columns]
+    change_within = x_to_y + y_to_x - gram[..., rows:, columns:]
+    squares = torch.stack(
+        [within_x, within_x + change_within, within_x + x_to_y, within_x + y_to_x], dim=-3
+    )
     return squares.clamp(min=0)
 
 
@@ -43,19 +45,19 @@ def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tenso
         metric: G, ``[..., d, d]``, symmetric, where |a|^2 is not a'a but a'Ga.
     """
     moves, centred = y - x, x - x.mean(dim=-2, keepdim=True)
-    both = torch.stack([centred, moves], dim=-3)
-    measured = both if metric is None else both @ metric.unsqueeze(-3)
+    stacked = torch.stack([centred, moves], dim=-3)
+    measured = stacked if metric is None else stacked @ metric.unsqueeze(-3)
     measured_centred, measured_moves = measured.unbind(-3)
     length = (measured_centred * centred).sum(dim=-1)
     growth = (measured_moves * (moves + 2 * centred)).sum(dim=-1)
-    left = [measured_centred, measured_moves, measured_centred]
-    right = [centred, centred + moves, moves]
-    products = (-2 * torch.stack(left, dim=-3)) @ torch.stack(right, dim=-3).mT
-    still, moved, there = (products.select(-3, block) for block in range(3))
-    still.add_(length[..., None]).add_(length[..., None, :])
-    there.add_(growth[..., None, :])
+    left_factors = [measured_centred, measured_moves, measured_centred]
+    right_factors = [centred, centred + moves, moves]
+    products = (-2 * torch.stack(left_factors, dim=-3)) @ torch.stack(right_factors, dim=-3).mT
+    within_x, within_y, between = (products.select(-3, block) for block in range(3))
+    within_x.add_(length[..., None]).add_(length[..., None, :])
+    between.add_(growth[..., None, :])
     # Of |y_s - y_t|^2 the product has what |x_s - y_t|^2 lacks but for one growth, so that nothing
     # is read across rows.
-    moved.add_(there).add_(growth[..., None]).add_(still)
-    there.add_(still)
+    within_y.add_(between).add_(growth[..., None]).add_(within_x)
+    between.add_(within_x)
     return products.relu_()

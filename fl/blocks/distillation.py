@@ -39,8 +39,8 @@ def _cosine_distance(r: Tensor, s: Tensor) -> Tensor:
 def _row_length(rows: Tensor) -> Tensor:
     """The length of every row; where it is 0, its gradient is 0 too."""
     square = rows.square().sum(-1)
-    there = square > 0
-    return torch.where(there, square, 1).sqrt() * there
+    is_nonzero = square > 0
+    return torch.where(is_nonzero, square, 1).sqrt() * is_nonzero
 
 
 def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> Tensor:
@@ -51,10 +51,10 @@ def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> 
     Args:
         real, virtual: By class, the features [n, d] of its images; n may differ.
     """
-    means = [(r.mean(0), v.mean(0)) for r, v in zip(real, virtual, strict=True) if len(r)]
-    if not means:
+    mean_pairs = [(r.mean(0), v.mean(0)) for r, v in zip(real, virtual, strict=True) if len(r)]
+    if not mean_pairs:
         return torch.zeros(())
-    return torch.stack([(r - v).square().sum() for r, v in means]).sum()
+    return torch.stack([(r - v).square().sum() for r, v in mean_pairs]).sum()
 
 
 def stacked_distribution_distance(real: Tensor, virtual: Tensor, weight: Tensor) -> Tensor:
@@ -67,5 +67,5 @@ def stacked_distribution_distance(real: Tensor, virtual: Tensor, weight: Tensor)
     """
     total = weight.sum(1)
     mean = (real * weight.unsqueeze(-1)).sum(1) / total.clamp(min=1).unsqueeze(-1)
-    apart = (mean - virtual.mean(1)).square().sum(-1)
-    return torch.where(total > 0, apart, 0).sum()
+    squared_distance = (mean - virtual.mean(1)).square().sum(-1)
+    return torch.where(total > 0, squared_distance, 0).sum()

@@ -31,28 +31,29 @@ class Drift:
     def __post_init__(self) -> None:
         self.network.tap(self.layers)
 
-    def reference(self, see: See) -> dict[str, Tensor]:
+    def reference(self, outputs_of: See) -> dict[str, Tensor]:
         """The shared model's features, see `fl.api.term.Reference`."""
-        taps = see(SHARED).taps
+        taps = outputs_of(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}
 
     def features(self, forward: Forward) -> LayerFeatures:
         """The own features in training mode; the shared ones in evaluation mode and without
         gradient.
         """
-        return self._beside(forward.output.taps, forward.batch)
+        return self._compare(forward.output.taps, forward.batch)
 
     def look(self, variables: Tree, batch: Batch) -> Tree:
         """As `features`, with both models in evaluation mode."""
         output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
-        return dict(self._beside(output.taps, batch))
+        return dict(self._compare(output.taps, batch))
 
-    def _beside(self, taps: Mapping[str, Tensor], batch: Batch) -> LayerFeatures:
-        known = batch["reference"]
-        seen = {
-            name: {"own": taps[name], "shared": known[f"{SHARED} {name}"]} for name in self.layers
+    def _compare(self, taps: Mapping[str, Tensor], batch: Batch) -> LayerFeatures:
+        reference = batch["reference"]
+        features = {
+            name: {"own": taps[name], "shared": reference[f"{SHARED} {name}"]}
+            for name in self.layers
         }
-        return unit_rows(seen) if self.unit else seen
+        return unit_rows(features) if self.unit else features
 
 
 def check_two_samples(context: BuildContext, term: str) -> None:
@@ -64,22 +65,25 @@ def check_two_samples(context: BuildContext, term: str) -> None:
 
 def tap_widths(context: BuildContext, variables: Tree) -> dict[str, int]:
     """By layer asked for, its number of features."""
-    like = trees.leaves(variables["params"])[0]
-    x = zero_inputs(context, 1, like)
+    example = trees.leaves(variables["params"])[0]
+    x = zero_inputs(context, 1, example)
     taps = context.network.eval(variables["params"], variables["buffers"], x).taps
     return {name: tap.shape[1] for name, tap in taps.items()}
 
 
-def unit_rows(seen: LayerFeatures) -> LayerFeatures:
+def unit_rows(features: LayerFeatures) -> LayerFeatures:
     """Every sample's features divided by their length."""
-    return {name: {k: F.normalize(t, dim=-1) for k, t in two.items()} for name, two in seen.items()}
+    return {
+        name: {k: F.normalize(t, dim=-1) for k, t in pair.items()}
+        for name, pair in features.items()
+    }
 
 
 ROUNDING_UNITS = 64
 """Units of rounding by which the features of two models differ before they count as apart."""
 
 
-def update_where_different(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
+def update_where_different(updated: Tree, previous: Tree, features: Mapping[str, Tensor]) -> Tree:
     """``new``, but ``old`` for clients that have nothing to adapt to.
 
     These are clients whose features are not all finite, or whose features are the same for both
@@ -89,20 +93,26 @@ def update_where_different(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> T
     Args:
         two: The features ``own`` and ``shared``, [..., n, d].
     """
-    local, shared = two["own"], two["shared"]
+    local, shared = features["own"], features["shared"]
     gap = (local - shared).square().sum((-2, -1))
     size = local.square().sum((-2, -1))
     # False where one of them is not finite.
-    apart = (gap > (ROUNDING_UNITS * torch.finfo(local.dtype).eps) ** 2 * size) & gap.isfinite()
-    return trees.apply(lambda n, o: torch.where(trees.align(apart, n), n, o), new, old)
+    is_different = (
+        gap > (ROUNDING_UNITS * torch.finfo(local.dtype).eps) ** 2 * size
+    ) & gap.isfinite()
+    return trees.apply(
+        lambda n, o: torch.where(trees.align(is_different, n), n, o), updated, previous
+    )
 
 
-def apply_in_groups(fn: Callable[[Tree, Tree], Tree], state: Tree, seen: Tree, size: int) -> Tree:
+def apply_in_groups(
+    fn: Callable[[Tree, Tree], Tree], state: Tree, features: Tree, size: int
+) -> Tree:
     """``fn`` of one client; where there is a stack of clients, of ``size`` of them at a time, to
     save memory.
     """
-    leaf = trees.leaves(seen)[0]
+    leaf = trees.leaves(features)[0]
     if leaf.dim() == 2 or len(leaf) <= size:
-        return fn(state, seen)
+        return fn(state, features)
     groups = [slice(begin, begin + size) for begin in range(0, len(leaf), size)]
-    return trees.concatenate([fn(trees.take(state, g), trees.take(seen, g)) for g in groups])
+    return trees.concatenate([fn(trees.take(state, g), trees.take(features, g)) for g in groups])

@@ -71,11 +71,11 @@ def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, 
     layers = layers or network.blocks
     if not layers:
         raise FedloomError("layers: is empty, and the model names no blocks. Allowed: some layers")
-    known = CHANNEL_CACHE.setdefault(network, {})
-    unknown = tuple(layer for layer in layers if layer not in known)
+    cache = CHANNEL_CACHE.setdefault(network, {})
+    unknown = tuple(layer for layer in layers if layer not in cache)
     if unknown:
-        known |= _channels_in_pass(context, unknown)
-    return {layer: known[layer] for layer in layers}
+        cache |= _channels_in_pass(context, unknown)
+    return {layer: cache[layer] for layer in layers}
 
 
 def _channels_in_pass(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
@@ -129,26 +129,30 @@ def federated_augmentation(
     """Add the alteration of FedFA^l; `with_exchanged_statistics` exchanges its state."""
 
     def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-        given, weight = state[layer], batch["weight"]
+        layer_state, weight = state[layer], batch["weight"]
 
         def change(x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
-            gammas = given["gamma_mean"], given["gamma_sd"]
+            gammas = layer_state["gamma_mean"], layer_state["gamma_sd"]
             return augment(x, noise[0], noise[1], *gammas, weight=weight)
 
         statistics = channel_moments(features.detach())
         mean, sd = (batch_mean(statistic, weight) for statistic in statistics)
-        met = is_altered(batch["key"], ALTER_STREAM, p).to(mean.dtype)
-        return _change_at_random(features, batch, p, change), {"mean": mean, "sd": sd, "met": met}
+        is_met = is_altered(batch["key"], ALTER_STREAM, p).to(mean.dtype)
+        return _change_at_random(features, batch, p, change), {
+            "mean": mean,
+            "sd": sd,
+            "met": is_met,
+        }
 
-    def adapt(state: Tree, seen: Tree) -> Tree:
-        after = {}
-        for layer, given in state.items():
-            running = {key: given[key] for key in ("mean", "sd")}
-            after[layer] = {
-                **given,
-                **update_running_means(running, seen[layer], seen[layer]["met"], momentum),
+    def adapt(state: Tree, observed: Tree) -> Tree:
+        next_state = {}
+        for layer, layer_state in state.items():
+            running = {key: layer_state[key] for key in ("mean", "sd")}
+            next_state[layer] = {
+                **layer_state,
+                **update_running_means(running, observed[layer], observed[layer]["met"], momentum),
             }
-        return after
+        return next_state
 
     return _add_alteration(
         context, Alteration(ALTERATION, tuple(channel_counts(context, layers)), apply, adapt=adapt)
@@ -172,42 +176,47 @@ def with_exchanged_statistics(
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
         unit = trees.leaves(variables["params"])[0].new_ones(())
-        begun = {"mean": unit * 0, "sd": unit, "mean_variance": unit, "sd_variance": unit}
-        known = {
-            layer: {key: value.repeat(size) for key, value in begun.items()}
+        initial = {"mean": unit * 0, "sd": unit, "mean_variance": unit, "sd_variance": unit}
+        statistics = {
+            layer: {key: value.repeat(size) for key, value in initial.items()}
             for layer, size in sizes.items()
         }
-        return {**server, STATISTICS: known}, client
+        return {**server, STATISTICS: statistics}, client
 
     def begin(server: Tree, client: Tree) -> Tree:
         work = local.begin(server, client)
         state = {
-            layer: _initial_state(known, fusion) for layer, known in server[STATISTICS].items()
+            layer: _initial_state(statistics, fusion)
+            for layer, statistics in server[STATISTICS].items()
         }
         return {**work, ALTERATION_STATES: {**work.get(ALTERATION_STATES, {}), ALTERATION: state}}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         states = dict(work[ALTERATION_STATES])
-        apart = {
-            layer: {key: ran[key] - server[STATISTICS][layer][key] for key in ("mean", "sd")}
-            for layer, ran in states.pop(ALTERATION).items()
+        deviations = {
+            layer: {
+                key: layer_state[key] - server[STATISTICS][layer][key] for key in ("mean", "sd")
+            }
+            for layer, layer_state in states.pop(ALTERATION).items()
         }
-        rest = {key: leaf for key, leaf in work.items() if key != ALTERATION_STATES}
+        training_work = {key: leaf for key, leaf in work.items() if key != ALTERATION_STATES}
         client, upload = local.end(
-            server, client, {**rest, **({ALTERATION_STATES: states} if states else {})}
+            server, client, {**training_work, **({ALTERATION_STATES: states} if states else {})}
         )
-        seen = {"apart": apart, "square": trees.apply(torch.square, apart)}
-        return client, {**upload, STATISTICS: unweighted_upload(seen, client[COUNTS].sum())}
+        moments = {"apart": deviations, "square": trees.apply(torch.square, deviations)}
+        return client, {**upload, STATISTICS: unweighted_upload(moments, client[COUNTS].sum())}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        told = unweighted_mean(trees.mean(uploads[STATISTICS], n))
+        mean_moments = unweighted_mean(trees.mean(uploads[STATISTICS], n))
         models = {key: leaf for key, leaf in uploads.items() if key != STATISTICS}
-        mean, kept = base.aggregate(server, clients, models, n)
-        known = {
-            layer: _updated_statistics(old, told["apart"][layer], told["square"][layer])
-            for layer, old in server[STATISTICS].items()
+        mean, client_states = base.aggregate(server, clients, models, n)
+        statistics = {
+            layer: _updated_statistics(
+                previous, mean_moments["apart"][layer], mean_moments["square"][layer]
+            )
+            for layer, previous in server[STATISTICS].items()
         }
-        return {**mean, STATISTICS: known}, kept
+        return {**mean, STATISTICS: statistics}, client_states
 
     step = replace(local, begin=begin, end=end)
     return replace(base, init=init, passes=(step,), aggregate=Averaging(aggregate))
@@ -224,21 +233,22 @@ def _change_at_random(features: Tensor, batch: Batch, p: float, change: FeatureC
     return torch.where(is_altered(batch["key"], ALTER_STREAM, p), changed, features)
 
 
-def _initial_state(known: Tree, fusion: Fusion) -> Tree:
+def _initial_state(statistics: Tree, fusion: Fusion) -> Tree:
     """A layer's state at the beginning of a round, from what the server sent."""
-    weigh = adaptive_weights if fusion == "adaptive" else torch.clone
-    gammas = {f"gamma_{key}": weigh(known[f"{key}_variance"]) for key in ("mean", "sd")}
-    return {"mean": known["mean"], "sd": known["sd"], **gammas}
+    weights_of = adaptive_weights if fusion == "adaptive" else torch.clone
+    gammas = {f"gamma_{key}": weights_of(statistics[f"{key}_variance"]) for key in ("mean", "sd")}
+    return {"mean": statistics["mean"], "sd": statistics["sd"], **gammas}
 
 
-def _updated_statistics(old: Tree, apart: Tree, square: Tree) -> Tree:
+def _updated_statistics(old: Tree, deviation: Tree, squared_deviation: Tree) -> Tree:
     """What the server knows of a layer.
 
     Variances are (1/M) sum_m (t_m - mean)^2. They are computed around the previous mean, which is
     near, so that little is lost to rounding.
     """
-    means = {key: old[key] + apart[key] for key in ("mean", "sd")}
+    new_means = {key: old[key] + deviation[key] for key in ("mean", "sd")}
     variances = {
-        f"{key}_variance": (square[key] - apart[key].square()).clamp(min=0) for key in apart
+        f"{key}_variance": (squared_deviation[key] - deviation[key].square()).clamp(min=0)
+        for key in deviation
     }
-    return {**means, **variances}
+    return {**new_means, **variances}

@@ -53,8 +53,8 @@ def batch_variance(values: Tensor, weight: Tensor | None = None) -> Tensor:
     if weight is None:
         return values.var(-2, correction=min(1, values.shape[-2] - 1))
     share = weight.to(values.dtype)[..., None]
-    apart = values - batch_mean(values, weight)[..., None, :]
-    return (apart.square() * share).sum(-2) / (share.sum(-2) - 1).clamp(min=1)
+    deviations = values - batch_mean(values, weight)[..., None, :]
+    return (deviations.square() * share).sum(-2) / (share.sum(-2) - 1).clamp(min=1)
 
 
 def augment(
@@ -78,11 +78,11 @@ def augment(
         weight: [b]; samples with 0 are left out of the variance over the batch.
     """
     mean, sd = channel_moments(x, eps)
-    drawn = []
+    statistics = []
     for statistic, noise, gamma in ((mean, noise_mean, gamma_mean), (sd, noise_sd, gamma_sd)):
         spread = ((gamma + 1) * (batch_variance(statistic, weight) + eps)).sqrt()
-        drawn.append(statistic + noise * spread[..., None, :])
-    return restyle(x, mean, sd, *drawn)
+        statistics.append(statistic + noise * spread[..., None, :])
+    return restyle(x, mean, sd, *statistics)
 
 
 def adaptive_weights(variance: Tensor, eps: float = VARIANCE_EPS) -> Tensor:
@@ -94,11 +94,11 @@ def adaptive_weights(variance: Tensor, eps: float = VARIANCE_EPS) -> Tensor:
     return t * (variance.shape[-1] / t.sum(-1, keepdim=True))
 
 
-def update_running_means(running: Tree, seen: Tree, met: Tensor, momentum: float) -> Tree:
+def update_running_means(running: Tree, batch_means: Tree, is_met: Tensor, momentum: float) -> Tree:
     """Running means [c] after a batch with the means ``seen``; as they were where ``met`` is 0."""
 
-    def follow(old: Tensor, new: Tensor) -> Tensor:
-        after = momentum * old + (1 - momentum) * new
-        return torch.where(trees.align(met, old) > 0, after, old)
+    def move(old: Tensor, new: Tensor) -> Tensor:
+        moved = momentum * old + (1 - momentum) * new
+        return torch.where(trees.align(is_met, old) > 0, moved, old)
 
-    return trees.apply(follow, running, seen)
+    return trees.apply(move, running, batch_means)

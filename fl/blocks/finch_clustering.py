@@ -39,11 +39,11 @@ def first_neighbour_clusters(points: Tensor) -> Tensor:
     if count == 1:
         return torch.zeros(1, dtype=torch.int64)
     unit = F.normalize(points.double(), dim=1)
-    apart = 1 - unit @ unit.T
-    apart.fill_diagonal_(torch.inf)
+    distances = 1 - unit @ unit.T
+    distances.fill_diagonal_(torch.inf)
     groups = list(range(count))
-    for place, other in enumerate(apart.argmin(1).tolist()):
-        old, new = groups[place], groups[other]
+    for point, neighbour in enumerate(distances.argmin(1).tolist()):
+        old, new = groups[point], groups[neighbour]
         groups = [new if group == old else group for group in groups]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return torch.tensor([numbers[group] for group in groups])
@@ -51,5 +51,5 @@ def first_neighbour_clusters(points: Tensor) -> Tensor:
 
 def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
     """The mean point of every cluster, [clusters, d]."""
-    member = F.one_hot(labels).to(points.dtype)
-    return (member.T @ points) / member.sum(0)[:, None]
+    membership = F.one_hot(labels).to(points.dtype)
+    return (membership.T @ points) / membership.sum(0)[:, None]

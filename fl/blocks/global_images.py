@@ -34,67 +34,67 @@ class GlobalImages:
 
     context: BuildContext
     count: int
-    due: Callable[[int], bool]
+    is_due: Callable[[int], bool]
     steps: int
     lr: float
     momentum: float
 
-    def noise(self, key: Tensor, dtype: torch.dtype) -> Tensor:
+    def initial_images(self, key: Tensor, dtype: torch.dtype) -> Tensor:
         """What they begin as."""
         shape = (self.context.classes * self.count, *self.context.shape)
         return keyed_normal(key, IMAGE_STREAM, shape).to(dtype)
 
-    def labelled(self, work: Tree) -> tuple[Tensor, Tensor]:
+    def labelled_copy(self, work: Tree) -> tuple[Tensor, Tensor]:
         """A client's copy in its work tree, and the labels."""
         images = work[GLOBAL_IMAGES]
         return images, local_images.image_labels(self.context.classes, self.count, images)
 
-    def sending(self) -> Phase:
+    def sending_phase(self) -> Phase:
         """At first and after the images changed: all clients get them."""
 
-        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
             return {**client, GLOBAL_IMAGES: server[VIRTUAL_IMAGES]}, {}
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
+        def look(server: Tree, client: Tree, upload: Tree, batch: Any) -> Tree:
             return {"samples": batch["weight"].sum()}
 
         return Phase(
             (Sweep(look, end, split="none"),),
             local_images.aggregate_nothing,
-            due=lambda round_: round_ == 1 or self.due(round_ - 1),
+            due=lambda round_: round_ == 1 or self.is_due(round_ - 1),
             send=lambda server: {VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]},
             everyone=True,
         )
 
-    def distilled(self, server: Tree, mean: Tree, round_: int) -> Tensor:
+    def distil(self, server: Tree, mean: Tree, round_: int) -> Tensor:
         """The images after a round in which they are due: their gradient at the weights before it
         is brought towards what the round's mean moved by, over the rate.
         """
         lr = learning_rate(self.context.training, round_)
-        moved = trees.apply(lambda old, new: (old - new) / lr, server["params"], mean["params"])
+        target = trees.apply(lambda old, new: (old - new) / lr, server["params"], mean["params"])
         return match_gradient(
             self.context.network,
             server,
             server[VIRTUAL_IMAGES],
             local_images.image_labels(self.context.classes, self.count, server[VIRTUAL_IMAGES]),
-            moved,
+            target,
             steps=self.steps,
             lr=self.lr,
             momentum=self.momentum,
             key=server["key"] + round_,
         )
 
-    def work(self) -> ServerWork:
+    def server_work(self) -> ServerWork:
         """For what a run costs."""
         once = replace(self, steps=1)
         return ServerWork(
-            lambda round_: self.steps if self.due(round_) else 0,
-            lambda server: once.distilled(server, server, 1),
+            lambda round_: self.steps if self.is_due(round_) else 0,
+            lambda server: once.distil(server, server, 1),
         )
 
 
 def train_on_local_and_global(
-    pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int], bool]
+    pass_: Pass, shared: GlobalImages, images: int, is_due: Callable[[int], bool]
 ) -> Pass:
     """The pass, in the rounds that are due, over a client's images and its copy of the global ones.
 
@@ -109,11 +109,11 @@ def train_on_local_and_global(
             **{k: client[k] for k in (VIRTUAL_IMAGES, GLOBAL_IMAGES)},
         }
 
-    def both(work: Tree) -> tuple[Tensor, Tensor]:
+    def all_images(work: Tree) -> tuple[Tensor, Tensor]:
         x = torch.cat([work[VIRTUAL_IMAGES], work[GLOBAL_IMAGES]])
         return x, torch.cat([local_images.image_labels(classes, count, x) for count in counts])
 
     count = classes * sum(counts)
     return local_images.train_on_images(
-        replace(pass_, begin=begin), shared.context, both, count, due
+        replace(pass_, begin=begin), shared.context, all_images, count, is_due
     )

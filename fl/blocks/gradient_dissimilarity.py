@@ -61,7 +61,7 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
         return {**server, **dissimilarity_measures(trees.mean(uploads, n))}, dict(clients)
 
     inner_send, inner_trace = method.send, method.trace
-    without = send_all_but(*DISSIMILARITY_MEASURES)
+    send_without_measures = send_all_but(*DISSIMILARITY_MEASURES)
     phase = Phase(
         (gradient_sweep(context),),
         Averaging(measure),
@@ -73,7 +73,7 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
         method,
         init=init,
         before=(*method.before, phase),  # Last: what others draw is keyed by their places.
-        send=lambda server: without(inner_send(server) if inner_send else server),
+        send=lambda server: send_without_measures(inner_send(server) if inner_send else server),
         trace=lambda server: {
             **(inner_trace(server) if inner_trace else {}),
             **{name: server[name] for name in DISSIMILARITY_MEASURES},
@@ -83,15 +83,15 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
 
 def is_evaluated(context: BuildContext) -> Callable[[int], bool]:
     """Whether a round is evaluated."""
-    every, last = context.training.evaluate_every, context.training.rounds
-    return lambda round_: round_ % every == 0 or round_ == last
+    interval, last_round = context.training.evaluate_every, context.training.rounds
+    return lambda round_: round_ % interval == 0 or round_ == last_round
 
 
 def gradient_sweep(context: BuildContext) -> Sweep:
     """A sweep that sends a client's mean ``gradient``, and its squared length, ``square``."""
     network, task = context.network, context.task
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         def loss(params: Tree) -> Tensor:
             output = network.eval(params, server["buffers"], batch["x"], nested=True)
             return task.loss(output.outputs, batch)
@@ -100,8 +100,8 @@ def gradient_sweep(context: BuildContext) -> Sweep:
         slopes = grad(loss)(dict(server["params"]))
         return {"sum": trees.apply(lambda g: g.double() * count, slopes), "count": count}
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> TreePair:
-        gradient = trees.apply(lambda g: g / seen["count"].clamp(min=1), seen["sum"])
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
+        gradient = trees.apply(lambda g: g / totals["count"].clamp(min=1), totals["sum"])
         return dict(client), {"gradient": gradient, "square": squared_norm(gradient)}
 
     return Sweep(look, end)

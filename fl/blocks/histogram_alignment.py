@@ -64,11 +64,11 @@ def alignment_features(context: BuildContext) -> Callable[[Output], Tensor]:
     [(layer, size)] = channel_counts(context, network.blocks[-1:]).items()
     network.tap([layer])
 
-    def see(output: Output) -> Tensor:
-        seen = output.taps[layer]
-        return seen.reshape(len(seen), size, -1)
+    def tap_features(output: Output) -> Tensor:
+        tap = output.taps[layer]
+        return tap.reshape(len(tap), size, -1)
 
-    return see
+    return tap_features
 
 
 def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
@@ -81,13 +81,15 @@ def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> 
         bins, tau: As in `fl.blocks.histograms.soft_bins`.
     """
 
-    see = alignment_features(context)
+    features_of = alignment_features(context)
 
     def term(forward: Forward) -> Tensor:
         target = forward.shared[HISTOGRAM]
-        total, count = histogram_sums(see(forward.output), forward.batch["weight"], bins, tau)
-        apart = symmetric_kl(total / count.clamp(min=1), target).mean()
-        return torch.where((count >= MIN_SAMPLES) & (target.sum() > 0), lam * apart, 0)
+        total, count = histogram_sums(
+            features_of(forward.output), forward.batch["weight"], bins, tau
+        )
+        divergence = symmetric_kl(total / count.clamp(min=1), target).mean()
+        return torch.where((count >= MIN_SAMPLES) & (target.sum() > 0), lam * divergence, 0)
 
     return term
 
@@ -101,34 +103,37 @@ def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) 
     Args:
         lam, bins, tau: As in `alignment_term`.
     """
-    network, see = context.network, alignment_features(context)
+    network, features_of = context.network, alignment_features(context)
 
     def features(variables: Tree, x: Inputs) -> Tensor:
-        return see(network.eval(variables["params"], variables["buffers"], x))
+        return features_of(network.eval(variables["params"], variables["buffers"], x))
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
-        like = trees.leaves(variables["params"])[0]
+        example = trees.leaves(variables["params"])[0]
         with torch.no_grad():
-            seen = features(variables, zero_inputs(context, 1, like))
-        return {**server, HISTOGRAM: like.new_zeros((seen.shape[1], bins))}, client
+            example_features = features(variables, zero_inputs(context, 1, example))
+        return {**server, HISTOGRAM: example.new_zeros((example_features.shape[1], bins))}, client
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
-        total, count = histogram_sums(features(sent, batch["x"]), batch["weight"], bins, tau)
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        total, count = histogram_sums(features(upload, batch["x"]), batch["weight"], bins, tau)
         return {"sums": total, "count": count}
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        histogram = seen["sums"] / seen["count"].clamp(min=1)
-        told = torch.where(seen["count"] >= MIN_SAMPLES, histogram, server[HISTOGRAM])
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        histogram = totals["sums"] / totals["count"].clamp(min=1)
+        local_histogram = torch.where(totals["count"] >= MIN_SAMPLES, histogram, server[HISTOGRAM])
         return dict(client), {
-            **sent,
-            HISTOGRAM: unweighted_upload({"own": told}, client[COUNTS].sum()),
+            **upload,
+            HISTOGRAM: unweighted_upload({"own": local_histogram}, client[COUNTS].sum()),
         }
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}
-        mean, kept = base.aggregate(server, clients, models, n)
-        return {**mean, HISTOGRAM: unweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"]}, kept
+        mean, client_states = base.aggregate(server, clients, models, n)
+        return {
+            **mean,
+            HISTOGRAM: unweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"],
+        }, client_states
 
     passes: tuple[Pass | Sweep, ...] = (*steps_of(base), Sweep(look, end))
     return replace(base, init=init, passes=passes, aggregate=Averaging(aggregate))

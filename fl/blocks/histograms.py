@@ -49,5 +49,5 @@ def histogram_sums(
 
 def symmetric_kl(p: Tensor, q: Tensor) -> Tensor:
     """(KL(p || q) + KL(q || p)) / 2 of histograms [..., bins]: [...]."""
-    apart = (p + SHARE_EPS).log() - (q + SHARE_EPS).log()
-    return ((p - q) * apart).sum(-1) / 2
+    log_ratio = (p + SHARE_EPS).log() - (q + SHARE_EPS).log()
+    return ((p - q) * log_ratio).sum(-1) / 2

@@ -56,12 +56,12 @@ def curvature(
     products with it costs about two gradients. Nothing can be differentiated by them again, which
     saves the graph of the products.
     """
-    back = vjp(grad(train_loss), dict(weights), dict(params))[1]
+    pull_back = vjp(grad(train_loss), dict(weights), dict(params))[1]
     with torch.no_grad():
         term, total = dict(v), dict(v)
         for _ in range(terms):
-            product = back(term)[0]
+            product = pull_back(term)[0]
             term = trees.apply(lambda t, h: t - psi * h, term, product)
             total = trees.apply(torch.add, total, term)
-        by_weights, by_params = back(total)
+        by_weights, by_params = pull_back(total)
     return by_weights, by_params

@@ -63,15 +63,17 @@ class RatioGradient(NamedTuple):
 def ratio(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     """MMD^2 / sigma, ``[...]``, and its gradient, see `fl.blocks.deep_kernel.DeepKernel.ascent`."""
     *tensors, shift, product = inputs
-    lead, n = inputs.x.shape[:-2], inputs.x.shape[-2]
+    leading_shape, n = inputs.x.shape[:-2], inputs.x.shape[-2]
     size = max(1, ENTRIES_AT_ONCE // (3 * n * n))
-    if lead.numel() <= size:
+    if leading_shape.numel() <= size:
         return _ratio_at_once(inputs)
-    groups = zip(*(t.flatten(0, len(lead) - 1).split(size) for t in tensors), strict=True)
-    parts = [_ratio_at_once(RatioInputs._make((*group, shift, product))) for group in groups]
-    value = torch.cat([value for value, _ in parts]).unflatten(0, lead)
-    slopes = zip(*(slopes for _, slopes in parts), strict=True)
-    return value, RatioGradient._make(torch.cat(slope).unflatten(0, lead) for slope in slopes)
+    groups = zip(*(t.flatten(0, len(leading_shape) - 1).split(size) for t in tensors), strict=True)
+    results = [_ratio_at_once(RatioInputs._make((*group, shift, product))) for group in groups]
+    value = torch.cat([value for value, _ in results]).unflatten(0, leading_shape)
+    slopes = zip(*(slopes for _, slopes in results), strict=True)
+    return value, RatioGradient._make(
+        torch.cat(slope).unflatten(0, leading_shape) for slope in slopes
+    )
 
 
 def _two_kernels(
@@ -85,10 +87,10 @@ def _two_kernels(
     precise, but its rounding error is its own, so that little of it is left in sums over rows
     (docs/benchmarks.md).
     """
-    far, near = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
+    plain_kernel, deep_kernel = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
     if product:
-        near.add_(far)
-    return near.exp2_().sub_(1), far.exp2_().sub_(1)
+        deep_kernel.add_(plain_kernel)
+    return deep_kernel.exp2_().sub_(1), plain_kernel.exp2_().sub_(1)
 
 
 def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
@@ -104,31 +106,35 @@ def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     k(x_s, x_t) = k(x_t, x_s) is then u_s + u_t, by k(y_s, y_t) v_s + v_t, and by k(x_s, y_t) it is
     -(u_s + v_t), with p beside it where rows are the same.
     """
-    x, y, weight, phi, q, epsilon, plain, apart, shift, product = inputs
+    x, y, weight, phi, q, epsilon, plain, paired_distances, shift, product = inputs
     metric, gap = weight.mT @ weight, moved_apart(x, y, shift)
-    deep, deep_apart = three_distances(x, y, metric), (gap @ metric * gap).sum(-1)
-    near, far = _two_kernels(deep, plain, _expand(phi, 3), _expand(q, 3), product)
-    near_apart, far_apart = _two_kernels(deep_apart, apart, _expand(phi, 1), _expand(q, 1), product)
-    near_sums, far_sums = _row_sums(near), _row_sums(far)
+    deep, paired_deep_distances = three_distances(x, y, metric), (gap @ metric * gap).sum(-1)
+    deep_kernel, plain_kernel = _two_kernels(deep, plain, _expand(phi, 3), _expand(q, 3), product)
+    paired_deep_kernel, paired_plain_kernel = _two_kernels(
+        paired_deep_distances, paired_distances, _expand(phi, 1), _expand(q, 1), product
+    )
+    near_sums, far_sums = _row_sums(deep_kernel), _row_sums(plain_kernel)
     value, slope, p = _objective(
         torch.lerp(near_sums, far_sums, _expand(epsilon, 2)),
-        torch.lerp(near_apart, far_apart, _expand(epsilon, 1)),
+        torch.lerp(paired_deep_kernel, paired_plain_kernel, _expand(epsilon, 1)),
         shift,
     )
 
-    def against(sums: Tensor, pairs: Tensor) -> Tensor:
+    def inner_product(sums: Tensor, pairs: Tensor) -> Tensor:
         return (slope * sums).sum((-2, -1)) + p * pairs.sum(-1)
 
-    by_epsilon = against(far_sums - near_sums, far_apart - near_apart)
-    by_q = against(*_times_plain(inputs, near, far, near_apart, far_apart))
-    del far  # Memory that is used again is still in a cache.
-    near, near_apart = near.add_(1), near_apart + 1
-    weighted = near.mul_(_outer(slope))
+    by_epsilon = inner_product(far_sums - near_sums, paired_plain_kernel - paired_deep_kernel)
+    by_q = inner_product(
+        *_times_plain(inputs, deep_kernel, plain_kernel, paired_deep_kernel, paired_plain_kernel)
+    )
+    del plain_kernel  # Memory that is used again is still in a cache.
+    deep_kernel, paired_deep_kernel = deep_kernel.add_(1), paired_deep_kernel + 1
+    weighted = deep_kernel.mul_(_outer(slope))
     centre = x.mean(-2, keepdim=True)
     x, y = x - centre, y - centre
     pull_x, pull_y = _pull(weighted, x, y)
-    alone = _expand(p, 2) * near_apart[..., None] * gap
-    pull_x, pull_y = pull_x + alone, pull_y - alone.roll(-shift, -2)
+    paired_pull = _expand(p, 2) * paired_deep_kernel[..., None] * gap
+    pull_x, pull_y = pull_x + paired_pull, pull_y - paired_pull.roll(-shift, -2)
     by_metric = _expand((epsilon - 1) / phi, 2) * (x.mT @ pull_x + y.mT @ pull_y)
     outward = _expand(2 * (epsilon - 1) / phi, 2) * metric
     return value, RatioGradient(
@@ -142,33 +148,39 @@ def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
 
 
 def _times_plain(
-    inputs: RatioInputs, near: Tensor, far: Tensor, near_apart: Tensor, far_apart: Tensor
+    inputs: RatioInputs,
+    deep_kernel: Tensor,
+    plain_kernel: Tensor,
+    paired_deep_kernel: Tensor,
+    paired_plain_kernel: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """What q divides in exponents times what it does so in: row sums, and of the pairs; ``far`` is
     used up.
     """
-    plain, apart, epsilon = inputs.plain, inputs.apart, inputs.epsilon
+    plain, paired_distances, epsilon = inputs.plain, inputs.apart, inputs.epsilon
     if not inputs.product:
-        sums = _row_sums(far.add_(1).mul_(plain))
-        return _expand(epsilon, 2) * sums, _expand(epsilon, 1) * (far_apart + 1) * apart
-    both = far.sub_(near).mul_(_expand(epsilon, 3)).add_(near)
-    both_apart = torch.lerp(near_apart, far_apart, _expand(epsilon, 1))
-    return _row_sums(both.add_(1).mul_(plain)), (both_apart + 1) * apart
+        sums = _row_sums(plain_kernel.add_(1).mul_(plain))
+        return _expand(epsilon, 2) * sums, _expand(epsilon, 1) * (
+            paired_plain_kernel + 1
+        ) * paired_distances
+    kernels = plain_kernel.sub_(deep_kernel).mul_(_expand(epsilon, 3)).add_(deep_kernel)
+    paired_kernels = torch.lerp(paired_deep_kernel, paired_plain_kernel, _expand(epsilon, 1))
+    return _row_sums(kernels.add_(1).mul_(plain)), (paired_kernels + 1) * paired_distances
 
 
-def _objective(sums: Tensor, apart: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
+def _objective(sums: Tensor, paired_entries: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
     """The value from a kernel's row sums, ``[..., 2, n]``, and its entries k(x_s, y_s), ``[...,
     n]``; the gradient by the sums, and by each of these entries, ``[...]``.
     """
     n = sums.shape[-1]
     pairs = max(n * (n - 1), 1)
-    within, other = sums.unbind(-2)
-    rows = (within + other.roll(shift, -1)) / n
-    away = rows - rows.mean(-1, keepdim=True)
-    variance = 4 * away.square().mean(-1) + RIDGE
+    x_sums, y_sums = sums.unbind(-2)
+    rows = (x_sums + y_sums.roll(shift, -1)) / n
+    deviations = rows - rows.mean(-1, keepdim=True)
+    variance = 4 * deviations.square().mean(-1) + RIDGE
     scale = pairs * variance.sqrt()
-    value = (n * rows.sum(-1) + 2 * apart.sum(-1)) / scale
-    u = _expand(1 / scale, 1) - _expand(4 * value / variance, 1) * away / n**2
+    value = (n * rows.sum(-1) + 2 * paired_entries.sum(-1)) / scale
+    u = _expand(1 / scale, 1) - _expand(4 * value / variance, 1) * deviations / n**2
     return value, torch.stack([u, u.roll(-shift, -1)], -2), 2 / scale
 
 
@@ -196,12 +208,12 @@ def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     should not be far from 0.
     """
     # Transposed, as few rows times a wide matrix are faster than a wide matrix times few columns.
-    ahead = (torch.stack([x, y, y], -3).mT @ a.mT).mT
-    back = (x.mT @ a.select(-3, 2)).mT
+    row_pull = (torch.stack([x, y, y], -3).mT @ a.mT).mT
+    column_pull = (x.mT @ a.select(-3, 2)).mT
     rows, columns = a.sum(-1), a.select(-3, 2).sum(-2)
     of_x = (rows.select(-2, 0) + rows.select(-2, 2))[..., None] * x
     of_y = (rows.select(-2, 1) + columns)[..., None] * y
     return (
-        of_x - ahead.select(-3, 0) - ahead.select(-3, 2),
-        of_y - ahead.select(-3, 1) - back,
+        of_x - row_pull.select(-3, 0) - row_pull.select(-3, 2),
+        of_y - row_pull.select(-3, 1) - column_pull,
     )

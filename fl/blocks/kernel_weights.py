@@ -81,9 +81,9 @@ def _solve_by_cvxpy(a: np.ndarray, m: np.ndarray) -> np.ndarray:
         import cvxpy
 
     unit, c = np.sqrt(a.diagonal()), cvxpy.Variable(len(m))
-    half = cvxpy.quad_form(c, a / np.outer(unit, unit), assume_PSD=True) / 2
+    quadratic = cvxpy.quad_form(c, a / np.outer(unit, unit), assume_PSD=True) / 2
     target = m / unit
-    problem = cvxpy.Problem(cvxpy.Minimize(half - target / target.max() @ c), [c >= 0])
+    problem = cvxpy.Problem(cvxpy.Minimize(quadratic - target / target.max() @ c), [c >= 0])
     limits = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
     try:
         problem.solve(solver=cvxpy.CLARABEL, **dict.fromkeys(limits, 1e-12))
@@ -94,8 +94,8 @@ def _solve_by_cvxpy(a: np.ndarray, m: np.ndarray) -> np.ndarray:
 
 
 def _ridge(q: Tensor, ridge: float) -> Tensor:
-    least = SINGULAR * 2 * q.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
-    return least.clamp(min=max(ridge, 1e-200))
+    smallest_ridge = SINGULAR * 2 * q.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    return smallest_ridge.clamp(min=max(ridge, 1e-200))
 
 
 def _one_hot(index: Tensor, r: int) -> Tensor:
@@ -121,27 +121,27 @@ def solve(a: Tensor, m: Tensor) -> Tensor:
     a, target = a.reshape(-1, r, r), m.reshape(-1, r, 1)
     eye = torch.eye(r, dtype=a.dtype, device=a.device)
 
-    def basic(chosen: Tensor, right: Tensor) -> Tensor:
+    def basic(chosen: Tensor, targets: Tensor) -> Tensor:
         """c on S and w off S, for each column of ``right``."""
         inside = chosen.unsqueeze(-1)
         factor, _ = torch.linalg.cholesky_ex(torch.where(inside & inside.mT, a, eye))
-        c = torch.cholesky_solve(right * inside, factor)
-        return torch.where(inside, c, torch.baddbmm(right, a, c, beta=-1))
+        c = torch.cholesky_solve(targets * inside, factor)
+        return torch.where(inside, c, torch.baddbmm(targets, a, c, beta=-1))
 
     chosen = _one_hot(target.argmax(dim=-2), r)
     for _ in range(BLOCKS):
         chosen = chosen ^ (basic(chosen, target).squeeze(-1) < -SMALL)
     # With this d every entry grows by t itself.
     inside = chosen.unsqueeze(-1).to(a.dtype)
-    both = torch.cat([target, a @ inside - (1 - inside)], dim=-1)
+    targets = torch.cat([target, a @ inside - (1 - inside)], dim=-1)
     for _ in range(PIVOTS):
-        now, slope = basic(chosen, both).unbind(-1)
-        when, which = torch.where(slope > 0, -now / slope, -1.0).max(dim=-1, keepdim=True)
-        left = when > SMALL
-        if not left.any():
+        solution, slope = basic(chosen, targets).unbind(-1)
+        crossing, index = torch.where(slope > 0, -solution / slope, -1.0).max(dim=-1, keepdim=True)
+        is_open = crossing > SMALL
+        if not is_open.any():
             break
-        chosen = chosen ^ (_one_hot(which, r) & left)
-    return now.where(chosen, 0).clamp(min=0).reshape(m.shape)
+        chosen = chosen ^ (_one_hot(index, r) & is_open)
+    return solution.where(chosen, 0).clamp(min=0).reshape(m.shape)
 
 
 @solve.register_fake

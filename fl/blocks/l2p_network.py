@@ -56,72 +56,75 @@ class L2PNetwork:
 
     # Statistics of what goes into layers
 
-    def look(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
+    def input_sums(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
         """For a sweep: sums over a batch of what goes into layers.
 
         For each measured layer they are over the whole input, for each normalised one by channel.
         """
-        seen: dict[str, Any] = {"whole": {}, "channels": {}}
+        sums: dict[str, Any] = {"whole": {}, "channels": {}}
 
-        def measure(name: str) -> Any:
-            def call(layer: nn.Module, inner: Any, x: Tensor) -> Tensor:
-                seen["whole"][name] = _sums(x.flatten(1)[:, None], batch["weight"])
+        def measuring(name: str) -> Any:
+            def measured_call(layer: nn.Module, inner: Any, x: Tensor) -> Tensor:
+                sums["whole"][name] = _sums(x.flatten(1)[:, None], batch["weight"])
                 if name in self.normalised:
-                    seen["channels"][name] = _sums(x.flatten(2) if x.dim() > 2 else x[..., None],
+                    sums["channels"][name] = _sums(x.flatten(2) if x.dim() > 2 else x[..., None],
                                                    batch["weight"])  # fmt: skip
                 output: Tensor = inner(x)
                 return output
 
-            return call
+            return measured_call
 
-        around = {name: measure(name) for name in self.measured}
+        around = {name: measuring(name) for name in self.measured}
         self.network.eval(params, buffers, batch["x"], around=around)
-        passed_over = [name for name in self.measured if name not in seen["whole"]]
+        passed_over = [name for name in self.measured if name not in sums["whole"]]
         if passed_over:
             raise FedloomError(
                 "FedL2P is told by what goes into layers, but a pass of this model does not call "
                 f"{', '.join(passed_over[:3])}. Allowed: a model that calls all its convolutional, "
                 "normalising and linear layers, as attention does not"
             )
-        return seen
+        return sums
 
-    def statistics(self, seen: Tree, buffers: Tree) -> dict[str, Tensor]:
+    def statistics(self, sums: Tree, buffers: Tree) -> dict[str, Tensor]:
         """What meta-nets are told, from the sums of `look`.
 
         Returns:
             ``xi`` [B], how far a client's inputs are from the running statistics of the stored
             model, and ``inputs`` [2M], their mean and deviation by layer.
         """
-        like = next((b for b in buffers.values() if b.is_floating_point()), None)
+        example = next((b for b in buffers.values() if b.is_floating_point()), None)
         xi = []
         for name in self.normalised:
             stored = self._of(buffers, name)
-            xi.append(symmetric_kl(*_moments(seen["channels"][name]), *stored))
+            xi.append(symmetric_kl(*_moments(sums["channels"][name]), *stored))
         inputs = []
         for name in self.measured:
-            mean, var = _moments(seen["whole"][name])
+            mean, var = _moments(sums["whole"][name])
             inputs += [mean[0], (var[0] + VARIANCE_FLOOR).sqrt()]
-        meant = {
+        statistics = {
             "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
             "inputs": torch.stack(inputs),
         }
-        return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in meant.items()}
+        return {
+            key: leaf if example is None else leaf.to(example.dtype)
+            for key, leaf in statistics.items()
+        }
 
-    def unseen(self, like: Tensor) -> Tree:
+    def zero_client_state(self, example: Tensor) -> Tree:
         """Statistics and hyper-parameters of a client that has not been measured: zeros."""
         sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
         hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
         return {
-            "statistics": {key: like.new_zeros(size) for key, size in sizes.items()},
-            "hyper": {key: like.new_zeros(size) for key, size in hyper.items()},
+            "statistics": {key: example.new_zeros(size) for key, size in sizes.items()},
+            "hyper": {key: example.new_zeros(size) for key, size in hyper.items()},
         }
 
     # Meta-nets
 
-    def meta(
+    def initial_nets(
         self,
         context: BuildContext,
-        like: Tensor,
+        example: Tensor,
         learns: tuple[str, ...],
         begin: float = INITIAL_BETA,
         sigmoid: bool = False,
@@ -129,31 +132,31 @@ class L2PNetwork:
         """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt; ``begin``, ``sigmoid``: of
         BNNet.
         """
-        draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "meta-nets"))
+        generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "meta-nets"))
         count, nets = len(self.network.names["params"]), dict[str, Any]()
         if "bn" in learns:
             layers = len(self.normalised)
-            nets["bn"] = BNNet(layers, layers, begin, sigmoid).init(draw, like)
+            nets["bn"] = BNNet(layers, layers, begin, sigmoid).init(generator, example)
         if "lr" in learns:
-            nets["lr"] = LRNet(2 * len(self.measured), count).init(draw, like)
-            nets["tilde"] = {"rates": like.new_full((count,), context.training.lr)}
+            nets["lr"] = LRNet(2 * len(self.measured), count).init(generator, example)
+            nets["tilde"] = {"rates": example.new_full((count,), context.training.lr)}
         return nets
 
-    def fixed(
+    def fixed_values(
         self,
         context: BuildContext,
-        like: Tensor,
+        example: Tensor,
         learns: tuple[str, ...],
         beta: float,
         rules: tuple[str, ...] = (),
     ) -> Tree:
         """Return the hyper-parameters that no net predicts, and the `NET_RULES` in force."""
-        known = {} if "bn" in learns else {"beta": like.new_tensor(beta)}
+        values = {} if "bn" in learns else {"beta": example.new_tensor(beta)}
         if "lr" not in learns:
-            known["rate"] = like.new_full((), context.training.lr)
-        return {**known, **dict.fromkeys(rules, like.new_ones(()))}
+            values["rate"] = example.new_full((), context.training.lr)
+        return {**values, **dict.fromkeys(rules, example.new_ones(()))}
 
-    def hyper(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
+    def hyperparameters(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
         """A client's ``beta`` and ``rates``, equation 4; what no net says comes from ``fixed``."""
         layers, count = len(self.normalised), len(self.network.names["params"])
         if "constant" in fixed:
@@ -176,11 +179,11 @@ class L2PNetwork:
         """The outputs in training mode, which moves ``buffers``; ``stored``: those of the stored
         model.
         """
-        around, after = self._mixing(buffers, stored, beta, training=True)
+        around, moved_buffers = self._mixing(buffers, stored, beta, training=True)
         output = self.network.train(
             params, buffers, batch["x"], key=batch.get("key"), around=around
         )
-        return output._replace(buffers={**output.buffers, **after})
+        return output._replace(buffers={**output.buffers, **moved_buffers})
 
     def eval(self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, x: Tensor) -> Tensor:
         """The outputs [b, classes] in evaluation mode; gradients of it may be nested."""
@@ -191,22 +194,24 @@ class L2PNetwork:
         self, buffers: Tree, stored: Tree, beta: Tensor, training: bool
     ) -> tuple[Around, dict[str, Tensor]]:
         """What normalises in place of the layers, and the buffers, which it moves."""
-        after: dict[str, Tensor] = {}
+        moved_buffers: dict[str, Tensor] = {}
 
-        def normalising(place: int, name: str) -> Any:
-            def call(layer: Any, inner: Any, x: Tensor) -> Tensor:
+        def mixed_normalisation(index: int, name: str) -> Any:
+            def normalise(layer: Any, inner: Any, x: Tensor) -> Tensor:
                 momentum = 0.1 if layer.momentum is None else layer.momentum
                 (mean, var), running = mixed_statistics(
                     x,
-                    beta[place],
+                    beta[index],
                     self._of(stored, name),
                     self._of(buffers, name),
                     training,
                     momentum,
                 )
                 if training:
-                    after[f"{name}.running_mean"], after[f"{name}.running_var"] = running
-                    after[f"{name}.num_batches_tracked"] = (
+                    moved_buffers[f"{name}.running_mean"], moved_buffers[f"{name}.running_var"] = (
+                        running
+                    )
+                    moved_buffers[f"{name}.num_batches_tracked"] = (
                         buffers[f"{name}.num_batches_tracked"] + 1
                     )
                 # By channel first: over x there are two operations, and so in every derivative.
@@ -216,27 +221,29 @@ class L2PNetwork:
                 shape = (-1, *[1] * (x.dim() - 2))
                 return x * scale.reshape(shape) + shift.reshape(shape)
 
-            return call
+            return normalise
 
-        return {name: normalising(i, name) for i, name in enumerate(self.normalised)}, after
+        return {
+            name: mixed_normalisation(i, name) for i, name in enumerate(self.normalised)
+        }, moved_buffers
 
-    def restarted(self, buffers: Tree) -> dict[str, Tensor]:
+    def restarted_buffers(self, buffers: Tree) -> dict[str, Tensor]:
         """The buffers with the running statistics of a fresh layer: 0 and 1."""
-        fresh = dict(buffers)
+        restarted = dict(buffers)
         for name in self.normalised:
-            for key, begin in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
-                fresh[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], begin)
-        return fresh
+            for key, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+                restarted[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], value)
+        return restarted
 
-    def mixed(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
+    def mixed_buffers(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
         """Buffers with which the plain network does in evaluation mode what the mixing one does."""
         mixed_buffers = dict(buffers)
-        for place, name in enumerate(self.normalised):
+        for index, name in enumerate(self.normalised):
             for key in (f"{name}.running_mean", f"{name}.running_var"):
-                mixed_buffers[key] = (1 - beta[place]) * stored[key] + beta[place] * buffers[key]
+                mixed_buffers[key] = (1 - beta[index]) * stored[key] + beta[index] * buffers[key]
         return mixed_buffers
 
-    def kept(self, buffers: Tree) -> dict[str, Tensor]:
+    def running_statistics(self, buffers: Tree) -> dict[str, Tensor]:
         """The running statistics among buffers, which mixing needs from the stored model."""
         keys = [f"{n}.running_{k}" for n in self.normalised for k in ("mean", "var")]
         return {key: buffers[key] for key in keys}
@@ -247,14 +254,14 @@ class L2PNetwork:
 
     # Fine-tuning
 
-    def work(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> Tree:
+    def work_tree(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> Tree:
         """The work tree of `tuning`: a model, and what steers it."""
         names = self.network.names["params"]
         rates = {name: hyper["rates"][i] for i, name in enumerate(names)}
         return {
             "params": {name: params[name] for name in names},
             "buffers": dict(buffers),
-            "stored": self.kept(stored),
+            "stored": self.running_statistics(stored),
             "beta": hyper["beta"],
             "rates": rates,
         }

@@ -50,52 +50,58 @@ class MetaTraining:
     ``statistics`` and, where it has meta-nets of its own, ``meta``.
     """
 
-    def __init__(self, steering: L2PNetwork, rules: MetaTrainingOptions, due: Any = None) -> None:
-        self._steering, self._rules = steering, rules
-        self._due = {} if due is None else {"due": due}
+    def __init__(
+        self, l2p_network: L2PNetwork, rules: MetaTrainingOptions, is_due: Any = None
+    ) -> None:
+        self._network, self._rules = l2p_network, rules
+        self._round_filter = {} if is_due is None else {"due": is_due}
 
-    def passes(self, last: Any) -> tuple[Pass, ...]:
+    def passes(self, end: Any) -> tuple[Pass, ...]:
         """The passes of an iteration.
 
         Args:
             last: The end of the last pass; it gets the client's tree with ``meta`` as it is now.
         """
-        due = self._due
+        round_filter = self._round_filter
 
-        def once(round_: int) -> int:
+        def one_step(round_: int) -> int:
             return 1
 
         return (
             Pass(
-                self._begin_inner, self._steering.loss, _update_inner, _end_inner, Sampling(**due)
+                self._begin_inner,
+                self._network.loss,
+                _update_inner,
+                _end_inner,
+                Sampling(**round_filter),
             ),
             Pass(
                 self._begin_judge,
                 self._judge,
                 _update_judge,
                 _end_judge,
-                Sampling("val", steps=once, **due),
+                Sampling("val", steps=one_step, **round_filter),
             ),
             Pass(
                 self._begin_conclude,
                 self._conclude,
                 self._update_conclude,
-                last,
-                Sampling(steps=once, **due),
+                end,
+                Sampling(steps=one_step, **round_filter),
             ),
         )
 
     def _hyper(self, server: Tree, client: Tree) -> dict[str, Tensor]:
         meta = client.get("meta") or server["meta"]
-        return self._steering.hyper(meta, server["fixed"], client["statistics"])
+        return self._network.hyperparameters(meta, server["fixed"], client["statistics"])
 
     # The stored model, fine-tuned
 
     def _begin_inner(self, server: Tree, client: Tree) -> Tree:
         origin = server["origin"]
-        fresh = self._steering.restarted(origin["buffers"])
-        work = self._steering.work(
-            origin["params"], fresh, origin["buffers"], self._hyper(server, client)
+        restarted_buffers = self._network.restarted_buffers(origin["buffers"])
+        work = self._network.work_tree(
+            origin["params"], restarted_buffers, origin["buffers"], self._hyper(server, client)
         )
         return {**work, "grads": trees.zeros_like(work["params"])}
 
@@ -111,14 +117,14 @@ class MetaTraining:
 
     def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = work["params"]
-        outputs = self._steering.eval(
+        outputs = self._network.eval(
             params["weights"],
             work["buffers"],
             server["origin"]["buffers"],
             params.get("beta", work["beta"]),
             batch["x"],
         )
-        loss = self._steering.task.loss(outputs, batch)
+        loss = self._network.task.loss(outputs, batch)
         return loss, {"loss": loss}
 
     # A step of the meta-nets
@@ -135,34 +141,36 @@ class MetaTraining:
 
     def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         """A scalar whose value is the validation loss and whose gradient is the hypergradient."""
-        hyper = self._steering.hyper(work["params"], server["fixed"], work["statistics"])
-        here = trees.apply(Tensor.detach, hyper)
-        towards = self._slope(server, work, here, batch)
-        parts = [(towards[key].detach() * hyper[key]).sum() for key in hyper]
-        surrogate = torch.stack(parts).sum()
+        hyper = self._network.hyperparameters(work["params"], server["fixed"], work["statistics"])
+        constants = trees.apply(Tensor.detach, hyper)
+        slopes = self._slope(server, work, constants, batch)
+        products = [(slopes[key].detach() * hyper[key]).sum() for key in hyper]
+        surrogate = torch.stack(products).sum()
         return work["found"]["loss"] + surrogate - surrogate.detach(), {}
 
-    def _slope(self, server: Tree, work: Tree, here: Tree, batch: Batch) -> dict[str, Tensor]:
+    def _slope(self, server: Tree, work: Tree, constants: Tree, batch: Batch) -> dict[str, Tensor]:
         """The derivative of the validation loss by a client's hyper-parameters."""
         tuned, v = work["tuned"], work["found"]["grads"]["weights"]
-        names, origin = self._steering.network.names["params"], server["origin"]
+        names, origin = self._network.network.names["params"], server["origin"]
 
         def training(weights: Tree, hyper: Tree) -> Tensor:
-            outputs = self._steering.eval(
+            outputs = self._network.eval(
                 weights, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
             )
-            return self._steering.task.loss(outputs, batch)
+            return self._network.task.loss(outputs, batch)
 
         if self._rules.gradient == "implicit":
             # The rates move the weights by the last step alone: what comes back along it is known.
-            beta = {"beta": here["beta"]}
+            beta = {"beta": constants["beta"]}
             rules = self._rules
-            back, by = curvature(training, v, tuned["params"], beta, rules.psi, rules.terms)
-            products = [(back[name] * tuned["grads"][name]).sum() for name in names]
-            slope = {"beta": -by["beta"], "rates": torch.stack(products)}
+            by_weights, by_params = curvature(
+                training, v, tuned["params"], beta, rules.psi, rules.terms
+            )
+            products = [(by_weights[name] * tuned["grads"][name]).sum() for name in names]
+            slope = {"beta": -by_params["beta"], "rates": torch.stack(products)}
         else:
             products = [-(v[name] * tuned["grads"][name]).sum() for name in names]
-            slope = {"beta": torch.zeros_like(here["beta"]), "rates": torch.stack(products)}
+            slope = {"beta": torch.zeros_like(constants["beta"]), "rates": torch.stack(products)}
         direct = work["found"]["grads"].get("beta", slope["beta"].new_zeros(()))
         return {**slope, "beta": slope["beta"] + direct}
 
@@ -201,14 +209,14 @@ def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     return {**client, "found": validation, "judged": judged}, {}
 
 
-def client_after_iteration(client: Tree, work: Tree, over: bool) -> Tree:
+def client_after_iteration(client: Tree, work: Tree, is_last: bool) -> Tree:
     """The client's tree after an iteration, with the meta-nets as they are now.
 
     Args:
         over: Whether this was the last iteration; then what passes hand on is removed.
     """
     meta = {"meta": dict(work["params"])}
-    if not over:
+    if not is_last:
         return {**client, **meta}
     return {key: leaf for key, leaf in client.items() if key not in TRANSIENT_KEYS} | meta
 
@@ -216,11 +224,11 @@ def client_after_iteration(client: Tree, work: Tree, over: bool) -> Tree:
 def validation_count_sweep() -> Sweep:
     """How many validation samples a client has."""
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         return {"held": batch["weight"].sum()}
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        return {**client, "held": seen["held"]}, {}
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        return {**client, "held": totals["held"]}, {}
 
     return Sweep(look, end, "val")
 
@@ -230,7 +238,7 @@ def average_and_keep_best(
 ) -> tuple[Tree, Tree]:
     """The mean of the nets, and those of the best round so far."""
     meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
-    better = judged < server["lowest"]
-    best = trees.apply(lambda new, old: torch.where(better, new, old), meta, server["best"])
-    lowest = torch.where(better, judged, server["lowest"])
+    is_better = judged < server["lowest"]
+    best = trees.apply(lambda new, old: torch.where(is_better, new, old), meta, server["best"])
+    lowest = torch.where(is_better, judged, server["lowest"])
     return {**server, "meta": meta, "best": best, "lowest": lowest}, dict(clients)

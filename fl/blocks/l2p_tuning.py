@@ -25,9 +25,9 @@ def tuning_step(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> T
     return {**work, "params": moved, "buffers": aux["buffers"]}
 
 
-def tuning_pass(steering: L2PNetwork, begin: Any, end: Any, draws: Sampling) -> Pass:
+def tuning_pass(l2p_network: L2PNetwork, begin: Any, end: Any, draws: Sampling) -> Pass:
     """A pass of fine-tuning; ``begin`` gives `Steering.work`."""
-    return Pass(begin, steering.loss, tuning_step, end, draws)
+    return Pass(begin, l2p_network.loss, tuning_step, end, draws)
 
 
 StoredModel = Callable[[Tree, Tree], Tree]
@@ -41,10 +41,10 @@ def server_model(server: Tree, client: Tree) -> Tree:
 
 
 def statistics_sweep(
-    steering: L2PNetwork,
+    l2p_network: L2PNetwork,
     origin: StoredModel,
     split: str = "train",
-    due: Callable[[int], bool] = lambda round_: True,
+    is_due: Callable[[int], bool] = lambda round_: True,
     steered: bool = False,
 ) -> Sweep:
     """A sweep that puts a client's ``statistics`` into its tree.
@@ -54,19 +54,19 @@ def statistics_sweep(
             that the client or the server has.
     """
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         model = origin(server, client)
-        return steering.look(model["params"], model["buffers"], batch)
+        return l2p_network.input_sums(model["params"], model["buffers"], batch)
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        statistics = steering.statistics(seen, origin(server, client)["buffers"])
-        after = {**client, "statistics": statistics}
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        statistics = l2p_network.statistics(totals, origin(server, client)["buffers"])
+        client_state = {**client, "statistics": statistics}
         if steered:
             meta = client.get("meta") or server["meta"]
-            after["hyper"] = steering.hyper(meta, server["fixed"], statistics)
-        return after, {}
+            client_state["hyper"] = l2p_network.hyperparameters(meta, server["fixed"], statistics)
+        return client_state, {}
 
-    return Sweep(look, end, split, due)
+    return Sweep(look, end, split, is_due)
 
 
 def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
@@ -87,13 +87,13 @@ def client_hyperparameters(clients: Tree) -> dict[str, Tensor]:
 def check_no_added_loss(context: BuildContext, name: str) -> None:
     """Raise `FedloomError` for what the study adds to a loss: the method has a loss of its own."""
     added = {"terms": context.terms, "alterations": context.alterations}
-    for key in [key for key, given in added.items() if given]:
+    for key in [key for key, value in added.items() if value]:
         raise FedloomError(f"{name}: {key} are set. Allowed: none, as its loss is its own")
 
 
-def check_batch_norm(steering: L2PNetwork, name: str) -> None:
+def check_batch_norm(l2p_network: L2PNetwork, name: str) -> None:
     """Raise `FedloomError` for a model in which there is nothing to mix."""
-    if not steering.normalised:
+    if not l2p_network.normalised:
         raise FedloomError(
             f"{name}: the model has no batch normalisation with running statistics. Allowed: one "
             "that has (cnn, resnet18, ...), or `learns: lr` where it is an option"

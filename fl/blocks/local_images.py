@@ -77,31 +77,31 @@ def require_samples(count: int) -> Callable[[Tensor, Tensor], None]:
 
     def check(counts: Tensor, clients: Tensor) -> None:
         for client in clients.tolist():
-            least, label = (int(number) for number in counts[client].min(0))
-            if least == 0:
+            smallest, label = (int(number) for number in counts[client].min(0))
+            if smallest == 0:
                 raise FedloomError(
                     f"client {client} has no training sample of class {label}, which virtual "
                     "images would stand for. Allowed: a partition in which every client has every "
                     "class (min_per_class)"
                 )
-            if least < count:
+            if smallest < count:
                 raise FedloomError(
-                    f"images: is {count}, and client {client} has {least} training samples of "
+                    f"images: is {count}, and client {client} has {smallest} training samples of "
                     f"class {label}. Allowed: at most {int(counts[clients].min())} here"
                 )
 
     return check
 
 
-def image_labels(classes: int, count: int, like: Tensor) -> Tensor:
+def image_labels(classes: int, count: int, example: Tensor) -> Tensor:
     """The labels of virtual images, [classes x count]."""
-    return torch.arange(classes, device=like.device).repeat_interleave(count)
+    return torch.arange(classes, device=example.device).repeat_interleave(count)
 
 
 def zero_images(context: BuildContext, variables: Tree, count: int) -> Tensor:
     """Images of zeros, what a client has before it begins."""
-    like = next(iter(variables["params"].values()))
-    return like.new_zeros(context.classes * count, *context.shape)
+    example = next(iter(variables["params"].values()))
+    return example.new_zeros(context.classes * count, *context.shape)
 
 
 def statistics_sweep(context: BuildContext, count: int, start: InitialImages) -> Sweep:
@@ -110,25 +110,25 @@ def statistics_sweep(context: BuildContext, count: int, start: InitialImages) ->
     The server's tree has to have a ``key``, int64.
     """
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         x, weight = batch["x"].double().flatten(2), batch["weight"].double()
         classes = torch.arange(context.classes, device=x.device)
-        mine = (batch["y"][:, None] == classes).double() * weight[:, None]
+        membership = (batch["y"][:, None] == classes).double() * weight[:, None]
         sums = {"total": x.sum(2), "square": x.square().sum(2)}
-        class_sums = {name: mine.T @ each for name, each in sums.items()}
-        return {**class_sums, "pixels": mine.sum(0) * x.shape[2]}
+        class_sums = {name: membership.T @ values for name, values in sums.items()}
+        return {**class_sums, "pixels": membership.sum(0) * x.shape[2]}
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
         key = keyed.derived(server["key"], START_STREAM) + client["id"]
         shape = (context.classes, count, *context.shape)
         images = keyed_normal(key, 0, shape)
         if start == "statistics":
-            pixels = seen["pixels"].clamp(min=1)[:, None]
-            mean = seen["total"] / pixels
-            sd = (seen["square"] / pixels - mean.square()).clamp(min=0).sqrt()
+            pixels = totals["pixels"].clamp(min=1)[:, None]
+            mean = totals["total"] / pixels
+            sd = (totals["square"] / pixels - mean.square()).clamp(min=0).sqrt()
             images = images * sd[:, None, :, None, None] + mean[:, None, :, None, None]
-        like = client[VIRTUAL_IMAGES]
-        return {**client, VIRTUAL_IMAGES: images.flatten(0, 1).to(like.dtype)}, {}
+        example = client[VIRTUAL_IMAGES]
+        return {**client, VIRTUAL_IMAGES: images.flatten(0, 1).to(example.dtype)}, {}
 
     return Sweep(look, end, split=REAL)
 
@@ -170,9 +170,9 @@ def initial_phase(context: BuildContext, count: int, start: InitialImages, *pass
     )
 
 
-def first_images(images: Tensor, classes: int, kept: int) -> Tensor:
+def first_images(images: Tensor, classes: int, count: int) -> Tensor:
     """The first ``kept`` images of every class, [clients, classes x kept, ...]."""
-    return images.unflatten(1, (classes, -1))[:, :, :kept].flatten(1, 2).clone()
+    return images.unflatten(1, (classes, -1))[:, :, :count].flatten(1, 2).clone()
 
 
 def distribution_matching(
@@ -191,7 +191,7 @@ def distribution_matching(
         steps: By round, how many steps.
         network: A `new` one that is drawn for each step, or the `shared` one as the server sent it.
     """
-    net, made, optimizer = (
+    net, sample_parameters, optimizer = (
         context.network,
         parameter_sampler(context.network),
         sgd(matching.momentum),
@@ -212,21 +212,23 @@ def distribution_matching(
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key = batch["key"]
-        params = server["params"] if network == "shared" else made(key[0], work["undrawn"])
-        change = draw_change(key.reshape(classes, -1)[:, 0])
+        params = (
+            server["params"] if network == "shared" else sample_parameters(key[0], work["undrawn"])
+        )
+        group_change = draw_change(key.reshape(classes, -1)[:, 0])
 
         def features(x: Tensor, keys: Tensor) -> Tensor:
-            changed = augment_groups(x.unflatten(0, (classes, -1)), change).flatten(0, 1)
+            changed = augment_groups(x.unflatten(0, (classes, -1)), group_change).flatten(0, 1)
             return net.train(params, work["buffers"], changed, key=keys).features.flatten(1)
 
         virtual = work["params"][VIRTUAL_IMAGES]
         with torch.no_grad():
-            real = features(batch["x"], key)
+            real_features = features(batch["x"], key)
         keys = keyed.derived(key[0], PASS_STREAM) + torch.arange(len(virtual), device=key.device)
-        seen = features(virtual, keys).unflatten(0, (classes, -1))
+        virtual_features = features(virtual, keys).unflatten(0, (classes, -1))
         weight = batch["weight"].unflatten(0, (classes, -1))
-        real = real.unflatten(0, (classes, -1))
-        return stacked_distribution_distance(real, seen, weight), {}
+        real_features = real_features.unflatten(0, (classes, -1))
+        return stacked_distribution_distance(real_features, virtual_features, weight), {}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         rate = lr if matching.lr is None else matching.lr
@@ -242,7 +244,11 @@ ImageSource = Callable[[Tree], tuple[Tensor, Tensor]]
 
 
 def train_on_images(
-    pass_: Pass, context: BuildContext, images: ImageSource, count: int, due: Callable[[int], bool]
+    pass_: Pass,
+    context: BuildContext,
+    images: ImageSource,
+    count: int,
+    is_due: Callable[[int], bool],
 ) -> Pass:
     """The pass, in the rounds that are due, with batches of virtual images.
 
@@ -259,8 +265,10 @@ def train_on_images(
     """
     training = context.training
     size = training.batch_size
-    whole = count // size if training.drop_last and count > size else math.ceil(count / size)
-    length = training.local_steps or whole * (training.local_epochs or 1)
+    batches_per_epoch = (
+        count // size if training.drop_last and count > size else math.ceil(count / size)
+    )
+    steps = training.local_steps or batches_per_epoch * (training.local_epochs or 1)
     if pass_.refreshes:
         raise FedloomError(
             "terms: one of them adapts to batches of a client's samples now and then, and the "
@@ -273,14 +281,14 @@ def train_on_images(
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key, step = batch["key"], work["step"]
-        epoch, place = step // whole, step % whole
+        epoch, position = step // batches_per_epoch, step % batches_per_epoch
         # A round's first key is its step's less what steps have counted since.
-        draw = keyed.derived(key[0] - step * size, ORDER_STREAM) + epoch
-        order = keyed.uniform(draw, 0, (count,)).argsort()
-        at = place * size + torch.arange(size, device=key.device)
+        order_key = keyed.derived(key[0] - step * size, ORDER_STREAM) + epoch
+        order = keyed.uniform(order_key, 0, (count,)).argsort()
+        indices = position * size + torch.arange(size, device=key.device)
         x, y = images(work)
-        chosen = order[at % count]
-        weight = (at < count).to(x.dtype)
+        chosen = order[indices % count]
+        weight = (indices < count).to(x.dtype)
         drawn_batch = {"x": x[chosen], "y": y[chosen], "weight": weight, "key": key}
         if pass_.reference:
             with torch.no_grad():
@@ -290,7 +298,7 @@ def train_on_images(
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         return {**pass_.update(server, work, grads, aux, lr), "step": work["step"] + 1}
 
-    draws = Sampling(steps=lambda round_: length if due(round_) else 0, keyed=True)
+    draws = Sampling(steps=lambda round_: steps if is_due(round_) else 0, keyed=True)
     return replace(pass_, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
 
 

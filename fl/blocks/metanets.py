@@ -32,10 +32,10 @@ def symmetric_kl(
         mean, var, other_mean, other_var: [channels].
         eps: Added to the variances.
     """
-    first, other = var + eps, other_var + eps
+    variance, other_variance = var + eps, other_var + eps
     # (one / other + other / one) / 4 - 1/2, in a form that loses no digits where they are alike.
-    spread = (first - other).square() / (first * other)
-    shift = (mean - other_mean).square() * (1 / first + 1 / other)
+    spread = (variance - other_variance).square() / (variance * other_variance)
+    shift = (mean - other_mean).square() * (1 / variance + 1 / other_variance)
     return ((spread + shift) / 4).mean()
 
 
@@ -85,8 +85,11 @@ def mixed_statistics(
         dims = [d for d in range(x.dim()) if d != 1]
         statistics = (x.mean(dims), x.var(dims, unbiased=False))
         count = x.numel() // x.shape[1]
-        seen = (statistics[0].detach(), statistics[1].detach() * (count / max(1, count - 1)))
-        running = _mixed_statistics(running, seen, momentum)
+        batch_statistics = (
+            statistics[0].detach(),
+            statistics[1].detach() * (count / max(1, count - 1)),
+        )
+        running = _mixed_statistics(running, batch_statistics, momentum)
     return _mixed_statistics(pretrained, statistics, beta), running
 
 
@@ -132,14 +135,14 @@ class MetaNet:
         """The outputs from what the last layer gives."""
         return clamp_through(x, 0.0, self.high)
 
-    def init(self, draw: torch.Generator, like: Tensor) -> Tree:
+    def init(self, generator: torch.Generator, example: Tensor) -> Tree:
         """Xavier's normal weights with a gain of .1, and constant biases (appendix E)."""
         sizes, layers = (self.inputs, HIDDEN_WIDTH, HIDDEN_WIDTH, self.outputs), {}
-        for number, (before, after) in enumerate(pairwise(sizes)):
-            drawn = torch.randn(after, before, generator=draw, dtype=torch.float64)
-            weight = drawn * (INITIAL_GAIN * math.sqrt(2 / (before + after)))
-            bias = torch.full((after,), self.begin if number < 2 else self.last)
-            layers[str(number)] = {"weight": weight.to(like), "bias": bias.to(like)}
+        for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            normal = torch.randn(fan_out, fan_in, generator=generator, dtype=torch.float64)
+            weight = normal * (INITIAL_GAIN * math.sqrt(2 / (fan_in + fan_out)))
+            bias = torch.full((fan_out,), self.begin if number < 2 else self.last)
+            layers[str(number)] = {"weight": weight.to(example), "bias": bias.to(example)}
         return layers
 
 

@@ -104,15 +104,15 @@ def kernel_statistics(
     ladder, n = _ladder(_rates(gammas, convention)), x.shape[-2]
     centre = first = second = diagonal = x.new_zeros(())
     for i, (selves, distances) in enumerate(_pairs(x, y, ladder)):
-        about = _terms(distances, ladder)
-        centre = centre if i else about.mean(dim=-1, keepdim=True)
-        about = about - centre
-        first = first + 2 * about.sum(dim=-1, keepdim=True)
-        second = second + 2 * (about @ about.mT)
+        terms = _terms(distances, ladder)
+        centre = centre if i else terms.mean(dim=-1, keepdim=True)
+        terms = terms - centre
+        first = first + 2 * terms.sum(dim=-1, keepdim=True)
+        second = second + 2 * (terms @ terms.mT)
         if selves:
-            same = about[..., :selves]
-            diagonal = diagonal + same.sum(dim=-1, keepdim=True)
-            second = second - same @ same.mT
+            self_pairs = terms[..., :selves]
+            diagonal = diagonal + self_pairs.sum(dim=-1, keepdim=True)
+            second = second - self_pairs @ self_pairs.mT
     first = first - diagonal
     mean = centre + first / (n * n)
     if not biased:
@@ -170,13 +170,13 @@ class Ladder:
         return values * _row(self.scales, values)
 
 
-def _row(numbers: Sequence[float], like: Tensor) -> Tensor:
+def _row(numbers: Sequence[float], example: Tensor) -> Tensor:
     """Numbers as a tensor [r] of the type and on the device of another, made there: a GPU is waited
     for where something is copied to it.
     """
-    if like.device.type == "cpu" or torch.compiler.is_compiling():
-        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
-    return torch.cat([like.new_full((1,), number) for number in numbers])
+    if example.device.type == "cpu" or torch.compiler.is_compiling():
+        return torch.tensor(numbers, dtype=example.dtype, device=example.device)
+    return torch.cat([example.new_full((1,), number) for number in numbers])
 
 
 def _ladder(rates: tuple[float, ...]) -> Ladder:
@@ -215,12 +215,14 @@ def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]
         side = min(BLOCK_ROWS, n - start)
         distances = squared_distances(x, y, start, start + side)
         s, t = torch.triu_indices(side, side, 1, device=x.device)
-        place = torch.cat([torch.arange(side, device=x.device) * (side + 1), s * side + t])
-        yield side, distances[..., :side].flatten(-2).index_select(-1, place)
+        columns_of_pairs = torch.cat(
+            [torch.arange(side, device=x.device) * (side + 1), s * side + t]
+        )
+        yield side, distances[..., :side].flatten(-2).index_select(-1, columns_of_pairs)
         if start + side < n:
-            rest = distances[..., side:].flatten(-2)
-            size = max(1, EXPONENTIALS_AT_ONCE // (len(ladder.rates) * rest[..., 0].numel()))
-            yield from ((0, columns) for columns in rest.split(size, dim=-1))
+            remaining = distances[..., side:].flatten(-2)
+            size = max(1, EXPONENTIALS_AT_ONCE // (len(ladder.rates) * remaining[..., 0].numel()))
+            yield from ((0, columns) for columns in remaining.split(size, dim=-1))
 
 
 def _terms(distances: Tensor, ladder: Ladder) -> Tensor:

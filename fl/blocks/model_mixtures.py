@@ -67,11 +67,11 @@ WEIGHTS, COMMON_WEIGHTS = "cooperation", "classifier"
 
 def mixture_method(
     context: BuildContext,
-    weigh: MixtureWeights,
+    mixture_weights: MixtureWeights,
     *,
     mu: float,
     regulariser: Regulariser,
-    mixed: float = 1.0,
+    mixed_share: float = 1.0,
     matrices: tuple[str, ...] = (WEIGHTS,),
     sweep: Sweep | None = None,
     admit: Callable[[Tensor, Tensor], None] | None = None,
@@ -98,41 +98,48 @@ def mixture_method(
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
-        nowhere = trees.apply(torch.zeros_like, variables["params"])
-        given = {**select(client, everything), **({} if mixture else {"toward": nowhere})}
-        like = trees.leaves(variables["params"])[0]
-        square = torch.zeros((context.clients,) * 2, device=like.device)
-        kept = {
+        zero_direction = trees.apply(torch.zeros_like, variables["params"])
+        payload = {**select(client, everything), **({} if mixture else {"toward": zero_direction})}
+        example = trees.leaves(variables["params"])[0]
+        square = torch.zeros((context.clients,) * 2, device=example.device)
+        server_state = {
             "origin": variables["params"],
-            "round": torch.zeros((), dtype=torch.int64, device=like.device),
+            "round": torch.zeros((), dtype=torch.int64, device=example.device),
             **dict.fromkeys(traced, square),
         }
-        return {**server, **kept}, {**without_model(client), PAYLOAD: given, "trained": variables}
+        return {**server, **server_state}, {
+            **without_model(client),
+            PAYLOAD: payload,
+            "trained": variables,
+        }
 
     def begin(server: Tree, client: Tree) -> Tree:
-        given = client[PAYLOAD]
-        received = given["params" if mixture else "toward"]
-        return {**local.begin(server, {**client, **given}), "received": received}
+        payload = client[PAYLOAD]
+        received = payload["params" if mixture else "toward"]
+        return {**local.begin(server, {**client, **payload}), "received": received}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        kept, _ = local.end(server, client, work)
-        trained = select(kept, everything)
-        return {**without_model(kept), "trained": trained}, trained
+        server_state, _ = local.end(server, client, work)
+        trained = select(server_state, everything)
+        return {**without_model(server_state), "trained": trained}, trained
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        matrices = weigh(server, clients, uploads, n)
-        if mixed < 1 and int(server["round"]) + 1e-9 >= mixed * context.training.rounds:
-            own = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
-            matrices |= {name: own for name in (WEIGHTS, COMMON_WEIGHTS) if name in matrices}
-        made = _mixtures(context, uploads, matrices)
+        matrices = mixture_weights(server, clients, uploads, n)
+        if mixed_share < 1 and int(server["round"]) + 1e-9 >= mixed_share * context.training.rounds:
+            identity = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
+            matrices |= {name: identity for name in (WEIGHTS, COMMON_WEIGHTS) if name in matrices}
+        mixtures = _mixtures(context, uploads, matrices)
         if not mixture:
-            made["toward"] = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
-        kept = {
+            mixtures["toward"] = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
+        server_state = {
             name: _among_all_clients(matrices[name], clients["id"], server[name]) for name in traced
         }
         # Of a modality that takes no part nothing was sent.
-        given = trees.overlaid(clients[PAYLOAD], made)
-        return {**server, **kept, "round": server["round"] + 1}, {**clients, PAYLOAD: given}
+        payload = trees.overlaid(clients[PAYLOAD], mixtures)
+        return {**server, **server_state, "round": server["round"] + 1}, {
+            **clients,
+            PAYLOAD: payload,
+        }
 
     views = {PERSONAL: lambda server, client: dict(client["trained"])}
     passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
@@ -149,11 +156,11 @@ def mixture_method(
 
 def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, Any]:
     """Every client's mixture, and of what all modalities have in common that over all clients."""
-    mixed = mix(matrices[WEIGHTS], select(models, everything))
+    mixtures = mix(matrices[WEIGHTS], select(models, everything))
     if COMMON_WEIGHTS not in matrices:
-        return mixed
+        return mixtures
     shared = select(models, common_names(context).__contains__)
-    return trees.overlaid(mixed, mix(matrices[COMMON_WEIGHTS], shared))
+    return trees.overlaid(mixtures, mix(matrices[COMMON_WEIGHTS], shared))
 
 
 def common_names(context: BuildContext) -> frozenset[str]:
@@ -171,8 +178,10 @@ def compared_parameters(method: str, network: Network, layers: Sequence[str]) ->
     names = network.names["params"]
     for layer in layers:
         if not any(name.startswith(f"{layer}.") for name in names):
-            there = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
-            raise FedloomError(f"{method}: layers: no weights in {layer!r}. Allowed: {there}")
+            allowed_layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
+            raise FedloomError(
+                f"{method}: layers: no weights in {layer!r}. Allowed: {allowed_layers}"
+            )
     prefixes = tuple(f"{layer}." for layer in layers)
     return [name for name in names if not layers or name.startswith(prefixes)]
 
@@ -182,8 +191,8 @@ def draw_collaborators(ids: Tensor, count: int | None, seed: int, number: int) -
     rows = torch.arange(len(ids), device=ids.device)
     if count is None or count >= len(ids):
         return rows
-    draw = rng.generator(seed, "collaborators", number)
-    chosen = draw.choice(ids.sort().values.cpu().numpy(), count, replace=False)
+    generator = rng.generator(seed, "collaborators", number)
+    chosen = generator.choice(ids.sort().values.cpu().numpy(), count, replace=False)
     return rows[torch.isin(ids, torch.from_numpy(chosen).to(ids.device))]
 
 
@@ -195,18 +204,21 @@ def rows_by_modality(
     """
     modality = clients.get(MODALITY, torch.zeros_like(clients["id"]))
     return [
-        (torch.nonzero(modality == number)[:, 0], [name for name in names if name not in lacking])
-        for number, lacking in enumerate(context.lacking or (frozenset(),))
+        (
+            torch.nonzero(modality == number)[:, 0],
+            [name for name in names if name not in missing_names],
+        )
+        for number, missing_names in enumerate(context.lacking or (frozenset(),))
         if bool((modality == number).any())
     ]
 
 
 def weights_among(
     rows: Tensor,
-    drawn: Tensor,
+    collaborators: Tensor,
     n: Tensor,
-    weights: Callable[[Tensor, Tensor, Tensor], Tensor],
-    given: tuple[Tensor, Tensor],
+    mixture_weights: Callable[[Tensor, Tensor, Tensor], Tensor],
+    matrices: tuple[Tensor, Tensor],
 ) -> Tensor:
     """The weights of mixtures between some of a round's clients, and two matrices that they follow
     from, [3, K, K]; zero for the others.
@@ -217,24 +229,24 @@ def weights_among(
         weights: Of the shares of samples, [k], and both matrices, [k, k]: the weights, [k, k].
         given: The two matrices between all clients, [K, K].
     """
-    rows, drawn = rows.to(n.device), drawn.to(n.device)
-    stack = torch.zeros(3, *given[0].shape, dtype=given[0].dtype, device=n.device)
+    rows, collaborators = rows.to(n.device), collaborators.to(n.device)
+    stack = torch.zeros(3, *matrices[0].shape, dtype=matrices[0].dtype, device=n.device)
     stack[0, rows, rows] = 1.0
-    for place, matrix in enumerate(given, 1):
-        stack[place][rows[:, None], rows] = matrix[rows[:, None], rows]
-    chosen = drawn[torch.isin(drawn, rows)]
+    for index, matrix in enumerate(matrices, 1):
+        stack[index][rows[:, None], rows] = matrix[rows[:, None], rows]
+    chosen = collaborators[torch.isin(collaborators, rows)]
     if len(chosen):
         pairs = chosen[:, None], chosen
         shares = n[chosen] / n[chosen].sum()
-        stack[0][pairs] = weights(shares, *(matrix[pairs] for matrix in given))
+        stack[0][pairs] = mixture_weights(shares, *(matrix[pairs] for matrix in matrices))
     return stack
 
 
-def _among_all_clients(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:
+def _among_all_clients(matrix: Tensor, ids: Tensor, example: Tensor) -> Tensor:
     """A matrix between participants, as a matrix between all clients."""
-    whole = torch.zeros_like(like)
-    whole[ids[:, None], ids] = matrix.to(whole)
-    return whole
+    full_matrix = torch.zeros_like(example)
+    full_matrix[ids[:, None], ids] = matrix.to(full_matrix)
+    return full_matrix
 
 
 def cosine_regulariser(weight: float, toward: str) -> Term:
@@ -254,8 +266,8 @@ def direction_regulariser(weight: float, toward: str) -> Term:
     """
 
     def term(forward: Forward) -> Tensor:
-        weights, other = _flat_pair(forward, toward)
-        return -weight * F.normalize(weights, dim=0) @ other
+        weights, direction = _flat_pair(forward, toward)
+        return -weight * F.normalize(weights, dim=0) @ direction
 
     return term
 

@@ -40,15 +40,15 @@ def shared_and_personal(base: Method, personal: Method) -> Method:
         return server, {BASE_KEY: first, PERSONAL_KEY: personal.init(variables)[1]}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        server, kept = base.aggregate(server, clients[BASE_KEY], uploads, n)
-        return server, {**clients, BASE_KEY: kept}
+        server, client_states = base.aggregate(server, clients[BASE_KEY], uploads, n)
+        return server, {**clients, BASE_KEY: client_states}
 
-    def half_of(view: View, key: str) -> View:
+    def view_of(view: View, key: str) -> View:
         return lambda server, client: view(server, client and client[key])
 
     views = {
-        GLOBAL: half_of(base.views[GLOBAL], BASE_KEY),
-        PERSONAL: half_of(personal.views[PERSONAL], PERSONAL_KEY),
+        GLOBAL: view_of(base.views[GLOBAL], BASE_KEY),
+        PERSONAL: view_of(personal.views[PERSONAL], PERSONAL_KEY),
     }
     first, second = only(base), only(personal)
     averaging = isinstance(base.aggregate, Averaging)
@@ -84,16 +84,21 @@ def _joint_pass(first: Pass, second: Pass) -> Pass:
         update = spends(update)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        kept, upload = first.end(server, client[BASE_KEY], _work_of(work, BASE_KEY))
-        mine, _ = second.end(server, client[PERSONAL_KEY], _work_of(work, PERSONAL_KEY))
-        return {**client, BASE_KEY: kept, PERSONAL_KEY: mine}, upload
+        shared_state, upload = first.end(server, client[BASE_KEY], _work_of(work, BASE_KEY))
+        personal_state, _ = second.end(server, client[PERSONAL_KEY], _work_of(work, PERSONAL_KEY))
+        return {**client, BASE_KEY: shared_state, PERSONAL_KEY: personal_state}, upload
 
     def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return {key: ask(server, _work_of(work, key), batch) for key, ask in asking.items()}
+        return {
+            key: reference_of(server, _work_of(work, key), batch)
+            for key, reference_of in references.items()
+        }
 
-    asking = {key: p.reference for key, p in passes.items() if p.reference}
+    references = {key: p.reference for key, p in passes.items() if p.reference}
     refreshes = tuple(_refresh_of(key, r) for key, p in passes.items() for r in p.refreshes)
-    return Pass(begin, loss, update, end, first.sampling, refreshes, reference if asking else None)
+    return Pass(
+        begin, loss, update, end, first.sampling, refreshes, reference if references else None
+    )
 
 
 def _refresh_of(key: str, refresh: Refresh) -> Refresh:
@@ -102,17 +107,23 @@ def _refresh_of(key: str, refresh: Refresh) -> Refresh:
     def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         return refresh.look(server, _work_of(work, key), _batch_of(batch, key))
 
-    def adapt(work: Tree, seen: Tree) -> Tree:
-        after = refresh.adapt(_work_of(work, key), seen)
-        return {**work, key: {name: leaf for name, leaf in after.items() if name != "params"}}
+    def adapt(work: Tree, observed: Tree) -> Tree:
+        adapted = refresh.adapt(_work_of(work, key), observed)
+        return {**work, key: {name: leaf for name, leaf in adapted.items() if name != "params"}}
 
     return replace(refresh, look=look, adapt=adapt)
 
 
-def _join_work(halves: Mapping[str, Tree]) -> Tree:
+def _join_work(work_trees: Mapping[str, Tree]) -> Tree:
     """One work tree, with the ``params`` of both."""
-    rest = {key: {k: v for k, v in half.items() if k != "params"} for key, half in halves.items()}
-    return {"params": {key: half["params"] for key, half in halves.items()}, **rest}
+    other_leaves = {
+        key: {k: v for k, v in work_tree.items() if k != "params"}
+        for key, work_tree in work_trees.items()
+    }
+    return {
+        "params": {key: work_tree["params"] for key, work_tree in work_trees.items()},
+        **other_leaves,
+    }
 
 
 def _work_of(work: Tree, key: str) -> Tree:

@@ -54,9 +54,9 @@ class MultimodalModel(nn.Module):
 
 
 class _SingleModality(nn.Module):
-    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        for name, layer in parts.items():
+        for name, layer in layers.items():
             self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -47,10 +47,10 @@ class ResNet:
 
         if self.weights is not None and self.norm != "batch":
             raise ValueError(f"norm is {self.norm}, but weights are of batch normalisation")
-        make = getattr(torchvision.models, f"resnet{self.depth}")
-        network: Any = make(norm_layer=partial(norm_layer, self.norm))
+        constructor = getattr(torchvision.models, f"resnet{self.depth}")
+        network: Any = constructor(norm_layer=partial(norm_layer, self.norm))
         if self.weights is not None:
-            published = torchvision.models.get_model_weights(make).DEFAULT
+            published = torchvision.models.get_model_weights(constructor).DEFAULT
             pretrained(network, self.weights, published)
         head = classifier_layers(network.fc.in_features, classes, self.projection)
         network.fc = nn.Sequential(*head) if self.projection else head[0]
@@ -60,8 +60,8 @@ class ResNet:
         elif shape[0] != 3:
             network.conv1 = _convolution(shape[0], 7, stride=2)
         network.blocks = BLOCKS
-        made: nn.Module = network
-        return made
+        module: nn.Module = network
+        return module
 
 
 def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:

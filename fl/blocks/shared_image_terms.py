@@ -38,13 +38,16 @@ def shared_image_term(
         key = keyed.derived(batch["key"][0], SHARED_IMAGE_STREAM) + torch.arange(
             len(x), device=x.device
         )
-        passed = forward.network.train(forward.params, forward.work["buffers"], x, key=key)
-        features, others = forward.output.features.flatten(1), passed.features.flatten(1)
+        shared_output = forward.network.train(forward.params, forward.work["buffers"], x, key=key)
+        features, shared_features = (
+            forward.output.features.flatten(1),
+            shared_output.features.flatten(1),
+        )
         if kind == "mmd":
-            return lam * gaussian_mmd2(features, others, batch["weight"])
-        weight = torch.cat([batch["weight"], torch.ones_like(others[:, 0])])
-        both = torch.cat([features, others]), torch.cat([batch["y"], y])
-        return lam * supervised_contrastive_loss(*both, tau, weight)
+            return lam * gaussian_mmd2(features, shared_features, batch["weight"])
+        weight = torch.cat([batch["weight"], torch.ones_like(shared_features[:, 0])])
+        samples = torch.cat([features, shared_features]), torch.cat([batch["y"], y])
+        return lam * supervised_contrastive_loss(*samples, tau, weight)
 
     return term
 
@@ -58,15 +61,15 @@ def gaussian_mmd2(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     Args:
         weight: How much each row of x counts, [n].
     """
-    both = torch.cat([x, y])
-    mine = torch.cat([weight, torch.zeros_like(y[:, 0])])
+    samples = torch.cat([x, y])
+    x_weight = torch.cat([weight, torch.zeros_like(y[:, 0])])
     counts = torch.cat([weight, torch.ones_like(y[:, 0])])
-    centred = both - both.mean(0)
+    centred = samples - samples.mean(0)
     length = centred.square().sum(1)
     distances = (length[:, None] + length - 2 * centred @ centred.T).clamp(min=0)
     total = counts.sum()
     pairs = counts[:, None] * counts
     scale = (distances.detach() * pairs).sum() / (total * (total - 1)).clamp(min=1)
     kernel = sum(torch.exp(-distances / (w * scale.clamp(min=1e-12))) for w in KERNEL_WIDTHS)
-    share = mine / mine.sum().clamp(min=1) - (counts - mine) / len(y)
+    share = x_weight / x_weight.sum().clamp(min=1) - (counts - x_weight) / len(y)
     return share @ kernel @ share

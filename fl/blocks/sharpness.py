@@ -18,7 +18,7 @@ MIN_NORM = 1e-12
 """The least norm of a gradient, so that one can divide by it."""
 
 
-def sharpness_aware(pass_: Pass, radius: float, both: bool = True) -> Pass:
+def sharpness_aware(pass_: Pass, radius: float, update_buffers_twice: bool = True) -> Pass:
     """The pass, with the loss and the gradient at w + radius g/||g||, where g is the gradient at w.
 
     No gradient is taken through g. The batch is looked at twice, and both looks draw the same
@@ -29,18 +29,18 @@ def sharpness_aware(pass_: Pass, radius: float, both: bool = True) -> Pass:
     """
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        def before(params: Tree) -> tuple[Tensor, Tree]:
+        def loss_at(params: Tree) -> tuple[Tensor, Tree]:
             return pass_.loss(server, {**work, "params": params}, batch)
 
-        still = trees.apply(Tensor.detach, work["params"])
-        uphill, first = grad(before, has_aux=True)(still)
-        uphill = trees.apply(Tensor.detach, uphill)
-        scale = radius / tree_norm(uphill).clamp(min=MIN_NORM)
-        worst = trees.apply(lambda w, g: w + scale * g, work["params"], uphill)
+        weights = trees.apply(Tensor.detach, work["params"])
+        gradient, first = grad(loss_at, has_aux=True)(weights)
+        gradient = trees.apply(Tensor.detach, gradient)
+        scale = radius / tree_norm(gradient).clamp(min=MIN_NORM)
+        perturbed = trees.apply(lambda w, g: w + scale * g, work["params"], gradient)
         value, aux = pass_.loss(
-            server, {**work, "params": worst, "buffers": first["buffers"]}, batch
+            server, {**work, "params": perturbed, "buffers": first["buffers"]}, batch
         )
-        return value, aux if both else {**aux, "buffers": first["buffers"]}
+        return value, aux if update_buffers_twice else {**aux, "buffers": first["buffers"]}
 
     return replace(pass_, loss=loss)
 

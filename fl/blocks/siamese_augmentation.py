@@ -47,8 +47,8 @@ class Change(NamedTuple):
 
 def draw_change(key: Tensor) -> Change:
     """The change of each group, for keys int64 [g]."""
-    kind, *how = keyed.uniform(key, CHANGE_STREAM, (4,)).unbind(-1)
-    return Change((kind * len(AUGMENTATIONS)).long(), *how)
+    kind, *amounts = keyed.uniform(key, CHANGE_STREAM, (4,)).unbind(-1)
+    return Change((kind * len(AUGMENTATIONS)).long(), *amounts)
 
 
 def augment_groups(x: Tensor, change: Change) -> Tensor:
@@ -57,38 +57,40 @@ def augment_groups(x: Tensor, change: Change) -> Tensor:
     if batched or x.device.type != "cpu" or torch.compiler.is_compiling():
         return _augment_by_choice(x, change)
     kinds = change.kind.tolist()
-    done: list[Tensor] = []
+    augmented: list[Tensor] = []
     order: list[int] = []
     for kind in sorted(set(kinds)):
-        rows = [row for row, other in enumerate(kinds) if other == kind]
-        done.append(
+        rows = [row for row, row_kind in enumerate(kinds) if row_kind == kind]
+        augmented.append(
             AUGMENT_BY_NAME[AUGMENTATIONS[kind]](
                 x[rows], Change(*(values[rows] for values in change))
             )
         )
         order += rows
-    return torch.cat(done)[torch.tensor(order).argsort()]
+    return torch.cat(augmented)[torch.tensor(order).argsort()]
 
 
 def _augment_by_choice(x: Tensor, change: Change) -> Tensor:
     """The same, with all kinds computed."""
 
-    def chosen(name: str) -> Tensor:
+    def is_kind(name: str) -> Tensor:
         return (change.kind == AUGMENTATIONS.index(name)).reshape(-1, 1, 1, 1, 1)
 
-    def moved(name: str, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        which = chosen(name)[..., 0, 0]
-        now = moves[name](x, change)
-        return torch.where(which, now[0], rows), torch.where(which, now[1], columns)
+    def replace_where_chosen(name: str, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        is_chosen = is_kind(name)[..., 0, 0]
+        matrices = matrices_by_name[name](x, change)
+        return torch.where(is_chosen, matrices[0], rows), torch.where(
+            is_chosen, matrices[1], columns
+        )
 
-    moves = {"crop": _shifts, "flip": _flips, "scale": _scales}
+    matrices_by_name = {"crop": _shifts, "flip": _flips, "scale": _scales}
     rows, columns = (_identity(size, x) for size in x.shape[-2:])
-    for name in moves:
-        rows, columns = moved(name, rows, columns)
-    x = torch.where(chosen("colour"), change_colour(x, change), x)
+    for name in matrices_by_name:
+        rows, columns = replace_where_chosen(name, rows, columns)
+    x = torch.where(is_kind("colour"), change_colour(x, change), x)
     x = mix_pixels(rows, x, columns)
-    x = torch.where(chosen("cutout"), cut_hole(x, change), x)
-    return torch.where(chosen("rotate"), rotate(x, change.first), x)
+    x = torch.where(is_kind("cutout"), cut_hole(x, change), x)
+    return torch.where(is_kind("rotate"), rotate(x, change.first), x)
 
 
 def mix_pixels(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
@@ -130,44 +132,44 @@ def change_colour(x: Tensor, change: Change) -> Tensor:
     return (x - level) * (contrasted + CONTRAST) + level
 
 
-def _identity(size: int, like: Tensor) -> Tensor:
-    return torch.eye(size, dtype=like.dtype, device=like.device)
+def _identity(size: int, example: Tensor) -> Tensor:
+    return torch.eye(size, dtype=example.dtype, device=example.device)
 
 
-def shift_matrices(size: int, share: float, draw: Tensor, like: Tensor) -> Tensor:
+def shift_matrices(size: int, share: float, draw: Tensor, example: Tensor) -> Tensor:
     """Matrices [g, size, size] that shift by at most that share of the size, and leave zeros
     behind.
     """
-    most = int(size * share + 0.5)
-    by = (draw * (2 * most + 1)).long() - most
-    place = torch.arange(size, device=like.device)
-    return (place[:, None] + by[:, None, None] == place).to(like.dtype)
+    max_shift = int(size * share + 0.5)
+    shifts = (draw * (2 * max_shift + 1)).long() - max_shift
+    position = torch.arange(size, device=example.device)
+    return (position[:, None] + shifts[:, None, None] == position).to(example.dtype)
 
 
-def flip_matrices(size: int, draw: Tensor, like: Tensor) -> Tensor:
+def flip_matrices(size: int, draw: Tensor, example: Tensor) -> Tensor:
     """Matrices [g, size, size] that reverse the axis for draws below a half."""
-    same = _identity(size, like)
-    return torch.where((draw < 0.5)[:, None, None], same.flip(0), same)
+    identity = _identity(size, example)
+    return torch.where((draw < 0.5)[:, None, None], identity.flip(0), identity)
 
 
-def scale_matrices(size: int, draw: Tensor, like: Tensor) -> Tensor:
+def scale_matrices(size: int, draw: Tensor, example: Tensor) -> Tensor:
     """Matrices [g, size, size] that stretch an axis from its middle, bilinearly."""
-    factor = draw.to(like.dtype) * (SCALE - 1 / SCALE) + 1 / SCALE
-    place = torch.arange(size, dtype=like.dtype, device=like.device)
+    factor = draw.to(example.dtype) * (SCALE - 1 / SCALE) + 1 / SCALE
+    position = torch.arange(size, dtype=example.dtype, device=example.device)
     centre = (size - 1) / 2
-    source = (place - centre) * factor[:, None] + centre
-    return (1 - (source[..., None] - place).abs()).clamp(min=0)
+    source = (position - centre) * factor[:, None] + centre
+    return (1 - (source[..., None] - position).abs()).clamp(min=0)
 
 
-def hole_masks(height: int, width: int, first: Tensor, second: Tensor, like: Tensor) -> Tensor:
+def hole_masks(height: int, width: int, first: Tensor, second: Tensor, example: Tensor) -> Tensor:
     """Masks [g, height, width], 0 in a rectangle of half the sides around a random pixel."""
     inside = []
     for size, draw in ((height, first), (width, second)):
         side = int(size * CUTOUT + 0.5)
-        begin = (draw * (size + 1 - side % 2)).long() - side // 2
-        place = torch.arange(size, device=like.device)
-        inside.append((place >= begin[:, None]) & (place < begin[:, None] + side))
-    return 1 - (inside[0][:, :, None] & inside[1][:, None, :]).to(like.dtype)
+        start = (draw * (size + 1 - side % 2)).long() - side // 2
+        position = torch.arange(size, device=example.device)
+        inside.append((position >= start[:, None]) & (position < start[:, None] + side))
+    return 1 - (inside[0][:, :, None] & inside[1][:, None, :]).to(example.dtype)
 
 
 def rotate(x: Tensor, draw: Tensor) -> Tensor:
@@ -176,12 +178,14 @@ def rotate(x: Tensor, draw: Tensor) -> Tensor:
     angle = (draw.to(x.dtype) - 0.5) * 2 * DEGREES / 180 * math.pi
     sine, cosine = (numbers[:, None, None] for numbers in (angle.sin(), angle.cos()))
     # Places of pixels from -1 to 1, as `F.affine_grid` has them, which knows no stacks.
-    down, right = (
+    y_position, x_position = (
         (2 * torch.arange(size, dtype=x.dtype, device=x.device) + 1) / size - 1
         for size in (height, width)
     )
-    down = down[:, None]
-    grid = torch.stack([cosine * right - sine * down, sine * right + cosine * down], -1)
+    y_position = y_position[:, None]
+    grid = torch.stack(
+        [cosine * x_position - sine * y_position, sine * x_position + cosine * y_position], -1
+    )
     flat = x.reshape(groups, count * depth, height, width)
     return F.grid_sample(flat, grid, align_corners=False).reshape(x.shape)
 
@@ -189,11 +193,11 @@ def rotate(x: Tensor, draw: Tensor) -> Tensor:
 def _augment_by_matrices(
     matrices: Callable[[Tensor, Change], tuple[Tensor, Tensor]],
 ) -> Callable[[Tensor, Change], Tensor]:
-    def done(x: Tensor, change: Change) -> Tensor:
+    def augment(x: Tensor, change: Change) -> Tensor:
         rows, columns = matrices(x, change)
         return mix_pixels(rows, x, columns)
 
-    return done
+    return augment
 
 
 AUGMENT_BY_NAME: dict[str, Callable[[Tensor, Change], Tensor]] = {

@@ -33,7 +33,7 @@ def feature_moments(features: Tensor, batch: Batch) -> Tree:
     return {"second": weighed.T @ x, "first": weighed.sum(0), "count": weight.sum()}
 
 
-def direction_sweep(network: Network, k: int, centred: bool, most: int | None) -> Sweep:
+def direction_sweep(network: Network, k: int, centred: bool, max_samples: int | None) -> Sweep:
     """A sweep for the k directions in which the features of what a client sends vary most.
 
     It adds them to what is sent, as ``basis`` [k, d]. Features are what goes into the classifier,
@@ -44,16 +44,16 @@ def direction_sweep(network: Network, k: int, centred: bool, most: int | None) -
         most: Of a client's samples so many at most, drawn anew in every round; None: all.
     """
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
-        output = network.eval(sent["params"], sent["buffers"], batch["x"])
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        output = network.eval(upload["params"], upload["buffers"], batch["x"])
         return feature_moments(output.features, batch)
 
-    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        mean = seen["first"] / seen["count"].clamp(min=1) * (1.0 if centred else 0.0)
-        basis = principal_directions(seen["second"], mean, seen["count"], k)
-        return dict(client), {**sent, "basis": basis}
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        mean = totals["first"] / totals["count"].clamp(min=1) * (1.0 if centred else 0.0)
+        basis = principal_directions(totals["second"], mean, totals["count"], k)
+        return dict(client), {**upload, "basis": basis}
 
-    return Sweep(look, end, most=most)
+    return Sweep(look, end, most=max_samples)
 
 
 def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> None:
@@ -92,13 +92,15 @@ def disguise_directions(
     """
     _, k, d = bases.shape
     if noise:
-        drawn = [rng.generator(seed, "noise on directions", i, number) for i in ids.tolist()]
-        added = torch.stack([torch.from_numpy(draw.normal(size=(k, d))) for draw in drawn])
+        generators = [rng.generator(seed, "noise on directions", i, number) for i in ids.tolist()]
+        added = torch.stack(
+            [torch.from_numpy(generator.normal(size=(k, d))) for generator in generators]
+        )
         bases = bases + added.to(bases) * noise / d**0.5
     if crop < 1:
-        draw = rng.generator(seed, "features of directions", number)
-        kept = torch.from_numpy(draw.permutation(d)[: cropped_width(d, crop)])
-        bases = bases[:, :, kept.to(bases.device)]
+        generator = rng.generator(seed, "features of directions", number)
+        kept_features = torch.from_numpy(generator.permutation(d)[: cropped_width(d, crop)])
+        bases = bases[:, :, kept_features.to(bases.device)]
     columns, triangle = torch.linalg.qr(bases.mT)
     signs = torch.where(triangle.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
     return (columns * signs[:, None, :]).mT
@@ -109,8 +111,8 @@ def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
     `fl.api.protocols.Admit`.
     """
     sizes = counts.sum(1)[clients]
-    for place in torch.nonzero(sizes < k)[:1, 0].tolist():
-        problem = f"{method}: client {int(clients[place])} has {int(sizes[place])} training samples"
+    for row in torch.nonzero(sizes < k)[:1, 0].tolist():
+        problem = f"{method}: client {int(clients[row])} has {int(sizes[row])} training samples"
         raise FedloomError(f"{problem}. Allowed: k = {k} or more")
 
 
@@ -126,13 +128,13 @@ def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: 
         count: How many samples there are.
     """
     scatter = second_moment - count * mean[:, None] * mean[None, :]
-    fine = scatter.isfinite().all()
-    scatter = torch.where(fine, (scatter + scatter.T) / 2, 0)
-    square = torch.where(fine, second_moment.diagonal().sum(), 0)
+    is_finite = scatter.isfinite().all()
+    scatter = torch.where(is_finite, (scatter + scatter.T) / 2, 0)
+    square = torch.where(is_finite, second_moment.diagonal().sum(), 0)
     vectors = torch.linalg.eigh(_settle_order(scatter, TINY * square)).eigenvectors
     rows = vectors.T.flip(0)[:k]
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
-    return torch.where(fine, rows * torch.where(largest < 0, -1.0, 1.0), torch.nan)
+    return torch.where(is_finite, rows * torch.where(largest < 0, -1.0, 1.0), torch.nan)
 
 
 def _settle_order(scatter: Tensor, bound: Tensor) -> Tensor:
@@ -143,10 +145,10 @@ def _settle_order(scatter: Tensor, bound: Tensor) -> Tensor:
     less than 1.
     """
     values, vectors = torch.linalg.eigh(scatter)
-    kept = torch.where(values > bound, 2 + values / values[-1].clamp(min=1e-300), 0)
-    null = (vectors * (kept == 0).to(kept.dtype)) @ vectors.T
+    kept_values = torch.where(values > bound, 2 + values / values[-1].clamp(min=1e-300), 0)
+    null = (vectors * (kept_values == 0).to(kept_values.dtype)) @ vectors.T
     ramp = torch.arange(len(values), 0, -1, device=values.device, dtype=values.dtype)
-    return (vectors * kept) @ vectors.T + (null * (ramp / (len(values) + 1))) @ null
+    return (vectors * kept_values) @ vectors.T + (null * (ramp / (len(values) + 1))) @ null
 
 
 def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
@@ -162,30 +164,30 @@ def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
             on how a basis is turned and signed.
     """
     bases = bases.to(torch.float64)
-    fine = bases.isfinite().flatten(1).all(1)
-    bases = torch.where(fine[:, None, None], bases, 0)
+    is_finite = bases.isfinite().flatten(1).all(1)
+    bases = torch.where(is_finite[:, None, None], bases, 0)
     clients, k, _ = bases.shape
     first, second = torch.triu_indices(clients, clients, offset=1, device=bases.device)
-    ours, theirs = bases[first], bases[second]
-    cosines = ours @ theirs.mT
+    first_bases, second_bases = bases[first], bases[second]
+    cosines = first_bases @ second_bases.mT
     angles = (
         _greedy_angles(cosines, k)
         if method == "greedy"
-        else _principal_angles(ours, theirs, cosines)
+        else _principal_angles(first_bases, second_bases, cosines)
     )
     values = angles.mean(1).cos()
     matrix = torch.eye(clients, dtype=bases.dtype, device=bases.device)
     matrix[first, second] = matrix[second, first] = values
-    return torch.where(fine[:, None] & fine[None, :], matrix, torch.nan)
+    return torch.where(is_finite[:, None] & is_finite[None, :], matrix, torch.nan)
 
 
-def _principal_angles(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
+def _principal_angles(first_bases: Tensor, second_bases: Tensor, cosines: Tensor) -> Tensor:
     """Principal angles of pairs of bases, [P, k]: large ones by their cosines, small ones by sines.
 
     A cosine near 1 has lost half of the digits of its angle (Björck and Golub 1973).
     """
     large = torch.linalg.svdvals(cosines).clamp(max=1)
-    small = torch.linalg.svdvals(ours - cosines @ theirs).flip(-1)
+    small = torch.linalg.svdvals(first_bases - cosines @ second_bases).flip(-1)
     return torch.where(large > 0.7, small.clamp(max=1).arcsin(), large.arccos())
 
 
@@ -194,11 +196,11 @@ def _greedy_angles(cosines: Tensor, k: int) -> Tensor:
 
     The largest entry comes first, then the largest in no row and no column of those before.
     """
-    left, angles = cosines.clone(), []
-    pairs = torch.arange(len(left), device=left.device)
+    remaining, angles = cosines.clone(), []
+    pairs = torch.arange(len(remaining), device=remaining.device)
     for _ in range(k):
-        value, place = left.flatten(1).max(1)
+        value, position = remaining.flatten(1).max(1)
         angles.append(value)
-        left[pairs, place // k, :] = -torch.inf
-        left[pairs, :, place % k] = -torch.inf
+        remaining[pairs, position // k, :] = -torch.inf
+        remaining[pairs, :, position % k] = -torch.inf
     return torch.stack(angles, dim=1).clamp(-1, 1).arccos()

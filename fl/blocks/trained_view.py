@@ -26,8 +26,11 @@ def with_trained_view(method: Method) -> Method:
         return server, {**client, TRAINED: select(variables, everything)}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        kept, upload = pass_.end(server, client, work)
-        return {**kept, TRAINED: {"params": work["params"], "buffers": work["buffers"]}}, upload
+        client_state, upload = pass_.end(server, client, work)
+        return {
+            **client_state,
+            TRAINED: {"params": work["params"], "buffers": work["buffers"]},
+        }, upload
 
     def trained(server: Tree, client: Tree | None) -> Tree:
         return dict((client or {})[TRAINED])

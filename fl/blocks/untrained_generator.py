@@ -31,14 +31,14 @@ def generate_images(seed: int, classes: int, count: int, shape: tuple[int, ...])
         count: Images of each class.
         shape: (channels, height, width).
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     depth, height, width = shape
     layers = max(1, math.ceil(math.log2(max(height, width) / CONSTANT_SIDE)))
 
     def normal(*size: int, sd: float = 1.0) -> Tensor:
-        return torch.randn(*size, generator=draw) * sd
+        return torch.randn(*size, generator=generator) * sd
 
-    means, levels = (
+    class_means, levels = (
         normal(classes, STYLE_SIZE, sd=CLASS_SD),
         F.normalize(normal(classes, layers), dim=1),
     )
@@ -56,7 +56,7 @@ def generate_images(seed: int, classes: int, count: int, shape: tuple[int, ...])
     ]
     images_made = []
     for c in range(classes):
-        z = means[c] + normal(count, STYLE_SIZE, sd=LATENT_SD)
+        z = class_means[c] + normal(count, STYLE_SIZE, sd=LATENT_SD)
         style = F.leaky_relu(z * z.square().mean(1, keepdim=True).rsqrt() @ mapping, 0.2)
         x, image = (
             constant.expand(count, -1, -1, -1),

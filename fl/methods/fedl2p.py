@@ -95,25 +95,25 @@ class FedL2P:
     def build(self, context: BuildContext) -> Method:
         """A sweep for statistics, then the iterations, on a model that stays as it is."""
         check_no_added_loss(context, "fedl2p")
-        steering = L2PNetwork(context)
+        l2p_network = L2PNetwork(context)
         learns = {"both": ("bn", "lr")}.get(self.learns, (self.learns,))
         if "bn" in learns:
-            check_batch_norm(steering, "fedl2p")
+            check_batch_norm(l2p_network, "fedl2p")
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             sigmoid = self.bn_output == "sigmoid"
-            meta = steering.meta(context, like, learns, self.bn_begin, sigmoid)
+            meta = l2p_network.initial_nets(context, like, learns, self.bn_begin, sigmoid)
             speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
             rules = tuple(name for name, holds in speaking.items() if holds)
             server = {
                 "origin": select(variables, everything),
                 "meta": meta,
-                "fixed": steering.fixed(context, like, learns, self.beta, rules),
+                "fixed": l2p_network.fixed_values(context, like, learns, self.beta, rules),
                 "best": meta,
                 "lowest": like.new_full((), torch.finfo(like.dtype).max),
             }
-            return server, {**steering.unseen(like), "held": like.new_zeros(())}
+            return server, {**l2p_network.zero_client_state(like), "held": like.new_zeros(())}
 
         def conclude(over: bool) -> Any:
             def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
@@ -121,7 +121,7 @@ class FedL2P:
                 if not over:
                     return after, {}
                 meta = after.pop("meta")
-                hyper = steering.hyper(meta, server["fixed"], client["statistics"])
+                hyper = l2p_network.hyperparameters(meta, server["fixed"], client["statistics"])
                 judged = client["judged"] / self.iterations
                 upload = {"meta": meta, "judged": judged, "held": client["held"]}
                 return {**after, "hyper": hyper}, upload
@@ -130,13 +130,13 @@ class FedL2P:
 
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
         rules = MetaTrainingOptions(self.gradient, self.psi, self.neumann, rates, self.clip)
-        learning = MetaTraining(steering, rules)
+        learning = MetaTraining(l2p_network, rules)
         steps: list[tuple[Pass, ...]] = [
             learning.passes(conclude(k + 1 == self.iterations)) for k in range(self.iterations)
         ]
         passes: tuple[Pass | Sweep, ...] = (
             validation_count_sweep(),
-            statistics_sweep(steering, server_model),
+            statistics_sweep(l2p_network, server_model),
             *itertools.chain.from_iterable(steps),
         )
         return Method(

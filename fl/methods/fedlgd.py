@@ -92,7 +92,7 @@ class FedLGD:
         local_images.check_image_inputs(context)
         distilling = self.server_steps, self.image_lr, self.image_momentum
         anchors = GlobalImages(context, self.global_images, self.due, *distilling)
-        term = shared_image_term(self.lam, self.regulariser, self.tau, anchors.labelled)
+        term = shared_image_term(self.lam, self.regulariser, self.tau, anchors.labelled_copy)
         plain, harmonious = recipe(context), recipe(context, terms=(cross_entropy, term))
         matching = MatchingOptions(self.real, self.image_lr, self.image_momentum)
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
@@ -108,7 +108,7 @@ class FedLGD:
             server, client = plain.init(variables)
             like = trees.leaves(variables["params"])[0]
             key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=like.device)
-            images = anchors.noise(key, like.dtype)
+            images = anchors.initial_images(key, like.dtype)
             first_images = local_images.zero_images(context, variables, self.images)
             client = {
                 **client,
@@ -126,7 +126,7 @@ class FedLGD:
             mean = trees.mean(uploads, torch.ones_like(n))
             done = {**server, **mean, "round": server["round"] + 1}
             if self.due(int(done["round"])):
-                done[VIRTUAL_IMAGES] = anchors.distilled(server, mean, int(done["round"]))
+                done[VIRTUAL_IMAGES] = anchors.distil(server, mean, int(done["round"]))
             return done, dict(clients)
 
         def view(server: Tree, client: Tree | None) -> Tree:
@@ -139,7 +139,7 @@ class FedLGD:
             {"global": view},
             before=(
                 local_images.initial_phase(context, self.images, self.initial, warming),
-                anchors.sending(),
+                anchors.sending_phase(),
             ),
             send=lambda server: {kind: server[kind] for kind in KINDS},
             trace=lambda server: {"global": server[VIRTUAL_IMAGES]},
@@ -149,7 +149,7 @@ class FedLGD:
                 )
             },
             admit=local_images.require_samples(self.images),
-            works=(anchors.work(),),
+            works=(anchors.server_work(),),
         )
 
     def due(self, round_: int) -> bool:

@@ -155,7 +155,7 @@ class FedSaC:
             weigh,
             mu=self.lam,
             regulariser=self.regulariser,
-            mixed=self.mixed,
+            mixed_share=self.mixed,
             matrices=(*MATRICES, COMMON_WEIGHTS) if shared else MATRICES,
             sweep=direction_sweep(network, self.k, self.centred, self.samples),
             admit=partial(check_samples, "fedsac", self.k),

@@ -42,19 +42,19 @@ class FineTuneL2P:
     def build(self, context: BuildContext) -> Method:
         """A sweep before the first round; then fine-tuning from round to round."""
         check_no_added_loss(context, "finetune-l2p")
-        steering, split = L2PNetwork(context), TUNING_SPLITS[self.samples]
+        l2p_network, split = L2PNetwork(context), TUNING_SPLITS[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             # Without stored nets, in a rehearsal, they are fresh ones.
-            learns = ("bn", "lr") if steering.normalised else ("lr",)
-            meta = variables.get("meta") or steering.meta(context, like, learns)
-            fixed = steering.fixed(context, like, learns, 1.0)
+            learns = ("bn", "lr") if l2p_network.normalised else ("lr",)
+            meta = variables.get("meta") or l2p_network.initial_nets(context, like, learns)
+            fixed = l2p_network.fixed_values(context, like, learns, 1.0)
             server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
             model = select(variables, everything)
-            model["buffers"] = steering.restarted(model["buffers"])
-            stored = steering.kept(variables["buffers"])
-            return server, {**model, "stored": stored, **steering.unseen(like)}
+            model["buffers"] = l2p_network.restarted_buffers(model["buffers"])
+            stored = l2p_network.running_statistics(variables["buffers"])
+            return server, {**model, "stored": stored, **l2p_network.zero_client_state(like)}
 
         def origin(server: Tree, client: Tree) -> Tree:
             return {
@@ -64,7 +64,7 @@ class FineTuneL2P:
 
         def begin(server: Tree, client: Tree) -> Tree:
             model = (client["params"], client["buffers"], client["stored"])
-            return steering.work(*model, client["hyper"])
+            return l2p_network.work_tree(*model, client["hyper"])
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             trained = {"params": dict(work["params"]), "buffers": dict(work["buffers"])}
@@ -73,11 +73,13 @@ class FineTuneL2P:
         def personal(server: Tree, client: Tree | None) -> Tree:
             model = client or {}
             beta = model["hyper"]["beta"]
-            buffers = steering.mixed(model["buffers"], model["stored"], beta)
+            buffers = l2p_network.mixed_buffers(model["buffers"], model["stored"], beta)
             return {"params": dict(model["params"]), "buffers": buffers}
 
-        sweep = statistics_sweep(steering, origin, split, lambda round_: round_ == 1, steered=True)
-        passes = (sweep, tuning_pass(steering, begin, end, Sampling(split)))
+        sweep = statistics_sweep(
+            l2p_network, origin, split, lambda round_: round_ == 1, steered=True
+        )
+        passes = (sweep, tuning_pass(l2p_network, begin, end, Sampling(split)))
         return Method(
             init,
             passes,

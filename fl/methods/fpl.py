@@ -55,7 +55,7 @@ class FPL:
         def gather(old: Tensor, sent: Tree) -> Tensor:
             return clustered(sent["means"], sent["counts"], old)
 
-        return anchors_after_training(base, context, gather, start=start)
+        return anchors_after_training(base, context, gather, initial=start)
 
     def pulled(self, forward: Forward) -> Tensor:
         """The contrast with the clusters of all classes, and the distance to the class's mean

@@ -83,44 +83,46 @@ class L2P:
                 "l2p: clients are held out of training, and L2P has no nets for whom it never saw. "
                 "Allowed: a partition without unseen clients, or fedl2p"
             )
-        steering = L2PNetwork(context)
-        check_batch_norm(steering, "l2p")
+        l2p_network = L2PNetwork(context)
+        check_batch_norm(l2p_network, "l2p")
         split = TUNING_SPLITS[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             model = select(variables, everything)
-            meta = steering.meta(context, like, ("bn", "lr"))
+            meta = l2p_network.initial_nets(context, like, ("bn", "lr"))
             server = {"origin": model, "meta": meta, "fixed": {}}
-            return server, {**model, "meta": meta, **steering.unseen(like)}
+            return server, {**model, "meta": meta, **l2p_network.zero_client_state(like)}
 
         def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return client_after_iteration(client, work, over=True), {}
+            return client_after_iteration(client, work, is_last=True), {}
 
         def begin(server: Tree, client: Tree) -> Tree:
             origin = server["origin"]
-            fresh = steering.restarted(origin["buffers"])
-            return steering.work(origin["params"], fresh, origin["buffers"], client["hyper"])
+            fresh = l2p_network.restarted_buffers(origin["buffers"])
+            return l2p_network.work_tree(
+                origin["params"], fresh, origin["buffers"], client["hyper"]
+            )
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             stored = server["origin"]["buffers"]
-            buffers = steering.mixed(work["buffers"], stored, client["hyper"]["beta"])
+            buffers = l2p_network.mixed_buffers(work["buffers"], stored, client["hyper"]["beta"])
             return {**client, "params": dict(work["params"]), "buffers": buffers}, {}
 
         rounds = context.training.rounds
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
         rules = MetaTrainingOptions("implicit", self.psi, self.neumann, rates, self.clip)
-        learning = MetaTraining(steering, rules, due=lambda round_: round_ < rounds)
+        learning = MetaTraining(l2p_network, rules, is_due=lambda round_: round_ < rounds)
         steps = [learning.passes(conclude) for _ in range(self.iterations)]
 
         def last(round_: int) -> bool:
             return round_ == rounds
 
         passes: tuple[Pass | Sweep, ...] = (
-            statistics_sweep(steering, server_model, due=lambda round_: round_ < rounds),
+            statistics_sweep(l2p_network, server_model, is_due=lambda round_: round_ < rounds),
             *itertools.chain.from_iterable(steps),
-            statistics_sweep(steering, server_model, split, last, steered=True),
-            tuning_pass(steering, begin, end, Sampling(split, due=last)),
+            statistics_sweep(l2p_network, server_model, split, last, steered=True),
+            tuning_pass(l2p_network, begin, end, Sampling(split, due=last)),
         )
         views = {"personal": lambda server, client: select(client or {}, everything)}
         return Method(

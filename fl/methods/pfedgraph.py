@@ -61,5 +61,5 @@ class PFedGraph:
             return {WEIGHTS: pfedgraph_weights(n / n.sum(), similarity, self.lam)}
 
         return mixture_method(
-            context, weigh, mu=self.mu, regulariser=self.regulariser, mixed=self.mixed
+            context, weigh, mu=self.mu, regulariser=self.regulariser, mixed_share=self.mixed
         )

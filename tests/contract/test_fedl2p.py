@@ -243,9 +243,9 @@ def setting_of(network: Network) -> BuildContext:
 
 def flat(lr: float, beta: float, simulation: Simulation) -> dict[str, Any]:
     """A stored model with nets that say one rate for all tensors, whoever asks."""
-    variables, steering = stored(), L2PNetwork(setting_of(simulation.network))
+    variables, l2p_network = stored(), L2PNetwork(setting_of(simulation.network))
     like = trees.leaves(variables["params"])[0]
-    sizes = (2 * len(steering.measured), 100, 100, len(simulation.network.names["params"]))
+    sizes = (2 * len(l2p_network.measured), 100, 100, len(simulation.network.names["params"]))
     layers = {
         str(i): {
             "weight": like.new_zeros(sizes[i + 1], sizes[i]),
