@@ -25,12 +25,12 @@ def collect(folder: Path) -> pd.DataFrame:
     Raises:
         FedloomError: For what is wrong with a study or the store.
     """
-    planned = plan.asked(folder, tracks.studies(folder))
+    planned = plan.read_or_make(folder, tracks.studies(folder))
     settings = planned.settings
     lines = []
     for name, study in planned.studies.items():
         rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
-        given, _ = config.study(folder, name, Location("the tracks"))
+        given, _ = config.read_study(folder, name, Location("the tracks"))
         starts = {m: keys["start"] for m, keys in given.methods.items() if keys and "start" in keys}
         track = name.removeprefix(tracks.PREFIX)
         table = tracks.measured(track, starts, rows, runs)

@@ -88,7 +88,7 @@ def write(
     if importlib.util.find_spec("rocrate") is None:
         allowed = "`make extras`, or `pip install rocrate`"
         raise FedloomError(f"a crate needs the package rocrate, which is not there; {allowed}")
-    planned = plan.asked(folder, [name])
+    planned = plan.read_or_make(folder, [name])
     with files.disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fedloom-") as draft:
@@ -117,7 +117,7 @@ def _code(stage: Path, draft: Path, anonymous: bool) -> None:
 
 
 def _config(target: Path, folder: Path, name: str, planned: Plan) -> None:
-    study, _ = config.study(folder, name, Location(name))
+    study, _ = config.read_study(folder, name, Location(name))
     names = planned.studies[name]["names"]
     sources = {cells.source for cells in study.published}
     sources |= {study.best.source} if study.best else set()
@@ -168,7 +168,7 @@ def _runs(target: Path, name: str, planned: Plan, anonymous: bool) -> int:
 def _results(stage: Path, name: str, planned: Plan) -> Facts:
     study, results = planned.studies[name], Path(planned.settings.results)
     made = [results / "partitions" / run["partition_id"] for run in study["runs"]]
-    made += [analyses.place(results, each["analysis"]) for each in study.get("analyses", ())]
+    made += [analyses.folder_of(results, each["analysis"]) for each in study.get("analyses", ())]
     for path in dict.fromkeys(made):
         if path.is_dir():
             shutil.copytree(path, stage / "results" / path.relative_to(results))

@@ -185,9 +185,9 @@ def _plan(parsed: argparse.Namespace) -> None:
     from fl.plan import plan
 
     if parsed.write:
-        plan_now, _ = plan.written(parsed.config, parsed.studies)
+        plan_now, _ = plan.make_and_write(parsed.config, parsed.studies)
     else:
-        plan_now = plan.asked(parsed.config, config.asked(parsed.studies))
+        plan_now = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
     for line in summary.lines(plan_now, readable(plan_now.settings.store), parsed.runs):
         say(line)
 
@@ -198,12 +198,12 @@ def _train(parsed: argparse.Namespace) -> int:
         from fl.runner import launch
 
     bundles = [bundle.read(path) for path in parsed.specs]
-    store = Store(parsed.store or Path(config.settings(parsed.config).store))
+    store = Store(parsed.store or Path(config.read_settings(parsed.config).store))
     if launch.member():
         with loading():
             from fl.runner import team
         return team.run(bundles, store, partial(_trained, bundles, store, parsed.log))
-    lacking = [planned for planned in bundles if jobs.lacks(planned, store)]
+    lacking = [planned for planned in bundles if jobs.missing_members(planned, store)]
     if not lacking:
         for planned in bundles:
             logging.info("%s: all %d runs are already there", planned.title, len(planned.runs))
@@ -238,13 +238,13 @@ def _trained(
         from fl.runner.leaving import Interrupted
 
     def lacking() -> int:
-        return sum(len(jobs.lacks(bundle, store)) for bundle in bundles)
+        return sum(len(jobs.missing_members(bundle, store)) for bundle in bundles)
 
     before = lacking()
     try:
         failed = [
             line
-            for bundle in jobs.turns(bundles, store)
+            for bundle in jobs.training_order(bundles, store)
             for line in train_bundle(bundle, store, team, str(log or ""))
         ]
     except Interrupted as error:
@@ -261,7 +261,7 @@ def _trained(
 def _studies(parsed: argparse.Namespace) -> None:
     from fl.cli import studies
 
-    store = readable(config.settings(parsed.config).store)
+    store = readable(config.read_settings(parsed.config).store)
     for line in studies.lines(studies.look(parsed.config, parsed.paper), store):
         say(line)
 
@@ -270,7 +270,7 @@ def _status(parsed: argparse.Namespace) -> None:
     from fl.plan.estimate import Rates
     from fl.workflow import status
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     store = readable(settings.store)
     standings = status.look(status.bundles(Path(settings.results)), store)
     for line in status.lines(standings, Rates(store)):
@@ -279,7 +279,7 @@ def _status(parsed: argparse.Namespace) -> None:
 
 def _list(parsed: argparse.Namespace) -> None:
     if (parsed.config / "config.yaml").exists():
-        config.settings(parsed.config)  # for its plugins
+        config.read_settings(parsed.config)  # for its plugins
     from fl.cli import catalogue
 
     lines = catalogue.details(parsed.kind, parsed.name) if parsed.name else None
@@ -288,7 +288,7 @@ def _list(parsed: argparse.Namespace) -> None:
 
 
 def _new(parsed: argparse.Namespace) -> None:
-    configured = config.settings(parsed.config).plugins
+    configured = config.read_settings(parsed.config).plugins
     folder = parsed.folder or Path(configured[0] if configured else "mylab")
     say(f"wrote {scaffold.write(parsed.kind, parsed.name, folder)}")
     if str(folder) not in configured:
@@ -298,14 +298,14 @@ def _new(parsed: argparse.Namespace) -> None:
 def _explain(parsed: argparse.Namespace) -> None:
     from fl.cli.explain import explain, planned_runs
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     store, remarks = readable(settings.store), list[str]()
     planned = planned_runs(Path(settings.results) / "plan", parsed.wanted)
     if not any(run.startswith(parsed.wanted) for run in {*planned, *store.runs()}):
-        from fl.plan import needed
+        from fl.plan import required_runs
 
-        studies = config.asked(parsed.studies) or settings.studies
-        wanted = needed.look(parsed.config, studies)
+        studies = config.split_names(parsed.studies) or settings.studies
+        wanted = required_runs.find(parsed.config, studies)
         planned, remarks = dict(wanted.members), wanted.remarks
     for line in explain(parsed.wanted, planned, store, remarks):
         say(line)
@@ -314,7 +314,7 @@ def _explain(parsed: argparse.Namespace) -> None:
 def _recompute(parsed: argparse.Namespace) -> int:
     from fl.cli import recomputed
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     store = readable(parsed.store or settings.store)
     run = recomputed.matching(parsed.wanted, store)
     with loading():
@@ -338,7 +338,7 @@ def _export(parsed: argparse.Namespace) -> None:
 def _tables(parsed: argparse.Namespace) -> None:
     from fl.report import result_files
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     results = Path(settings.results)
     config.check_name(parsed.name, Location("the command line"))
     study = _planned(results, "studies", parsed.name)
@@ -394,19 +394,19 @@ def _report(parsed: argparse.Namespace) -> None:
 
 def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
     """A study for the config as it is now; for a job, as the graph planned it."""
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     if parsed.planned:
         config.check_name(parsed.study, Location("the command line"))
         return settings, _planned(Path(settings.results), "studies", parsed.study)
     from fl.plan import plan
 
-    return settings, plan.study(parsed.config, parsed.study)
+    return settings, plan.study_plan(parsed.config, parsed.study)
 
 
 def _download(parsed: argparse.Namespace) -> None:
     from fl.data import materials
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     spec = _planned(Path(settings.results), "datasets", parsed.name)
     materials.download(spec, Path(settings.data), _supply(parsed, settings, spec))
 
@@ -414,7 +414,7 @@ def _download(parsed: argparse.Namespace) -> None:
 def _prepare(parsed: argparse.Namespace) -> None:
     from fl.data import materials
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     spec = _planned(Path(settings.results), "datasets", parsed.name)
     materials.prepare(spec, Path(settings.data), _supply(parsed, settings, spec))
 
@@ -422,7 +422,7 @@ def _prepare(parsed: argparse.Namespace) -> None:
 def _partition(parsed: argparse.Namespace) -> None:
     from fl.data import materials
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     planned = _planned(Path(settings.results), "partitions", parsed.name)
     supply = _supply(parsed, settings, planned["spec"])
     root, results = Path(settings.data), Path(settings.results)
@@ -433,9 +433,9 @@ def _analyse(parsed: argparse.Namespace) -> None:
     from fl.plan import plan_files
     from fl.report import make_analysis
 
-    settings = config.settings(parsed.config)
+    settings = config.read_settings(parsed.config)
     results = Path(settings.results)
-    known = plan_files.summary(results / "plan").get("analyses", {})
+    known = plan_files.read_summary(results / "plan").get("analyses", {})
     if known and parsed.name not in known:
         raise unknown(Location("the command line"), "analysis of the plan", parsed.name, known)
     made = make_analysis.make(
@@ -454,4 +454,4 @@ def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[st
 def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:
     from fl.plan import plan_files
 
-    return plan_files.part(results / "plan", kind, name)
+    return plan_files.read_item(results / "plan", kind, name)

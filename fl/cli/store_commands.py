@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
 
 
 def _place(parsed: argparse.Namespace) -> Store:
-    return readable(parsed.store or config.settings(parsed.config).store)
+    return readable(parsed.store or config.read_settings(parsed.config).store)
 
 
 def readable(place: str | Path) -> Store:
@@ -184,7 +184,7 @@ def _of_other_data(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[
     """A line for each run that was trained on other data than lie where the config says."""
     if not (folder / "config.yaml").exists():
         return
-    settings = config.settings(folder)
+    settings = config.read_settings(folder)
     for run in sorted(runs):
         record = store.record(run)
         if problem := materials.another(record, Path(settings.data), Path(settings.results)):
@@ -192,14 +192,14 @@ def _of_other_data(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[
 
 
 def _gc(parsed: argparse.Namespace) -> int:
-    from fl.plan import needed
+    from fl.plan import required_runs
 
-    store, settings = _place(parsed), config.settings(parsed.config)
+    store, settings = _place(parsed), config.read_settings(parsed.config)
     # Where there are no runs it does not matter which are needed.
     there = list(maintenance.entries(store))
-    studies = needed.every(parsed.config) if there else []
+    studies = required_runs.all_studies(parsed.config) if there else []
     logging.info("planning all %d studies in %s", len(studies), parsed.config / "studies")
-    wanted = needed.look(parsed.config, studies, anew=parsed.yes)
+    wanted = required_runs.find(parsed.config, studies, anew=parsed.yes)
     if wanted.remarks:
         raise FedloomError(f"{'; '.join(wanted.remarks)}; nothing is removed, as it may need runs")
     # Those of the plan as it was written too: a pipeline may be at them while config is edited.
@@ -275,7 +275,7 @@ def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     """The runs that studies need, for the config as it is now."""
     from fl.plan import plan
 
-    planned = plan.asked(folder, studies, checked=False)
+    planned = plan.read_or_make(folder, studies, checked=False)
     return {member["run"] for bundle in planned.bundles.values() for member in bundle["runs"]}
 
 
@@ -283,7 +283,7 @@ def _planned(folder: Path) -> set[str]:
     """The runs of the plan as it was last written; none if there is none."""
     from fl.plan import plan_files
 
-    summary = plan_files.summary(Path(config.settings(folder).results) / "plan")
+    summary = plan_files.read_summary(Path(config.read_settings(folder).results) / "plan")
     return set(summary.get("runs", ()))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from fl.base.errors import FedloomError, Location, unknown
 from fl.base.units import counted, duration
 from fl.cli.printing import aligned
-from fl.plan import needed, plan
+from fl.plan import plan, required_runs
 from fl.plan.estimate import Rates
 from fl.store.store import Store
 
@@ -60,7 +60,9 @@ def look(folder: Path, paper: str = "") -> list[Overview]:
         FedloomError: For a paper that no study is of.
     """
     papers = sorted((path.stem for path in (folder / "published").glob("*.csv")), key=len)
-    each = [_overview(folder, name, papers[::-1], paper) for name in needed.every(folder)]
+    each = [
+        _overview(folder, name, papers[::-1], paper) for name in required_runs.all_studies(folder)
+    ]
     seen = [overview for overview in each if overview is not None]
     if paper and not seen:
         raise unknown(Location("the command line"), "paper", paper, [*papers, NONE])

@@ -35,8 +35,10 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     """
     members = {member["run"] for bundle in plan.bundles.values() for member in bundle["runs"]}
     bundles = {name: Bundle.of(bundle, Location(name)) for name, bundle in plan.bundles.items()}
-    lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
-    missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
+    lacking = {
+        name: bundle for name, bundle in bundles.items() if jobs.missing_members(bundle, store)
+    }
+    missing = [m for bundle in lacking.values() for m in jobs.missing_members(bundle, store)]
     again = {member.run for member in missing if store.has(member.run)}
     for name, study in plan.studies.items():
         yield f"{name}: {study['title']}"
@@ -52,7 +54,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             if every_run:
                 yield from (f"    {_run_line(run, store, again)}" for run in runs)
         for analysis in study.get("analyses", ()):
-            made = analyses.there(Path(plan.settings.results), analysis["analysis"])
+            made = analyses.exists(Path(plan.settings.results), analysis["analysis"])
             state = "there" if made else "to be made"
             title = analysis["title"] or analysis["text"]
             yield f"  analysis {title}: {state}   {analysis['analysis']}"
@@ -89,8 +91,8 @@ def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) 
     """How many jobs are started, on this machine and on a cluster."""
     cores = len(os.sched_getaffinity(0))
     readers = jobs.readers(plan.studies)
-    here = list(jobs.form(lacking, store, jobs.Machine(cores, 1), readers))
-    count = len(list(jobs.form(lacking, store, merge=True)))
+    here = list(jobs.form_jobs(lacking, store, jobs.Machine(cores, 1), readers))
+    count = len(list(jobs.form_jobs(lacking, store, merge=True)))
     text = f"{counted(len(here), 'start')} on {counted(cores, 'core')} here (snakemake), or "
     text += f"{counted(count, 'cluster job')} (snakemake --profile slurm)"
     if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):

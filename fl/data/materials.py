@@ -28,7 +28,7 @@ Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
 
 That of a data set which is read from files of the user's own has their ``content``
-(`fl.plan.own_files`).
+(`fl.plan.components`).
 """
 
 

@@ -70,7 +70,7 @@ def study(given: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings
         allowed = "how many, 1 or more, or a list of seeds"
         raise ConfigError(CALL / "seeds", f"is {seeds!r}", allowed)
     brought = replace(settings, plugins=(*settings.plugins, *classes.plugins))
-    return config.given_study({**of_study, "training": of_training}, CALL), brought
+    return config.parse_study({**of_study, "training": of_training}, CALL), brought
 
 
 def _once(keys: dict[str, Any], name: str, value: Any, said: str) -> None:

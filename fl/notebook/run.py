@@ -70,8 +70,8 @@ def run(
     folder, settings = _settings(config)
     kernel.check_unedited()
     given, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
-    planned = plan.of(folder, settings, {_checked(name, folder): (given, keys.CALL)})
-    plan.write_parts(planned)
+    planned = plan.make_from(folder, settings, {_checked(name, folder): (given, keys.CALL)})
+    plan.write_files(planned)
     bundles = _bundles(planned)
     failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)
@@ -102,8 +102,8 @@ def load(study: str, config: str | Path | None = None) -> Result:
         FedloomError: For a study that is not there, or that cannot be planned.
     """
     folder = Path(config or FOLDER)
-    config_files.study(folder, study, Location("fl.load"))
-    planned = plan.asked(folder, [study])
+    config_files.read_study(folder, study, Location("fl.load"))
+    planned = plan.read_or_make(folder, [study])
     return Result(planned.studies[study], _bundles(planned), planned.settings)
 
 
@@ -112,7 +112,7 @@ def _settings(given: str | Path | None) -> tuple[Path, Settings]:
     folder = Path(given or FOLDER)
     if given is None and not (folder / "config.yaml").exists():
         return folder, Settings(studies=())
-    settings = config_files.settings(folder)
+    settings = config_files.read_settings(folder)
     config_files.check_methods(folder)
     return folder, settings
 

@@ -50,7 +50,7 @@ def train(plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, shown: 
         FedloomError: If data or the store cannot be used.
     """
     store, results = Store(Path(plan.settings.store)), Path(plan.settings.results)
-    lacking = {name: jobs.lacks(bundle, store) for name, bundle in bundles.items()}
+    lacking = {name: jobs.missing_members(bundle, store) for name, bundle in bundles.items()}
     lacking = {name: members for name, members in lacking.items() if members}
     if lacking:
         check_writable(store.root)
@@ -63,7 +63,7 @@ def train(plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, shown: 
     bar = Bar(sum(rounds.values()), shown and bool(lacking))
     try:
         with _threads_as_they_were():
-            for bundle in jobs.turns([bundles[name] for name in lacking], store):
+            for bundle in jobs.training_order([bundles[name] for name in lacking], store):
                 bar.say(f"preparing {bundle.title}")
                 _make_data(plan, bundle)
                 wanted = {member.run for member in lacking[bundle.bundle]} if keep_weights else ()

@@ -1,11 +1,11 @@
-"""Planned analyses: what a plan says of them, and where their results are.
+"""Analyses that a study asks for: what a plan says of them, and where their results are.
 
 ::
 
     results/analyses/<id>/   table.parquet, figure-1.svg, .pdf and .page.svg, ..., analysis.json
 
-``analysis.json`` is sealed and written last, so an analysis is there completely or not at all. The
-id follows from the settled spec, the code and the runs, so an existing result is never out of date.
+``analysis.json`` is sealed and written last, so an analysis is complete or does not exist. The id
+follows from the settled spec, the code and the runs, so an existing result is never out of date.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fl.plan.config import Execution
     from fl.plan.expand import Expansion
 
+
 RECORD, TABLE = "analysis.json", "table.parquet"
 SVG, PDF, PAGE = ".svg", ".pdf", ".page.svg"
 """Of each figure: for print, and with the colours and type of the page that it is put into."""
@@ -29,17 +30,19 @@ OF_A_RUN = ("run", "method", "dataset", "partition", "model", "seed")
 """What is part of an analysis' identity, of a run that it reads; titles are none."""
 
 
-def place(results: Path, analysis: str) -> Path:
+def folder_of(results: Path, analysis: str) -> Path:
     """The folder of an analysis."""
     return results / "analyses" / analysis
 
 
-def there(results: Path, analysis: str) -> bool:
+def exists(results: Path, analysis: str) -> bool:
     """Whether an analysis is made; its files are not checked."""
-    return (place(results, analysis) / RECORD).is_file()
+    return (folder_of(results, analysis) / RECORD).is_file()
 
 
-def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def planned_analyses(
+    expansion: Expansion, runs: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """What a plan says of each analysis of a study.
 
     Args:

@@ -1,19 +1,187 @@
-"""What a report needs of a plan besides runs: titles, sizes of models, how entries train.
+"""What a report needs of a plan besides runs: settings, draws, titles, how entries train.
 
-None of it decides a number; it is read from the runs' specs, which do.
+Settings are found from the values of runs: those that differ only in seeds of data set and
+partition are draws of one setting. Nothing here decides a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fl.base import registry
-from fl.plan.study_plan import EntrySummary
+from fl.base.digest import digest
+from fl.plan.components import Choice, filled, text_of
+from fl.plan.study_plan import EntrySummary, Setting
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
+
+
+ScenarioKey = tuple[str, str, str]
+"""The ids of data set and partition, and the text of the model."""
+
+DRAWN = ("data set", "partition")
+"""The components of a scenario whose seeds make draws; the third is the model."""
+
+INTRODUCTION = re.compile(r"[^\w(){}\[\]]*(?:\b(?:draw|seed)[\s=:]*)?(?:(?<![\w}])\w+)?$")
+"""The end of a title before a seed that introduces it: a comma, ``, seed ``, `` v``."""
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """The settings of a study.
+
+    Attributes:
+        settings: The settings in the study's order.
+        shared: What all of them have in common, in words; empty if there is only one.
+        setting_ids: The setting's id by scenario.
+        draws: The draw's text by scenario (`PlannedRun.draw`).
+    """
+
+    settings: list[Setting]
+    shared: str
+    setting_ids: dict[ScenarioKey, str]
+    draws: dict[ScenarioKey, str]
+
+
+@dataclass(frozen=True)
+class _Description:
+    """A component of a setting, described for reports; ``title`` is the user's, if any."""
+
+    name: str
+    written: dict[str, Any]
+    title: str
+
+    @property
+    def text(self) -> str:
+        return self.title or text_of(self.name, self.written)
+
+
+def scenario_key(run: Run) -> ScenarioKey:
+    """Return what identifies a run's data set, partition and model."""
+    return run.dataset.id, run.partition.id, run.model.text
+
+
+def study_settings(runs: Iterable[Run]) -> StudySettings:
+    """Return the settings of a study's runs."""
+    scenarios = {scenario_key(run): (run.dataset, run.partition, run.model) for run in runs}
+    setting_ids = {key: _setting_id(choices) for key, choices in scenarios.items()}
+    draws: dict[ScenarioKey, str] = {}
+    described: dict[str, list[_Description]] = {}
+    for setting_id in dict.fromkeys(setting_ids.values()):
+        keys = [key for key in scenarios if setting_ids[key] == setting_id]
+        by_component = [*zip(*(scenarios[key] for key in keys), strict=True)]
+        varied = [_varied_seeds(choices) for choices in by_component]
+        for key in keys:
+            draws[key] = _draw_text(scenarios[key], varied)
+        described[setting_id] = list(map(_described, by_component, varied))
+    shared, short_titles = _short_titles(list(described.values()))
+    settings = [
+        Setting(setting_id, " · ".join(each.text for each in descriptions), short_title)
+        for (setting_id, descriptions), short_title in zip(
+            described.items(), short_titles, strict=True
+        )
+    ]
+    return StudySettings(settings, shared, setting_ids, draws)
+
+
+def _setting_id(choices: tuple[Choice, Choice, Choice]) -> str:
+    """Hash of the values of a data set, a partition and a model without the seeds of draws."""
+    *drawn, model = choices
+    values = [
+        {key: value for key, value in choice.spec.items() if key not in choice.seed_keys}
+        for choice in drawn
+    ]
+    return digest([*values, model.spec])
+
+
+def _varied_seeds(choices: Sequence[Choice]) -> list[str]:
+    """The seed keys in which draws of a component differ."""
+    return [
+        key for key in choices[0].seed_keys if len({choice.values[key] for choice in choices}) > 1
+    ]
+
+
+def _draw_text(choices: Sequence[Choice], varied: Sequence[Sequence[str]]) -> str:
+    """The seeds of a draw in words, ``partition seed 10``."""
+    return ", ".join(
+        f"{component} {key} {choice.values[key]}"
+        for component, choice, keys in zip(DRAWN, choices, varied, strict=False)
+        for key in keys
+    )
+
+
+def _described(draws: Sequence[Choice], varied: Sequence[str]) -> _Description:
+    """Describe a component without the seeds in which its draws differ."""
+    first = draws[0]
+    written = {key: value for key, value in first.written.items() if key not in varied}
+    titles = {choice.title for choice in draws}
+    templates = {choice.title_template for choice in draws}
+    title = first.title if len(titles) == 1 else ""
+    if len(titles) > 1 and len(templates) == 1:
+        title = filled(_without_fields(first.title_template, varied), first.values)
+    return _Description(first.entry.name, written, title)
+
+
+def _without_fields(title_template: str, keys: Sequence[str]) -> str:
+    """Return a title template without the fields of some keys and the words that introduce them.
+
+    ``Dirichlet {alpha}, seed {seed}`` becomes ``Dirichlet {alpha}``.
+    """
+    template = ""
+    for literal, name, form, conversion in string.Formatter().parse(title_template):
+        template += literal.replace("{", "{{").replace("}", "}}")
+        if name in keys:
+            template = INTRODUCTION.sub("", template)
+        elif name is not None:
+            template += "{" + name + (f"!{conversion}" if conversion else "")
+            template += (f":{form}" if form else "") + "}"
+    return re.sub(r"\s*\(\s*\)", "", template).strip(" ,;:-")
+
+
+def _short_titles(settings: Sequence[Sequence[_Description]]) -> tuple[str, list[str]]:
+    """Return what settings share, in words, and of each setting the words for what differs."""
+    if len(settings) < 2:
+        return "", [" · ".join(each.text for each in setting) for setting in settings]
+    shared: list[str] = []
+    words: list[list[str]] = [[] for _ in settings]
+    for descriptions in zip(*settings, strict=True):
+        common, distinct = _compared(descriptions)
+        shared += common
+        for setting_words, text in zip(words, distinct, strict=False):
+            setting_words.append(text)
+    return " · ".join(shared), [" · ".join(setting_words) for setting_words in words]
+
+
+def _compared(descriptions: Sequence[_Description]) -> tuple[list[str], list[str]]:
+    """Return what descriptions of one component share, and a text for each of what differs."""
+    texts = [each.text for each in descriptions]
+    if len(set(texts)) == 1:
+        return [texts[0]], []
+    first = descriptions[0]
+    common = {
+        key: value
+        for key, value in first.written.items()
+        if all(key in each.written and each.written[key] == value for each in descriptions)
+    }
+    rest = [_without(each.written, common) for each in descriptions]
+    alike = all(each.name == first.name for each in descriptions)
+    if not alike or any(each.title for each in descriptions) or not all(rest):
+        return [], texts
+    return [text_of(first.name, common)], [_keys_text(values) for values in rest]
+
+
+def _without(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in {*keys}}
+
+
+def _keys_text(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def entries(expansion: Expansion) -> dict[str, EntrySummary]:

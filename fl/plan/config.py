@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,6 @@ from fl.base.errors import ConfigError, Location, unknown
 from fl.base.fields import Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
-from fl.plan.grids import second
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Node:
     gpus: Index | None = None
     minutes: Count | None = None
 
-    def lacks(self, execution: Execution) -> list[str]:
+    def shortages(self, execution: Execution) -> list[str]:
         """What a job would ask for and this node does not have: ``8 gpus (4 there)``."""
         asked = {
             "cpus": execution.processes * execution.threads,
@@ -215,7 +214,7 @@ class Study:
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
-        search_seed: Of numbers that are drawn (`fl.plan.draws`).
+        search_seed: Of numbers that are drawn (`fl.plan.grids`).
         best: Published hyper-parameters, see below.
         published: Cells that the report sets beside what was measured, see below.
         analyses: Of the stored runs, see `fl.analyses`.
@@ -253,11 +252,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return dict(fields.mapping(yaml_text.read(path, location), location))
 
 
-def settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> Settings:
     """``config.yaml`` of a config folder; the plugins that it names are in use from now on."""
     path = folder / "config.yaml"
     location = Location(os.path.relpath(path))
-    settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), location)), location)
+    settled = _with_expanded_folders(
+        Settings(**fields.parse(Settings, read_yaml(path), location)), location
+    )
     _check_execution(settled.execution, location / "execution")
     plugins.use(settled.plugins, location / "plugins")
     for name, origin in settled.sources.items():
@@ -283,7 +284,7 @@ def check_name(name: str, asked_at: Location) -> None:
         raise ConfigError(asked_at, f"{name!r} is no name for a study", allowed)
 
 
-def asked(names: Iterable[str]) -> list[str]:
+def split_names(names: Iterable[str]) -> list[str]:
     """The studies that a command line asks for, each once: ``a b``, ``a,b`` and ``a, b`` alike."""
     return list(dict.fromkeys(word for name in names for word in re.split(r"[,\s]+", name) if word))
 
@@ -292,7 +293,7 @@ def _check_folder(text: str, location: Location) -> None:
     """Refuse a place that is no folder and can become none."""
     path, problem = Path(text), ""
     try:
-        there = next(place for place in (path, *path.parents) if _is_there(place))
+        there = next(place for place in (path, *path.parents) if _path_exists(place))
         # Looked at before it is asked, as a link may lead in a circle or to nowhere.
         if there.stat() and not there.is_dir():
             problem = f"is {text!r}, but {there} is a file"
@@ -303,7 +304,7 @@ def _check_folder(text: str, location: Location) -> None:
         raise ConfigError(location, problem, "a folder, or a name for one to be made")
 
 
-def _is_there(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     """Whether something has that name, a link to nowhere too."""
     try:
         path.lstat()
@@ -312,7 +313,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _placed(settled: Settings, location: Location) -> Settings:
+def _with_expanded_folders(settled: Settings, location: Location) -> Settings:
     """``settled`` with ``~`` and environment variables in its folders replaced."""
     folders: dict[str, Any] = {}
     for key in ("results", "store", "data"):
@@ -335,17 +336,17 @@ def _is_address(origin: str) -> bool:
     return origin.startswith(("http://", "https://"))
 
 
-def study(folder: Path, name: str, asked_at: Location) -> tuple[Study, Location]:
+def read_study(folder: Path, name: str, asked_at: Location) -> tuple[Study, Location]:
     """A study by name, and the place of its file."""
     check_name(name, asked_at)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
         raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
     location = Location(os.path.relpath(path))
-    return given_study(read_yaml(path), location), location
+    return parse_study(read_yaml(path), location), location
 
 
-def given_study(given: Mapping[str, Any], location: Location) -> Study:
+def parse_study(given: Mapping[str, Any], location: Location) -> Study:
     """What the file of a study says, or a call in its place; `ConfigError` for what is wrong
     with its keys.
     """
@@ -353,10 +354,27 @@ def given_study(given: Mapping[str, Any], location: Location) -> Study:
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
         if not getattr(read, key):
             raise ConfigError(location / key, "is empty", "at least one")
-    i = second(read.seeds)
+    i = second_occurrence(read.seeds)
     if i is not None:
         raise ConfigError(location / "seeds" / i, f"{read.seeds[i]} stands twice", "each seed once")
     return read
+
+
+def second_occurrence(values: Iterable[Any]) -> int | None:
+    """The place of the first value that occurred before, None if each occurs once."""
+    seen = set()
+    for i, value in enumerate(values):
+        key = _hashable(value)
+        if key in seen:
+            return i
+        seen.add(key)
+    return None
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, Mapping):
+        return frozenset((key, _hashable(inner)) for key, inner in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def check_methods(folder: Path) -> None:
@@ -382,7 +400,7 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Locatio
     return (read_yaml(path) if path.exists() else {}), Location(os.path.relpath(path))
 
 
-def execution(base: Execution, given: Any, location: Location) -> Execution:
+def override_execution(base: Execution, given: Any, location: Location) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``location``."""
     checked = fields.parse(Execution, given, location)
     changed = replace(base, **{key: checked[key] for key in fields.mapping(given, location)})
@@ -396,11 +414,11 @@ def _check_execution(settled: Execution, location: Location) -> None:
         problem = f"is {settled.processes}, and {alone}"
         raise ConfigError(location / "processes", problem, "1, or another backend")
     for i, name in enumerate(settled.log):
-        if lacking := lacks_logger(name):
+        if lacking := logger_problem(name):
             raise ConfigError(location / "log" / i, lacking)
 
 
-def lacks_logger(name: str) -> str:
+def logger_problem(name: str) -> str:
     """What to do where the package of one of ``Execution.log`` is not installed; "" if it is."""
     if importlib.util.find_spec(name) is not None:
         return ""

@@ -18,8 +18,8 @@ from fl.base.errors import DataError, FedloomError, Location
 from fl.base.places import path_of
 from fl.data import holdings
 from fl.data.scheme import Common
-from fl.plan import partition_fit
 from fl.plan.bundle import Bundle
+from fl.plan.scenario import clients_of, has_split, split_share
 from fl.store import run_check
 from fl.store.store import Store
 
@@ -45,10 +45,10 @@ def crowded(bundle: Bundle) -> tuple[int, int] | None:
     """
     spec = bundle.runs[0].spec
     training = Training(**spec["training"])
-    clients = partition_fit.clients_of(spec["partition"], spec["dataset"]) or 0
+    clients = clients_of(spec["partition"], spec["dataset"]) or 0
     clients = min(clients, training.evaluate_clients or clients)
     evaluations = math.ceil(training.rounds / training.evaluate_every)
-    splits = 1 + partition_fit.holds(spec["partition"], "val")
+    splits = 1 + has_split(spec["partition"], "val")
     rows = len(bundle.runs) * evaluations * clients * splits * METRICS
     limit = bundle.execution.memory_mb * 2**20 / 2
     if 2 * rows * ROW < limit:
@@ -81,13 +81,13 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
         path = path_of(scheme["path"])
         return _counted(path, path.stat().st_mtime_ns)
     _, data = registry.entry_of("data set", dataset)
-    clients = partition_fit.clients_of(scheme, dataset) or 1
+    clients = clients_of(scheme, dataset) or 1
     unseen = scheme.get("unseen", 0)
     if not isinstance(unseen, int):
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
     pool = 1 - sum(getattr(Common, key) for key in followed)
-    train = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test", "server"))
+    train = 1 - sum(split_share(scheme, key) for key in ("val", "test", "server"))
     return clients, unseen, (data.size or 0) * pool * train
 
 

@@ -7,27 +7,26 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.errors import ConfigError, FedloomError, Location, unknown
 from fl.base.places import path_of
 from fl.base.schema import REWEIGHTED
 from fl.data import materials
 from fl.data.contents import stamp
-from fl.plan import analysis_check, config, specs
-from fl.plan.components import Choice, choices
-from fl.plan.config import Execution, Study
-from fl.plan.grids import too_many
+from fl.plan import config, specs
+from fl.plan.components import Choice, OwnFiles, choices
+from fl.plan.config import Execution, Settings, Study
+from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
-from fl.plan.own_files import Own
-from fl.plan.points import Point
 from fl.plan.rehearsal import Rehearsal, Rehearsed
-from fl.plan.site import Site, check_alike
+from fl.plan.scenario import Scenario, check_alike
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def expand(
     study: Study,
     location: Location,
     execution: Execution | None = None,
-    users_files: Own | None = None,
+    users_files: OwnFiles | None = None,
     rehearsals: dict[str, Rehearsal] | None = None,
     checked: bool = True,
 ) -> Expansion:
@@ -116,8 +115,10 @@ def expand(
     Raises:
         ConfigError: For anything in the study that is not understood.
     """
-    users_files = users_files or Own()
-    execution = config.execution(execution or Execution(), study.execution, location / "execution")
+    users_files = users_files or OwnFiles()
+    execution = config.override_execution(
+        execution or Execution(), study.execution, location / "execution"
+    )
     entries = method_entries(folder, study, location, execution, users_files.settle)
     most = study.max_runs
     datasets = choices("data set", study.datasets, location / "datasets", most)
@@ -138,21 +139,21 @@ def expand(
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     rehearsals = {} if rehearsals is None else rehearsals
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        here = Site.of(dataset, scheme, model, task)
-        sites = {entry.label: entry.site(here) for entry in entries}
-        for site in {id(site): site for site in (here, *sites.values())}.values():
-            analysis_check.check(analyses, site)
+        here = Scenario.of(dataset, scheme, model, task)
+        scenarios = {entry.label: entry.scenario(here) for entry in entries}
+        for scenario in [here, *(each for each in scenarios.values() if each is not here)]:
+            check_analyses(analyses, scenario)
             if checked:
-                parameters = Rehearsal.of(site, rehearsals).parameters
-                counts[model.text].setdefault(site.dataset.text, parameters)
+                parameters = Rehearsal.of(scenario, rehearsals).parameters
+                counts[model.text].setdefault(scenario.dataset.text, parameters)
         tried: dict[int, Rehearsed] = {}
         for entry in entries:
-            entry.check(sites)
+            entry.check(scenarios)
             if checked:
-                site = sites[entry.label]
-                tried |= entry.rehearse(Rehearsal.of(site, rehearsals), site)
-        analysis_check.check_traces(analyses, tried.values())
-        place = _Place(study, sites, tried)
+                scenario = scenarios[entry.label]
+                tried |= entry.rehearse(Rehearsal.of(scenario, rehearsals), scenario)
+        check_traces(analyses, tried.values())
+        place = _Place(study, scenarios, tried)
         for entry, seed in itertools.product(entries, study.seeds):
             if entry.declared.distils and seed != study.seeds[0]:
                 continue  # Its images are the same for all seeds.
@@ -218,12 +219,44 @@ def _check_named(study: Study, analyses: list[Choice], location: Location) -> No
             )
 
 
+def check_analyses(analyses: Iterable[Choice], scenario: Scenario) -> None:
+    """Refuse (`ConfigError`) an analysis that cannot look at what runs there: one for another task,
+    one that passes inputs of one kind through one network, and one that says itself that it cannot.
+
+    Its ``check`` is given the shape of a sample and the number of clients, as far as it is known.
+    """
+    shape = scenario.dataset.entry.make(scenario.dataset.values).shape
+    for analysis in analyses:
+        scenario.check(analysis.entry, analysis.at)
+        alike = ("weights", "one_modality")
+        if scenario.differ and any(getattr(analysis.entry.target, name, False) for name in alike):
+            problem = "takes all clients for alike, but they have several modalities"
+            allowed = "a partition without `modalities`"
+            raise ConfigError(analysis.at, f"{analysis.entry.name} {problem}", allowed)
+        check = getattr(analysis.entry.make(analysis.values), "check", None)
+        try:
+            if check:
+                check(shape, scenario.clients)
+        except FedloomError as error:
+            raise ConfigError(analysis.at, f"on {scenario.dataset.text}: {error}") from None
+
+
+def check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
+    """Refuse (`ConfigError`) an analysis of traces that no entry of the study keeps."""
+    kept = [tried.traces for tried in rehearsed]
+    for analysis in analyses:
+        read = {*getattr(analysis.entry.target, "traces", ())}
+        if read and kept and not any(names is None or read <= names for names in kept):
+            problem = f"reads {', '.join(sorted(read))} of every round, which no entry here keeps"
+            raise ConfigError(analysis.at, problem, "beside an entry of a method that keeps it")
+
+
 @dataclass(frozen=True)
 class _Place:
-    """One data set, partition and model of the study; sites: by entry, mostly that of all."""
+    """One data set, partition and model of the study; scenarios: by entry, mostly that of all."""
 
     study: Study
-    sites: Mapping[str, Site]
+    scenarios: Mapping[str, Scenario]
     tried: Mapping[int, Rehearsed]
     _codes: dict[int, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
 
@@ -235,16 +268,16 @@ class _Place:
 
     def runs(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
         """The runs of an entry: every point, from every point of what it starts from."""
-        site, starts = self.sites[entry.label], entry.by == "start"
+        scenario, starts = self.scenarios[entry.label], entry.by == "start"
         parents: list[Run | None] = [None]
         if entry.before:
             parents = [*self.runs(entry.before, seed if starts else self.study.seeds[0])]
         for method, parent in itertools.product(entry.points, parents):
             before = parent.grid if parent else {}
             spec: dict[str, Any] = {
-                "dataset": site.dataset.spec,
-                "partition": site.scheme.spec,
-                "model": site.model.spec,
+                "dataset": scenario.dataset.spec,
+                "partition": scenario.scheme.spec,
+                "model": scenario.model.spec,
                 "method": method.spec,
                 "terms": method.added["terms"],
                 "training": method.training,
@@ -266,10 +299,34 @@ class _Place:
                 label=entry.label,
                 title=entry.title,
                 grid={f"{entry.by}.{key}": value for key, value in before.items()} | method.grid,
-                dataset=site.dataset,
-                partition=site.scheme,
-                model=site.model,
+                dataset=scenario.dataset,
+                partition=scenario.scheme,
+                model=scenario.model,
                 execution=entry.execution,
                 unstackable=tried.unstackable if tried else "",
                 start=parent.id if parent else None,
             )
+
+
+def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> None:
+    """Refuse (`ConfigError`) a job that fits on no node of its partition, and would never start;
+    and more processes than clients that take part in a round, as the rest would have nothing to do.
+    Where only the data say how many clients there are, the job refuses.
+    """
+    general = Location(os.path.relpath(folder / "config.yaml"))
+    for run in expansion.runs:
+        asked, clients = run.execution, run.partition.spec.get("clients")
+        lacking = [n.shortages(asked) for n in settings.nodes if n.partition == asked.partition]
+        if lacking and all(lacking):
+            place = f"partition {asked.partition!r}" if asked.partition else "the default partition"
+            problem = f"no node of {place} can hold a job of {run.title}, which asks for "
+            allowed = "less in its `execution`, or a node that has it"
+            raise ConfigError(general / "nodes", problem + ", ".join(lacking[-1]), allowed)
+        if asked.processes == 1 or not isinstance(clients, int):
+            continue
+        there = max(1, round(run.spec["training"]["participation"] * clients))
+        if asked.processes > there:
+            by_all = settings.execution.processes == asked.processes
+            at = (general if by_all else expansion.location) / "execution" / "processes"
+            taking = f"{there} clients take part in a round of {run.title}"
+            raise ConfigError(at, f"is {asked.processes}, but {taking}", f"1 to {there}")

@@ -58,12 +58,12 @@ class Machine:
         return max(1, min(cores, self.cards // cards) if cards else cores)
 
 
-def lacks(bundle: Bundle, store: Store) -> list[Member]:
+def missing_members(bundle: Bundle, store: Store) -> list[Member]:
     """The members of a bundle that are not in the store, or not with the files asked for."""
     return [member for member in bundle.runs if not store.has(member.run, member.keep)]
 
 
-def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
+def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
     """The bundles of a job in the order in which to train them, looked for as they are asked for.
 
     Bundles that another process trains come last, so that several who share a store share the work.
@@ -77,7 +77,7 @@ def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
         yield left.pop(next(unleased, free[0]).bundle)
 
 
-def form(
+def form_jobs(
     bundles: Mapping[str, Bundle],
     store: Store,
     merge: bool | Machine = False,
@@ -109,7 +109,7 @@ def form(
             "job": job,
             "title": title,
             "bundles": group,
-            "runs": [member.run for bundle in members for member in lacks(bundle, store)],
+            "runs": [member.run for bundle in members for member in missing_members(bundle, store)],
             "datasets": sorted({bundle.dataset for bundle in members}),
             "partitions": sorted({bundle.partition for bundle in members}),
             "after": sorted(waited - {job}),
@@ -244,14 +244,14 @@ def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> 
     if math.isfinite(estimated) or not isinstance(merge, Machine):
         return estimated
     try:
-        return STEP * sum(client_steps(member.spec) for member in lacks(bundle, store))
+        return STEP * sum(client_steps(member.spec) for member in missing_members(bundle, store))
     except (FedloomError, OSError):
         return 0.0  # The user's table that it is planned on is not there any more.
 
 
 def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     """How long a bundle's missing runs will take; infinity if that is unknown."""
-    specs = [member.spec for member in lacks(bundle, store)]
+    specs = [member.spec for member in missing_members(bundle, store)]
     measured = rates.seconds(specs)
     if measured is not None:
         return measured / bundle.execution.processes

@@ -20,9 +20,9 @@ from fl.engine.wire import check_count
 from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Execution, Study
-from fl.plan.points import Point, points
+from fl.plan.grids import Point, points
 from fl.plan.rehearsal import Rehearsal, Rehearsed, TooFew
-from fl.plan.site import Site
+from fl.plan.scenario import Scenario
 
 
 class MethodEntry:
@@ -65,7 +65,9 @@ class MethodEntry:
         title = self.declared.title if given.get("method", label) == label else label
         self.title = str(fields.value(str, given.get("title", title), self.at / "title"))
         for layer, place in self._layers[1:]:
-            execution = config.execution(execution, layer.get("execution"), place / "execution")
+            execution = config.override_execution(
+                execution, layer.get("execution"), place / "execution"
+            )
         self.execution = execution
         self._dataset, self._scheme = (
             choice(kind, given[key], self.at / key) if key in given else None
@@ -148,43 +150,45 @@ class MethodEntry:
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
                 raise self._wrong("precision", f"{problem}is {stored}", ", ".join(allowed))
 
-    def site(self, study: Site) -> Site:
+    def scenario(self, study: Scenario) -> Scenario:
         """Where it runs while the study is somewhere."""
         if self._dataset is None and self._scheme is None:
             return study
         dataset, scheme = self._dataset or study.dataset, self._scheme or study.scheme
-        return Site.of(dataset, scheme, study.model, study.task)
+        return Scenario.of(dataset, scheme, study.model, study.task)
 
-    def check(self, sites: Mapping[str, Site]) -> None:
-        """Refuse (`ConfigError`) a site where the entry cannot work; sites: by label, of all
-        entries.
+    def check(self, scenarios: Mapping[str, Scenario]) -> None:
+        """Raise `ConfigError` if the entry cannot work in its scenario.
+
+        Args:
+            scenarios: The scenarios of all entries by label.
         """
-        site = sites[self.label]
+        scenario = scenarios[self.label]
         if self.before and self.by == "start":
-            site.check_start(self.before.label, sites[self.before.label], self.at / "start")
-        elif self.before and sites[self.before.label] != site:
+            scenario.check_start(self.before.label, scenarios[self.before.label], self.at / "start")
+        elif self.before and scenarios[self.before.label] != scenario:
             problem = f"{self.before.label!r} makes images for other clients than those of "
             allowed = "an entry of the same data set and partition"
-            raise self._wrong("train_on", problem + site.scheme.text, allowed)
-        self._check_samples(site)
-        site.check(self.method, self.at)
+            raise self._wrong("train_on", problem + scenario.scheme.text, allowed)
+        self._check_samples(scenario)
+        scenario.check(self.method, self.at)
         for key, kind in ADDED.items():
             for spec in self.points[0].added[key]:
                 at = self.at / key / spec["name"]
-                site.check(registry.find(kind, spec["name"], at), at)
+                scenario.check(registry.find(kind, spec["name"], at), at)
         on = self.given.get("train_on")
-        if on is not None and site.differ:
+        if on is not None and scenario.differ:
             problem = f"is {on!r}, but clients differ in modality"
             allowed = "a partition without `modalities`, or no `train_on`"
             raise self._wrong("train_on", problem, allowed)
         for point in self.points:
-            self._check_training(point.training, site)
-            self._check_round(point, site)
+            self._check_training(point.training, scenario)
+            self._check_round(point, scenario)
 
-    def _check_samples(self, site: Site) -> None:
+    def _check_samples(self, scenario: Scenario) -> None:
         """Whether there are samples to choose a point or a round by, and what a method needs."""
-        scheme = site.scheme.text
-        if not site.has("val"):
+        scheme = scenario.scheme.text
+        if not scenario.has("val"):
             none, remedy = f"but {scheme} has no validation samples", "a partition with val > 0"
             if len(self.points) > 1:
                 problem = f"is a grid, {none} to choose by"
@@ -198,29 +202,31 @@ class MethodEntry:
             if self.declared.validates:
                 problem = f"learns by validation samples, of which {scheme} has none"
                 raise ConfigError(self.at, problem, remedy)
-        if self.declared.server_data and not site.has(SERVER):
+        if self.declared.server_data and not scenario.has(SERVER):
             problem = f"trains on the server, which holds no samples in {scheme}"
             raise ConfigError(self.at, problem, "a partition with server > 0")
 
-    def _check_training(self, training: Mapping[str, Any], site: Site) -> None:
+    def _check_training(self, training: Mapping[str, Any], scenario: Scenario) -> None:
         """Whether there is cross-entropy, where its targets and weights are set, and a batch of no
         more samples than there are; the default one is, of any set.
         """
         for key, plain in (("label_smoothing", 0.0), ("class_weights", "none")):
-            if training[key] != plain and site.task.name != DEFAULT:
-                problem = f"is {training[key]!r}, but {site.dataset.text} has {site.task.given}"
+            if training[key] != plain and scenario.task.name != DEFAULT:
+                problem = (
+                    f"is {training[key]!r}, but {scenario.dataset.text} has {scenario.task.given}"
+                )
                 raise self._wrong(key, problem, f"{plain}, or a data set with class labels")
-        size, batch = site.size, training["batch_size"]
+        size, batch = scenario.size, training["batch_size"]
         if size is not None and batch > max(size, Training.batch_size):
-            problem = f"is {batch}, more than the {size} samples of {site.dataset.text}"
+            problem = f"is {batch}, more than the {size} samples of {scenario.dataset.text}"
             raise self._wrong("batch_size", problem, f"1 to {size}")
 
-    def _check_round(self, point: Point, site: Site) -> None:
+    def _check_round(self, point: Point, scenario: Scenario) -> None:
         """Whether as many clients take part in a round as an aggregation, or noise behind a clip
         that counts them, needs, as far as keys tell.
         """
-        clients = site.clients
-        if clients is None or site.holds_out:
+        clients = scenario.clients
+        if clients is None or scenario.holds_out:
             return
         taking = max(1, round(point.training["participation"] * clients))
         for spec in point.added["aggregation"]:
@@ -243,16 +249,16 @@ class MethodEntry:
             except FedloomError as error:
                 raise ConfigError(self.at, str(error)) from None
 
-    def rehearse(self, rehearsal: Rehearsal, site: Site) -> dict[int, Rehearsed]:
+    def rehearse(self, rehearsal: Rehearsal, scenario: Scenario) -> dict[int, Rehearsed]:
         """What is found out of each point, by its identity (`id`).
 
         Raises:
-            ConfigError: If the method cannot be built for the site's model or cannot train it.
+            ConfigError: If the method cannot be built for the scenario's model or cannot train it.
         """
-        model, dataset, rehearsed = site.model.text, site.dataset.text, {}
+        model, dataset, rehearsed = scenario.model.text, scenario.dataset.text, {}
         for point in self.points:
             try:
-                rehearsed[id(point)] = rehearsal.try_point(point, int(site.holds_out))
+                rehearsed[id(point)] = rehearsal.try_point(point, int(scenario.holds_out))
             except TooFew as error:
                 problem = f"is {point.training['batch_size']}, too few for {self.label} with "
                 problem += f"{model} on {dataset} ({error})"

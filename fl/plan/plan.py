@@ -1,7 +1,7 @@
-"""What a config means, written to files: the runs, the bundles that train them, and what they need.
+"""The plan of studies, written to files: runs, the bundles that train them, and what they need.
 
-Snakemake parses `current`. It is kept in ``<results>/plan/`` and made again only when config or
-code changed, so that reading it does not wait for the expansion.
+Snakemake parses `current_summary`. It is kept in ``<results>/plan/`` and made again only when
+config or code changed, so that reading it does not wait for the expansion.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fl.base.files import check_writable, sha256
 from fl.base.units import counted
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
-from fl.plan import captions, config, fingerprint, plan_files, room
-from fl.plan.analyses import planned
+from fl.plan import config, plan_files
+from fl.plan.analyses import planned_analyses
 from fl.plan.config import Settings, Study
 from fl.plan.published_cells import published_cells
 from fl.plan.study_plan import AnalysisReference, PlannedRun, StudyPlan
@@ -29,9 +29,9 @@ from fl.pytorch import allocator
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
+    from fl.plan.captions import StudySettings
     from fl.plan.expand import Expansion, Run
     from fl.plan.rehearsal import Rehearsal
-    from fl.plan.study_settings import StudySettings
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +70,12 @@ def make(
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
-    settings, wanted, location = asked_for(folder, studies)
-    given = {name: config.study(folder, name, location) for name in wanted}
-    return of(folder, settings, given, checked)
+    settings, wanted, location = read_request(folder, studies)
+    given = {name: config.read_study(folder, name, location) for name in wanted}
+    return make_from(folder, settings, given, checked)
 
 
-def of(
+def make_from(
     folder: Path,
     settings: Settings,
     studies: Mapping[str, tuple[Study, Location]],
@@ -95,11 +95,14 @@ def of(
     if checked:
         told = counted(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
         log.info("planning %s: each method is tried on its model, which takes seconds", told)
-    from fl.plan.expand import expand  # They import torch, which takes seconds, too.
-    from fl.plan.own_files import Own
-    from fl.plan.study_settings import study_settings
+    from fl.plan.captions import study_settings
+    from fl.plan.components import OwnFiles
+    from fl.plan.expand import (  # They import torch, which takes seconds, too.
+        check_resources,
+        expand,
+    )
 
-    users_files = Own(Path(settings.data), settings.sources, folder / LOCK)
+    users_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals: dict[str, Rehearsal] = {}
     with allocator.kept():
         expansions = [
@@ -116,12 +119,13 @@ def of(
     }
     bundles = _bundles(runs, kept, settings, folder)
     for expansion in expansions:
-        room.check(expansion, settings, folder)
+        check_resources(expansion, settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
     settings_of = {e.name: study_settings(e.runs) for e in expansions}
     listed = {e.name: _listed(e, settings_of[e.name], home) for e in expansions}
     analyses = {
-        e.name: list(planned(e, [asdict(run) for run in listed[e.name]])) for e in expansions
+        e.name: list(planned_analyses(e, [asdict(run) for run in listed[e.name]]))
+        for e in expansions
     }
     return Plan(
         settings=settings,
@@ -139,13 +143,13 @@ def of(
     )
 
 
-def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Location]:
+def read_request(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Location]:
     """The settings of a config folder, the studies asked for, and where they are named.
 
     Raises:
         ConfigError: For what is wrong with the config of all studies.
     """
-    settings = config.settings(folder)
+    settings = config.read_settings(folder)
     config.check_methods(folder)
     location = Location(os.path.relpath(folder / "config.yaml")) / "studies"
     location = Location("the command line") if studies else location
@@ -220,7 +224,7 @@ def _listed(
     expansion: Expansion, settings: StudySettings, home: Mapping[str, str]
 ) -> list[PlannedRun]:
     """List the runs of a study; ``home`` has the bundle of each run."""
-    from fl.plan.study_settings import scenario_key
+    from fl.plan.captions import scenario_key  # It imports pandas, as planning has by now.
 
     return [
         PlannedRun(
@@ -249,6 +253,8 @@ def _study(
     analyses: Iterable[Mapping[str, Any]],
     folder: Path,
 ) -> StudyPlan:
+    from fl.plan import captions  # It imports pandas, as planning has by now.
+
     study = expansion.study
     assert study.metric is not None, "`expand` settles it"
     plan = StudyPlan(
@@ -275,33 +281,33 @@ def _study(
         entries=captions.entries(expansion),
         names=captions.names(expansion),
     )
-    return plan.sealed(*_looks(fingerprint.TEMPLATES))
+    return plan.sealed(*_presentation(plan_files.TEMPLATES))
 
 
 @cache
-def _looks(templates: Path) -> tuple[str, dict[str, str]]:
+def _presentation(templates: Path) -> tuple[str, dict[str, str]]:
     """What shows a study's numbers; once a process, as it takes longer than a small plan."""
     looks = {path.name: sha256(path) for path in templates.glob("report.*")}
     return identity.room("report"), looks
 
 
-def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
+def current_summary(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
     """``<results>/plan/plan.json``, made again first if config or code changed.
 
     It has the settings, by name each study's hash and bundles, and each bundle's needs.
     """
-    studies = config.asked(studies)
-    settings, wanted, _ = asked_for(folder, studies)
-    known = _known(folder, settings)
+    studies = config.split_names(studies)
+    settings, wanted, _ = read_request(folder, studies)
+    known = _valid_summary(folder, settings)
     if [*known.get("studies", ())] == wanted:
         return known
-    return written(folder, studies)[1]
+    return make_and_write(folder, studies)[1]
 
 
-def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
+def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
     """`make`, or without torch what is in ``<results>/plan``, if that is what would be made."""
-    settings, wanted, _ = asked_for(folder, studies)
-    known = _known(folder, settings)
+    settings, wanted, _ = read_request(folder, studies)
+    known = _valid_summary(folder, settings)
     if not {*wanted} <= {*known.get("studies", ())}:
         return make(folder, studies, checked)
     summaries = [known["studies"][name] for name in wanted]
@@ -311,46 +317,47 @@ def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pl
     names["datasets"] = {known["bundles"][name]["dataset"] for name in names["bundles"]}
     home = Path(settings.results) / "plan"
     made = {
-        kind: {name: plan_files.part(home, kind, name) for name in names[kind]} for kind in names
+        kind: {name: plan_files.read_item(home, kind, name) for name in names[kind]}
+        for kind in names
     }
     return Plan(settings=settings, watched=known["watched"], **made)
 
 
-def study(folder: Path, name: str) -> dict[str, Any]:
+def study_plan(folder: Path, name: str) -> dict[str, Any]:
     """A study, for the config as it is now; read where it is planned."""
-    return asked(folder, [name]).studies[name]
+    return read_or_make(folder, [name]).studies[name]
 
 
-def _known(folder: Path, settings: Settings) -> dict[str, Any]:
+def _valid_summary(folder: Path, settings: Settings) -> dict[str, Any]:
     """``plan.json``, if nothing has to be made for its studies; else empty."""
     home = Path(settings.results) / "plan"
     try:
-        known = plan_files.summary(home)
+        known = plan_files.read_summary(home)
     except DataError:
         return {}
-    if not known or known["key"] != fingerprint.of(folder, [*known["studies"]], settings):
+    if not known or known["key"] != plan_files.fingerprint(folder, [*known["studies"]], settings):
         return {}
-    return known if stands(known["watched"]) and _whole(home, known) else {}
+    return known if are_unchanged(known["watched"]) and _is_complete(home, known) else {}
 
 
-def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
+def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
     """Make and write a plan; the content of its ``plan.json``.
 
     Raises:
         FedloomError: If the disk refuses, where possible before anything is planned.
     """
-    studies = config.asked(studies)
-    settings, wanted, _ = asked_for(folder, studies)
+    studies = config.split_names(studies)
+    settings, wanted, _ = read_request(folder, studies)
     home = Path(settings.results) / "plan"
     check_writable(home)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
-    key = fingerprint.of(folder, wanted, settings)
+    key = plan_files.fingerprint(folder, wanted, settings)
     plan = make(folder, studies)
-    write_parts(plan)
+    write_files(plan)
     return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
 
 
-def write_parts(plan: Plan) -> None:
+def write_files(plan: Plan) -> None:
     """Write the files of a plan, but for the summary by which Snakemake goes."""
     home = Path(plan.settings.results) / "plan"
     for kind in plan_files.KINDS:
@@ -358,7 +365,7 @@ def write_parts(plan: Plan) -> None:
             plan_files.write(home / kind / f"{name}.json", content)
 
 
-def _whole(home: Path, known: Mapping[str, Any]) -> bool:
+def _is_complete(home: Path, known: Mapping[str, Any]) -> bool:
     """Whether the files of all studies and bundles that a plan names are there."""
     return all(
         (home / kind / f"{name}.json").exists()
@@ -396,6 +403,6 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
     }
 
 
-def stands(watched: Mapping[str, str]) -> bool:
+def are_unchanged(watched: Mapping[str, str]) -> bool:
     """Whether the user's files are unchanged."""
     return all(stamp([Path(path)]) == was for path, was in watched.items())

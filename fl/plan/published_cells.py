@@ -11,8 +11,9 @@ from fl.base.registry import entry_of
 from fl.base.schema import COSTS, PACE
 from fl.data import materials
 from fl.data.modality import groups, named
-from fl.plan import partition_fit, published
+from fl.plan import published
 from fl.plan.config import Cells
+from fl.plan.scenario import has_unseen_clients
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
@@ -92,7 +93,7 @@ def _clients(
     if cells.modality is not None:
         number = _modality(cells.modality, runs, at / "modality")
         return {"modality": {"name": cells.modality, "number": number}}
-    if cells.unseen and not any(partition_fit.holds_out(run.partition.spec) for run in runs):
+    if cells.unseen and not any(has_unseen_clients(run.partition.spec) for run in runs):
         problem = f"is true, but no client of {setting} is held out of training"
         raise ConfigError(at / "unseen", problem, "a partition with `unseen`, or false")
     if domain is None:

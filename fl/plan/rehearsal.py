@@ -45,8 +45,8 @@ from fl.engine.loader import ask
 from fl.plan import specs
 from fl.plan.added import Added
 from fl.plan.components import Inputs
-from fl.plan.points import Point
-from fl.plan.site import Site
+from fl.plan.grids import Point
+from fl.plan.scenario import Scenario
 from fl.pytorch import private
 from fl.pytorch.memory import exhausted
 
@@ -92,9 +92,9 @@ class Rehearsal:
         parameters: The number of trained weights; what modalities share counts once.
     """
 
-    def __init__(self, site: Site) -> None:
-        _, made = registry.entry_of("model", site.model.spec)
-        self._kinds, self._task = site.inputs, site.task
+    def __init__(self, scenario: Scenario) -> None:
+        _, made = registry.entry_of("model", scenario.model.spec)
+        self._kinds, self._task = scenario.inputs, scenario.task
         named = [modality for kind in self._kinds for modality in kind.kinds if modality.name]
         shapes = {modality.name: modality.shape for modality in named}
 
@@ -104,7 +104,7 @@ class Rehearsal:
             return alone
 
         self._networks = {
-            kind.name: _network(site, kind, partial(module, kind)) for kind in self._kinds
+            kind.name: _network(scenario, kind, partial(module, kind)) for kind in self._kinds
         }
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
         weights: dict[str, Tensor] = {}
@@ -114,16 +114,16 @@ class Rehearsal:
         self._tried: dict[str, Rehearsed] = {}
 
     @classmethod
-    def of(cls, site: Site, made: dict[str, Rehearsal]) -> Rehearsal:
-        """That of a site's model on what it sees, made once among those ``made`` for a plan.
+    def of(cls, scenario: Scenario, made: dict[str, Rehearsal]) -> Rehearsal:
+        """That of a scenario's model on what it sees, made once among those ``made`` for a plan.
 
         Raises:
             ConfigError: If the model does not take these inputs.
         """
-        kinds = [asdict(kind) for kind in site.inputs]
-        key = _key([site.model.spec, kinds, site.task.name])
+        kinds = [asdict(kind) for kind in scenario.inputs]
+        key = _key([scenario.model.spec, kinds, scenario.task.name])
         if key not in made:
-            made[key] = cls(site)
+            made[key] = cls(scenario)
         return made[key]
 
     def try_point(self, point: Point, away: int) -> Rehearsed:
@@ -358,9 +358,9 @@ def _names(tree: Tree) -> Iterator[str]:
             yield from _names(leaf)
 
 
-def _network(site: Site, kind: Inputs, make: Callable[[], nn.Module]) -> Network:
+def _network(scenario: Scenario, kind: Inputs, make: Callable[[], nn.Module]) -> Network:
     """The model, once it has seen one input: zeros, or the last token, which it must know."""
-    model, dataset = site.model, site.dataset
+    model, dataset = scenario.model, scenario.dataset
     x = kind.tree(
         lambda modality: (
             torch.full((1, *modality.shape), modality.tokens - 1)

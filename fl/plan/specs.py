@@ -37,7 +37,7 @@ KINDS = {
 """The entries in a spec, by key, as the registry calls them."""
 
 
-def parts_of(spec: Spec) -> Parts:
+def components_of(spec: Spec) -> Parts:
     """The objects that a run's spec names, made with its values."""
     from fl.engine.assembly import Parts
 
@@ -64,7 +64,7 @@ def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
     """The simulation that a run's spec describes; missing data and partitions are made first."""
     from fl.engine.assembly import assemble
 
-    return assemble(spec, parts_of(spec), *_dealt(spec, folders), device)
+    return assemble(spec, components_of(spec), *_dealt(spec, folders), device)
 
 
 def domains_of(spec: Spec, folders: Folders) -> list[str]:
@@ -135,7 +135,7 @@ def defaults(spec: Spec) -> list[str]:
     ]
 
 
-def settled(spec: Spec) -> dict[str, Any]:
+def with_defaults(spec: Spec) -> dict[str, Any]:
     """A spec of a stored run with the defaults of keys that came after it."""
     whole = copy.deepcopy(dict(spec))
     for _, values, target in _named(whole):

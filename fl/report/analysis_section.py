@@ -51,7 +51,7 @@ class Analysis:
 def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
     """A planned analysis of a study, as far as it is there."""
     title = planned["title"] or planned["text"]
-    folder = analyses.place(results, planned["analysis"])
+    folder = analyses.folder_of(results, planned["analysis"])
     try:
         record = files.read_sealed(folder / RECORD)
         for name, described in record["files"].items():

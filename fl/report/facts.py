@@ -263,7 +263,7 @@ def read_plan(study: str, results: Path) -> dict[str, Any]:
             f"{folder / study}.json: not there; planned studies: {', '.join(known) or 'none'}; "
             "`python -m fl plan --write` makes the plan"
         )
-    return plan_files.part(results / "plan", "studies", study)
+    return plan_files.read_item(results / "plan", "studies", study)
 
 
 ENVIRONMENT = ("fedloom", "python", "torch", "numpy", "cuda", "processor", "device")

@@ -17,7 +17,7 @@ from fl.base import files, identity, registry
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import COMPLETE, MISSING, StudySetting
 from fl.plan import plan_files, specs
-from fl.plan.analyses import PAGE, RECORD, TABLE, place
+from fl.plan.analyses import PAGE, RECORD, TABLE, folder_of
 from fl.report import partitions, tables
 from fl.store.store import Store
 
@@ -36,7 +36,7 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
         FedloomError: If runs are missing, if the code differs from that it was planned with, or if
             the disk refuses.
     """
-    folder = place(results, planned["analysis"])
+    folder = folder_of(results, planned["analysis"])
     if (folder / RECORD).is_file():
         return folder
     entry, analysis = registry.entry_of("analysis", planned["spec"])
@@ -135,7 +135,7 @@ class _Stored:
 
         name = self.planned["bundle"]
         if name not in self.shared:
-            bundle = plan_files.bundle(self.results / "plan", name)
+            bundle = plan_files.read_bundle(self.results / "plan", name)
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
             self.shared[name] = specs.assemble(spec, bundle.folders, torch.device(self.device))
@@ -149,7 +149,7 @@ class _Stored:
         return counts
 
     def domains(self) -> list[str]:
-        bundle = plan_files.bundle(self.results / "plan", self.planned["bundle"])
+        bundle = plan_files.read_bundle(self.results / "plan", self.planned["bundle"])
         return specs.domains_of(bundle.runs[0].spec, bundle.folders)
 
     @cached_property

@@ -145,7 +145,7 @@ class Loggers:
 
     def __init__(self, names: Sequence[str], curves: Curves, after: int) -> None:
         for name in names:
-            if lacking := config.lacks_logger(name):
+            if lacking := config.logger_problem(name):
                 raise FedloomError(f"config: execution.log: {lacking}")
         self._loggers: list[Logger] = [LOGGERS[name](curves, after) for name in names]
 

@@ -89,7 +89,7 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
     if problems := maintenance.problems(store, run):
         raise DataError("; ".join(problems))
     record = store.record(run)
-    spec = specs.settled(record["spec"])
+    spec = specs.with_defaults(record["spec"])
     code = specs.code(spec)
     if not anyway:
         _check(run, record, code)
@@ -113,7 +113,7 @@ def _members(run: str, store: Store, scratch: Store, code: Mapping[str, str]) ->
     for mate in stack if run in stack else [run]:
         if mate == run or (store.has(mate) and not maintenance.problems(store, mate)):
             record = store.record(mate)
-            start, spec = record.get("start"), specs.settled(record["spec"])
+            start, spec = record.get("start"), specs.with_defaults(record["spec"])
             lacks = start is not None and not scratch.has(start, (WEIGHTS,))
             if not lacks or import_export.bring(str(start), store, scratch).outcome == NEW:
                 yield Member(mate, spec, dict(code), specs.defaults(spec), start, keep=[])

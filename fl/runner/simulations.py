@@ -40,7 +40,7 @@ def made(
     """
     spec = member.spec
     if like is not None:
-        return assembly.reseeded(like, spec, specs.parts_of(spec))
+        return assembly.reseeded(like, spec, specs.components_of(spec))
     simulation = specs.assemble(spec, bundle.folders, device)
     if isinstance(spec.get("train_on"), str):
         return train_on.images(simulation, _images(store, spec["train_on"]))

@@ -66,9 +66,9 @@ def _jobs(
 ) -> Iterator[dict[str, Any]]:
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"
-    bundles = {name: plan_files.bundle(home, name) for name in lacking}
+    bundles = {name: plan_files.read_bundle(home, name) for name in lacking}
     nodes = [config.Node(**node) for node in settings["nodes"]]
-    for job in jobs.form(bundles, store, merge, jobs.readers(planned["studies"])):
+    for job in jobs.form_jobs(bundles, store, merge, jobs.readers(planned["studies"])):
         partition = job["execution"]["partition"]
         room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]
         yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
@@ -85,7 +85,7 @@ def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) 
             read_plan_hash(path) != wanted for path in made[:2]
         ):
             stale = [*made, *pages]
-        elif not all(analyses.there(results, analysis) for analysis in study["analyses"]):
+        elif not all(analyses.exists(results, analysis) for analysis in study["analyses"]):
             stale = pages
         with disk_errors(results):
             for path in stale:

@@ -68,10 +68,10 @@ class Standing:
 def bundles(results: Path) -> list[Bundle]:
     """The bundles of the plan in ``<results>/plan``, as Snakemake goes by it."""
     home = results / "plan"
-    summary = plan_files.summary(home)
+    summary = plan_files.read_summary(home)
     if not summary:
         raise DataError(f"{home}: there is no plan yet; make one: python -m fl plan --write")
-    return [plan_files.bundle(home, name) for name in summary["bundles"]]
+    return [plan_files.read_bundle(home, name) for name in summary["bundles"]]
 
 
 def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:

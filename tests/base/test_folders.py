@@ -70,7 +70,7 @@ def test_all_folders_of_a_config_are_expanded(
     (tmp_path / "mylab_of_places").mkdir()
     folders = {"results": "$LAB/out", "store": "~/runs", "data": "${LAB}/data"}
     folders |= {"plugins": ["$LAB/mylab_of_places"], "sources": {"digits": "$LAB"}}
-    settings = config.settings(planning.write_config(tmp_path, settings=folders))
+    settings = config.read_settings(planning.write_config(tmp_path, settings=folders))
     assert (settings.results, settings.store) == (f"{tmp_path}/out", "/home/ann/runs")
     assert (settings.data, settings.sources) == (f"{tmp_path}/data", {"digits": str(tmp_path)})
     assert settings.plugins == (f"{tmp_path}/mylab_of_places",)
@@ -84,6 +84,6 @@ def test_a_plan_is_made_anew_when_a_variable_changes(
     stores = []
     for scratch in ("one", "two", "two"):
         monkeypatch.setenv("SCRATCH", str(tmp_path / scratch))
-        stores.append(Path(plan.current(folder)["settings"]["store"]))
+        stores.append(Path(plan.current_summary(folder)["settings"]["store"]))
     assert stores == [tmp_path / name / "runs" for name in ("one", "two", "two")]
     assert not os.path.lexists(tmp_path / "one")

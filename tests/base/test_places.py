@@ -17,7 +17,7 @@ def refusal(folder: Path, **changes: object) -> str:
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
     with pytest.raises(ConfigError) as caught:
-        config.settings(folder)
+        config.read_settings(folder)
     return str(caught.value)
 
 

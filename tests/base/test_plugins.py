@@ -164,7 +164,7 @@ def test_a_name_that_configs_cannot_say_is_refused(
 
 
 def test_a_scheme_of_ones_own_deals_every_sample(lab: Path) -> None:
-    config.settings(Path("config"))
+    config.read_settings(Path("config"))
     entry = registry.find("partition scheme", "in-steps", WHERE)
     keys = entry.parse({"clients": 4, "test": 0.25}, WHERE)
     assert keys["ratio"] == 2.0, "as its function declares it"
@@ -256,7 +256,7 @@ def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(
 
 def identities() -> dict[str, str]:
     """Of the code of every method and model."""
-    config.settings(Path("config"))
+    config.read_settings(Path("config"))
     found = [e for kind in ("method", "model") for e in registry.entries(kind)]
     return {e.name: identity.code(identity.entry(e.kind, e.name)) for e in found}
 

@@ -133,7 +133,7 @@ def test_a_run_of_the_written_plan_is_explained_without_planning(
     planned: Callable[..., Planned],
 ) -> None:
     study = planned(methods={"fedavg": None})
-    plan.written(study.root / "config")
+    plan.make_and_write(study.root / "config")
     config = str(study.root / "config")
     [run] = study.runs("fedavg")
     told = subprocess.run(

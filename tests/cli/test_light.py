@@ -97,12 +97,12 @@ def test_what_was_edited_is_tried_with_torch_until_it_is_written(lab: Path) -> N
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])
 def test_a_plan_that_is_damaged_is_made_anew(lab: Path, damage: str | None) -> None:
     config, path = Path("config"), Path("results/plan/plan.json")
-    made, whole = plan.current(config), path.read_text()
+    made, whole = plan.current_summary(config), path.read_text()
     path.write_text(whole.replace('"keep": {', '"keep": {"a": []', 1))
     if damage is not None:
         path.write_text(damage)
     assert path.read_text() != whole
-    assert plan.current(config) == made
+    assert plan.current_summary(config) == made
     assert path.read_text() == whole
 
 
@@ -113,11 +113,13 @@ def test_a_study_is_read_from_the_plan_until_config_changes(
     made = plan.make(config).studies["tiny"]
     with monkeypatch.context() as patch:
         patch.setattr(plan, "make", lambda *asked: pytest.fail("made anew"))
-        assert plan.study(config, "tiny") == json.loads(json.dumps(made))
+        assert plan.study_plan(config, "tiny") == json.loads(json.dumps(made))
     edit(lab, seeds=[0, 1, 2])
-    assert len(plan.study(config, "tiny")["runs"]) == 3
+    assert len(plan.study_plan(config, "tiny")["runs"]) == 3
     written = json.loads((lab / "results" / "plan" / "studies" / "tiny.json").read_text())
     assert len(written["runs"]) == 2, "asking writes nothing"
     path = config / "studies" / "tiny.yaml"
     (config / "studies" / "other.yaml").write_text(path.read_text())
-    assert plan.study(config, "other")["study"] == "other", "one that config.yaml does not name"
+    assert plan.study_plan(config, "other")["study"] == "other", (
+        "one that config.yaml does not name"
+    )

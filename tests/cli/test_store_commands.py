@@ -36,7 +36,7 @@ def place(planned: Callable[..., Planned]) -> Planned:
     study = planned(seeds=[0, 1], methods=methods, execution={"backend": "loop"})
     for label in ("fedavg", "fedprox"):
         assert study.train(label) == 0
-    plan.current(study.root / "config")
+    plan.current_summary(study.root / "config")
     return study
 
 
@@ -153,7 +153,7 @@ def test_verify_finds_what_was_truncated_and_removes_it_if_asked(place: Planned,
 
 def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: Say):
     edit(place, methods={"fedavg": None})
-    plan.current(place.root / "config")
+    plan.current_summary(place.root / "config")
     said = say("gc")
     assert all(run in said for run in place.runs("fedprox"))
     assert not any(run in said for run in place.runs("fedavg"))
@@ -167,7 +167,7 @@ def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: S
 
 def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: Say):
     home = place.root / "results" / "plan"
-    known = plan_files.summary(home)
+    known = plan_files.read_summary(home)
     known["studies"]["tiny"]["bundles"] = known["runs"] = []
     plan_files.write(home / "plan.json", known)
     assert "4 runs that no study" in say("gc")
@@ -177,7 +177,7 @@ def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: 
 def test_gc_keeps_what_any_study_and_what_the_written_plan_needs(place: Planned, say: Say):
     edit(place, seeds=[0])
     assert "0 runs that no study" in say("gc", "--yes")  # A pipeline may be at the plan.
-    plan.current(place.root / "config")
+    plan.current_summary(place.root / "config")
     other = place.root / "config" / "studies" / "other.yaml"
     tiny = yaml.safe_load(other.with_name("tiny.yaml").read_text())
     other.write_text(yaml.safe_dump({**tiny, "seeds": [1]}))

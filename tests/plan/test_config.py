@@ -42,7 +42,7 @@ def refusal(folder: Path, text: str | bytes) -> str:
 def study(folder: Path, **changes: Any) -> config.Study:
     path = folder / "studies" / "tiny.yaml"
     path.write_text(yaml.safe_dump({**planning.STUDY, **changes}))
-    return config.study(folder, "tiny", ASKED)[0]
+    return config.read_study(folder, "tiny", ASKED)[0]
 
 
 def study_refusal(folder: Path, **changes: Any) -> str:
@@ -91,11 +91,11 @@ def test_what_cannot_be_read(folder: Path) -> None:
 
 
 def test_settings(folder: Path) -> None:
-    found = config.settings(folder)
+    found = config.read_settings(folder)
     assert found.studies == ("tiny",)
     assert found.execution == Execution(**planning.EXECUTION)
     (folder / "config.yaml").write_text("studies: [a, b]\n")
-    assert config.settings(folder) == config.Settings(studies=("a", "b"))
+    assert config.read_settings(folder) == config.Settings(studies=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_settings(folder: Path) -> None:
 def test_settings_that_are_wrong(folder: Path, text: str, message: str) -> None:
     (folder / "config.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        config.settings(folder)
+        config.read_settings(folder)
     assert str(caught.value) == f"{os.path.relpath(folder / 'config.yaml')}: {message}"
 
 
@@ -131,7 +131,7 @@ def test_settings_that_are_wrong(folder: Path, text: str, message: str) -> None:
 
 
 def test_a_study_and_its_place(folder: Path) -> None:
-    found, location = config.study(folder, "tiny", ASKED)
+    found, location = config.read_study(folder, "tiny", ASKED)
     assert location == Location(os.path.relpath(folder / "studies" / "tiny.yaml"))
     assert (found.seeds, found.metric, found.methods) == ([0], None, {"fedavg": None})
 

@@ -59,7 +59,7 @@ def bundle(
 
 
 def formed(bundles: Bundles, store: Store, merge: bool = True) -> list[list[str]]:
-    return [job["bundles"] for job in jobs.form(bundles, store, merge)]
+    return [job["bundles"] for job in jobs.form_jobs(bundles, store, merge)]
 
 
 def many(spec: dict[str, Any], count: int, **execution: Any) -> Bundles:
@@ -104,7 +104,7 @@ def test_a_job_of_a_cluster_waits_for_whole_jobs(spec, store):
         "e": bundle("e", spec, ["c"], data="one", run_minutes=8),
         "f": bundle("f", spec, ["c"], data="two", run_minutes=8),
     }
-    found = {tuple(job["bundles"]): job for job in jobs.form(bundles, store, True)}
+    found = {tuple(job["bundles"]): job for job in jobs.form_jobs(bundles, store, True)}
     assert {*found} == {("a",), ("b",), ("c",), ("e", "f"), ("d",)}
     last = found["e", "f"]
     assert last["after"] == [found["c",]["job"]]
@@ -127,7 +127,7 @@ TWO = Machine(cores=2, cards=1)
 def here(
     bundles: Bundles, store: Store, machine: Machine = TWO, **readers: list[str]
 ) -> list[list[str]]:
-    return [job["bundles"] for job in jobs.form(bundles, store, machine, readers)]
+    return [job["bundles"] for job in jobs.form_jobs(bundles, store, machine, readers)]
 
 
 def lengths(found: list[list[str]], bundles: Bundles) -> list[int]:
@@ -180,7 +180,7 @@ def test_what_starts_from_a_bundle_is_trained_by_the_same_job(spec, store):
     """A job that fails then takes with it only what could not have been trained."""
     bundles = {f"a{i}": bundle(f"a{i}", spec, run_minutes=0.1) for i in range(20)}
     bundles |= {f"f{i}": bundle(f"f{i}", spec, [f"a{i}"], run_minutes=0.1) for i in range(20)}
-    found = list(jobs.form(bundles, store, TWO))
+    found = list(jobs.form_jobs(bundles, store, TWO))
     assert len(found) == 2
     assert all(job["after"] == [] for job in found)
     for job in found:
@@ -193,7 +193,7 @@ def test_what_starts_from_a_bundle_is_trained_by_the_same_job(spec, store):
 def test_what_many_start_from_is_a_job_alone(spec, store):
     bundles = {name: bundle(name, spec, run_minutes=1) for name in ("a", "b", "c")}
     bundles |= {f"f{i}": bundle(f"f{i}", spec, ["a"], run_minutes=0.4) for i in range(40)}
-    found = list(jobs.form(bundles, store, TWO))
+    found = list(jobs.form_jobs(bundles, store, TWO))
     [alone] = [job["job"] for job in found if job["bundles"] == ["a"]]
     waiting = [job for job in found if job["after"]]
     assert len(waiting) > 1
@@ -205,9 +205,9 @@ def test_what_many_start_from_is_a_job_alone(spec, store):
 
 def test_what_another_process_is_at_comes_later_but_never_before_its_start(spec, store):
     named = [bundle("a", spec), bundle("f", spec, ["a"]), bundle("c", spec), bundle("d", spec)]
-    assert [one.bundle for one in jobs.turns(named, store)] == ["a", "f", "c", "d"]
+    assert [one.bundle for one in jobs.training_order(named, store)] == ["a", "f", "c", "d"]
     with store.open("a0"), store.open("c0"):
-        found = jobs.turns(named, store)
+        found = jobs.training_order(named, store)
         assert next(found).bundle == "d"
         assert next(found).bundle == "a", "all that can be trained is held: they are waited for"
         assert next(found).bundle == "f"
@@ -241,9 +241,11 @@ def test_no_two_jobs_of_a_machine_wait_for_one_another(spec, store):
         "e": bundle("e", spec, ["c", "d"], **slow),
         "g": bundle("g", spec, ["e"], **slow),
     }
-    found = {job["job"]: set(job["after"]) for job in jobs.form(bundles, store, TWO)}
+    found = {job["job"]: set(job["after"]) for job in jobs.form_jobs(bundles, store, TWO)}
     TopologicalSorter(found).prepare()
-    home = {name: job["job"] for job in jobs.form(bundles, store, TWO) for name in job["bundles"]}
+    home = {
+        name: job["job"] for job in jobs.form_jobs(bundles, store, TWO) for name in job["bundles"]
+    }
     for name, one in bundles.items():
         for start in one.after:
             assert home[start] == home[name] or home[start] in found[home[name]]

@@ -48,8 +48,8 @@ def study(folder: Path, name: str = "a", **changes: Any) -> None:
 
 def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
     study(folder, name, **changes)
-    location = plan.asked_for(folder, [name])[2]
-    return expand(folder, name, *config_files.study(folder, name, location)).runs
+    location = plan.read_request(folder, [name])[2]
+    return expand(folder, name, *config_files.read_study(folder, name, location)).runs
 
 
 def refused(folder: Path, **changes: Any) -> str:
@@ -301,11 +301,11 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
     home = Path("results/plan")
     methods: dict[str, Any] = {"fedavg": None, "fedprox": None}
     study(config, methods=methods)
-    first = plan.current(config)
+    first = plan.current_summary(config)
     before = times(home)
     text = (config / "studies" / "a.yaml").read_text()
     (config / "studies" / "a.yaml").write_text(f"# A comment.\n{text}")
-    second = plan.current(config)
+    second = plan.current_summary(config)
     assert {k: v for k, v in first.items() if k != "key"} == {
         k: v for k, v in second.items() if k != "key"
     }
@@ -313,7 +313,7 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
         "results/plan/plan.json"
     }
     study(config, methods={**methods, "fedprox": {"mu": 5.0}})
-    third = plan.current(config)
+    third = plan.current_summary(config)
     changed = {Path(path) for path, time in times(home).items() if before.get(path) != time}
     [new] = set(third["bundles"]) - set(first["bundles"])
     assert changed == {
@@ -324,10 +324,10 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
 
 
 def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
-    planned = plan.current(config)
+    planned = plan.current_summary(config)
     study(config, seeds=[5])
-    assert plan_files.summary(Path("results/plan")) == planned
-    assert plan.current(config)["runs"] != planned["runs"]
+    assert plan_files.read_summary(Path("results/plan")) == planned
+    assert plan.current_summary(config)["runs"] != planned["runs"]
 
 
 def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
@@ -339,9 +339,9 @@ def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch)
         return found
 
     monkeypatch.setattr(plan, "make", slow)
-    assert len(plan.current(config)["runs"]) == 2
+    assert len(plan.current_summary(config)["runs"]) == 2
     monkeypatch.setattr(plan, "make", make)
-    assert len(plan.current(config)["runs"]) == 1
+    assert len(plan.current_summary(config)["runs"]) == 1
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
     assert "2 runs in 1 bundle; 2 to train" in capsys.readouterr().out
-    assert plan.current(config) == plan_files.summary(Path("results/plan"))
+    assert plan.current_summary(config) == plan_files.read_summary(Path("results/plan"))
     assert len(makings) == 1
 
 
@@ -391,12 +391,12 @@ def test_a_plan_that_is_refused_leaves_nothing(config: Path):
 
 
 def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monkeypatch, tmp_path):
-    before = plan.current(config)
+    before = plan.current_summary(config)
     templates = tmp_path / "templates"
     templates.mkdir()
     (templates / "report.css").write_text("p { color: red; }")
     monkeypatch.setattr(fingerprint, "TEMPLATES", templates)
-    after = plan.current(config)
+    after = plan.current_summary(config)
     assert after["studies"]["a"]["hash"] != before["studies"]["a"]["hash"]
     assert after["runs"] == before["runs"]
 
@@ -558,17 +558,17 @@ def test_a_search_that_is_not_understood_is_refused(
 @pytest.mark.parametrize("kind", ["studies", "bundles"])
 def test_a_plan_file_that_was_deleted_is_written_again(config: Path, kind: str):
     study(config)
-    plan.current(config)
+    plan.current_summary(config)
     gone = next(Path("results/plan", kind).iterdir())
     content = gone.read_text()
     gone.unlink()
-    plan.current(config)
+    plan.current_summary(config)
     assert gone.read_text() == content
 
 
 def test_results_follow_the_config_and_not_the_last_plan(config: Path, capsys):
     study(config, methods={"fedavg": None})
-    plan.current(config)
+    plan.current_summary(config)
     study(config, methods={"fedavg": None, "local": None})
     assert main.main(["report", "a"]) == 0
     assert "0 of 4 runs there" in capsys.readouterr().out
@@ -765,12 +765,12 @@ CONFIG = Path(__file__).parents[2] / "config"
 @pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
 def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
-    location = plan.asked_for(CONFIG, [name])[2]
+    location = plan.read_request(CONFIG, [name])[2]
     try:
-        found = expand(CONFIG, name, *config_files.study(CONFIG, name, location))
+        found = expand(CONFIG, name, *config_files.read_study(CONFIG, name, location))
     except ConfigError as error:
         assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
-        given = config_files.study(CONFIG, name, location)
+        given = config_files.read_study(CONFIG, name, location)
         found = expand(CONFIG, name, *given, checked=False)
     assert found.runs
     assert bool(published_cells(found, CONFIG)) == bool(found.study.published)

@@ -77,7 +77,7 @@ UNSEEN = {
 def test_published_cells_stand_beside_a_value_of_a_study_or_a_reason_says_why_not():
     named = set()
     for path in sorted((FOLDER.parent / "studies").glob("*.yaml")):
-        study, location = config.study(FOLDER.parent, path.stem, Location("studies"))
+        study, location = config.read_study(FOLDER.parent, path.stem, Location("studies"))
         if study.published:
             expansion = expand(FOLDER.parent, path.stem, study, location, checked=False)
             compared = published_cells(expansion, FOLDER.parent)

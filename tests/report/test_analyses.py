@@ -308,7 +308,7 @@ def test_code_that_changed_since_it_was_planned_makes_nothing(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [path] = (lab / "results/plan/analyses").glob("features-*.json")
-    plan_files.write(path, plan_files.checked(path) | {"code": "0" * 16})
+    plan_files.write(path, plan_files.read_checked(path) | {"code": "0" * 16})
     assert main.main(["analyse", path.stem]) == 1
     assert "its code changed after it was planned" in capsys.readouterr().err
 

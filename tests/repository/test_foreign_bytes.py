@@ -166,7 +166,10 @@ def settings(root: Path) -> Reader:
     path = folder / "config.yaml"
     value = yaml.safe_load(path.read_text())
     return Reader(
-        path, lambda: config.settings(folder), lambda d: yaml.dump(strange(value, d)).encode(), 150
+        path,
+        lambda: config.read_settings(folder),
+        lambda d: yaml.dump(strange(value, d)).encode(),
+        150,
     )
 
 
@@ -315,7 +318,7 @@ def bundle(root: Path) -> Reader:
 
     def read() -> None:
         found = bundles.read(path)
-        list(jobs.lacks(found, Store(root / "runs")))
+        list(jobs.missing_members(found, Store(root / "runs")))
         status.look([found], Store(root / "runs"))
 
     return json_reader(path, read, 150)
@@ -323,7 +326,7 @@ def bundle(root: Path) -> Reader:
 
 def summary(root: Path) -> Reader:
     folder = planning.write_config(root)
-    plan.written(folder)
+    plan.make_and_write(folder)
     path = root / "results" / "plan" / "plan.json"
 
     def read() -> None:
@@ -335,10 +338,10 @@ def summary(root: Path) -> Reader:
 
 def planned_study(root: Path) -> Reader:
     folder = planning.write_config(root)
-    plan.written(folder)
+    plan.make_and_write(folder)
     home = root / "results" / "plan"
     path = home / "studies" / "tiny.json"
-    return json_reader(path, lambda: plan_files.part(home, "studies", "tiny"))
+    return json_reader(path, lambda: plan_files.read_item(home, "studies", "tiny"))
 
 
 def description(root: Path) -> Reader:

@@ -137,7 +137,7 @@ def test_a_job_asks_for_what_each_process_needs() -> None:
     assert markers.memory(job) == 2000
     node = Node(cpus=7, memory_mb=1999, gpus=3)
     lacking = ["8 cpus (7 there)", "2000 memory_mb (1999 there)", "4 gpus (3 there)"]
-    assert node.lacks(replace(Execution(**execution), gpus=1)) == lacking
+    assert node.shortages(replace(Execution(**execution), gpus=1)) == lacking
 
 
 def test_processes_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     arguments = ["status", "--config", str(config)]
     assert main.main(arguments) == 1
     assert "there is no plan yet; make one: python -m fl plan --write" in capsys.readouterr().err
-    plan.current(config)
+    plan.current_summary(config)
     specs = sorted((tmp_path / "results" / "plan" / "bundles").iterdir())
     store = ["--store", str(tmp_path / "runs")]
     assert main.main(["train", str(specs[0]), *store]) == 0
@@ -159,7 +159,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     config = write_config(tmp_path)
-    planned = plan.current(config)
+    planned = plan.current_summary(config)
     said: list[str] = []
     watching = monitor.Watch(planned["settings"], said.append, pause=0.05)
     watching.start()

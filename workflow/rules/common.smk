@@ -60,7 +60,7 @@ def read_plan():
     if not workflow.is_main_process:
         return plan_files.read(Path(os.environ[PLANNED])), {}
     try:
-        found = plan.current(Path(CONFIG), STUDIES)
+        found = plan.current_summary(Path(CONFIG), STUDIES)
         home = markers.settle(found, merge=merging())
         if home and merging() is True:
             code = snapshot.take(Path(found["settings"]["results"]))
@@ -164,7 +164,7 @@ def ingredients(wildcards):
 
 def analysis(name):
     """What says that an analysis is made."""
-    return str(analyses.place(Path(RESULTS), name) / analyses.RECORD)
+    return str(analyses.folder_of(Path(RESULTS), name) / analyses.RECORD)
 
 
 def analysing(wildcards):

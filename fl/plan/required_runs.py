@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Needed:
+class RequiredRuns:
     """What studies need, for the config as it is now.
 
     Attributes:
@@ -32,7 +32,7 @@ class Needed:
         return [f"{name} cannot be planned: {why}" for name, why in self.unplanned.items()]
 
 
-def look(folder: Path, studies: Iterable[str], anew: bool = False) -> Needed:
+def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRuns:
     """Plan each study by itself, so that one that cannot be planned does not stop the others.
 
     Whether models and methods can be trained is not tried.
@@ -43,21 +43,21 @@ def look(folder: Path, studies: Iterable[str], anew: bool = False) -> Needed:
     Raises:
         FedloomError: For what is wrong with the config of all studies.
     """
-    config.settings(folder)
+    config.read_settings(folder)
     config.check_methods(folder)
-    needed = Needed()
+    required = RequiredRuns()
     log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
         try:
-            make = plan.make if anew else plan.asked
+            make = plan.make if anew else plan.read_or_make
             bundles = make(folder, [name], checked=False).bundles
         except FedloomError as error:
-            needed.unplanned[name] = error
+            required.unplanned[name] = error
         else:
-            needed.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
-    return needed
+            required.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
+    return required
 
 
-def every(folder: Path) -> list[str]:
+def all_studies(folder: Path) -> list[str]:
     """The names of all studies of a config folder."""
     return sorted(path.stem for path in (folder / "studies").glob("*.yaml"))
