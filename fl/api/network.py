@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -66,6 +67,13 @@ IDLE = _Call(UNALTERED, PLAIN)
 """Between calls."""
 
 
+@dataclass
+class _Current:
+    """The call that a module is in. Views that share a module share this too."""
+
+    call: _Call = IDLE
+
+
 class Network:
     """A module whose weights and buffers are passed in and returned.
 
@@ -96,30 +104,63 @@ class Network:
     ) -> None:
         self._make, self._dtype = make, dtype
         self._mixed, self._channels_last = mixed, channels_last
-        self._module = make()
-        self.folds = fold(self._module)
-        self._sequence = Sequence.of(self._module, self.folds)
+        self._origin = self
+        self._install(make())
         self.plain = self._sequence is not None
-        self._slots = _slots(self._module)
-        self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
         self.names = {
             "params": [name for name, _ in self._module.named_parameters()],
             "buffers": [name for name, _ in self._module.named_buffers()],
         }
         self.head = self._of(self.layers(nn.Linear)[-1:])
         self.batch_norm = self._of(self.layers(private.BatchNorm))
-        for name in self.layers(nn.Linear)[-1:]:
-            self._module.get_submodule(name).register_forward_pre_hook(self._note)
         self._probed = False
         layers = list(self._module.modules())
         self._replace, self.random = any(map(calls, layers)), any(map(draws_numbers, layers))
         self._watched: set[str] = set()
         self._tapped: set[str] = set()
         self._surrounded: set[str] = set()
-        self._call = IDLE
         self.of_tokens = bool(self.layers(nn.Embedding))
         self.of_batches = any(private.by_batch(layer) for layer in layers)
         self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
+
+    def _install(self, module: nn.Module) -> None:
+        """Use this module, which no other network uses, for all passes."""
+        self._module, self._shares_module = module, False
+        self.folds = fold(module)
+        self._sequence = Sequence.of(module, self.folds)
+        self._slots = _slots(module)
+        self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
+        self._current = _Current()
+        for name in self.layers(nn.Linear)[-1:]:
+            module.get_submodule(name).register_forward_pre_hook(self._note)
+
+    @property
+    def origin(self) -> Network:
+        """The network of which this is a view; the network itself, if it is none."""
+        return self._origin
+
+    def view(self) -> Network:
+        """Return a network of the same model, whose taps and altered layers are its own.
+
+        The view begins with this network's taps. What is then tapped, altered or surrounded in one
+        of the two leaves the other as it is: it gets a module of its own at that time.
+        """
+        self._shares_module = True
+        view = copy(self)
+        view._watched, view._tapped = set(self._watched), set(self._tapped)
+        view._surrounded = set(self._surrounded)
+        return view
+
+    def _separate(self) -> None:
+        """Stop sharing the module with a view: build one of its own, with the taps so far."""
+        if not self._shares_module:
+            return
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            self._install(self._make())
+        watched, surrounded = self._watched, self._surrounded
+        self._watched, self._surrounded = set(), set()
+        self._watch(watched)
+        self.surround(surrounded)
 
     def layers(self, *kinds: type[nn.Module]) -> list[str]:
         """The names of the layers of these kinds, in the module's order."""
@@ -131,7 +172,7 @@ class Network:
         return frozenset(name for name in names if name.startswith(tuple(owned)) and owned)
 
     def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._call.into_head.append(inputs[0])
+        self._current.call.into_head.append(inputs[0])
 
     def tap(self, layers: Iterable[str]) -> None:
         """Let every pass from now on return what the layers of these names give, `Output.taps`.
@@ -147,7 +188,10 @@ class Network:
 
     def surround(self, layers: Iterable[str]) -> None:
         """Let `train` and `eval` call other functions in place of the layers of these names."""
-        for name in [name for name in layers if name not in self._surrounded]:
+        added = [name for name in layers if name not in self._surrounded]
+        if added:
+            self._separate()
+        for name in added:
             layer = self._module.get_submodule(name)
             layer.forward = partial(self._called, name, layer, layer.forward)
             self._surrounded.add(name)
@@ -155,17 +199,21 @@ class Network:
     def _called(
         self, name: str, layer: nn.Module, inner: Callable[[Tensor], Tensor], x: Tensor
     ) -> Tensor:
-        around = self._call.around
+        around = self._current.call.around
         return around[name](layer, inner, x) if name in around else inner(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
         there = {name: layer for name, layer in self._module.named_modules() if name}
-        for name in [name for name in layers if name not in self._watched]:
+        added = [name for name in layers if name not in self._watched]
+        for name in added:
             if name not in there:
                 kinds = [f"{known!r} ({type(layer).__name__})" for known, layer in there.items()]
                 raise FedloomError(
                     f"layers: the model has no layer {name!r}. Allowed: {', '.join(kinds)}"
                 )
+        if added:
+            self._separate()
+        for name in added:
             self._module.get_submodule(name).register_forward_hook(partial(self._passed, name))
             self._watched.add(name)
 
@@ -176,10 +224,10 @@ class Network:
                 f"layers: {name} gives a {type(output).__name__}. Allowed: a layer that gives one "
                 "tensor"
             )
-        if name in self._call.alter:
-            output = self._call.alter[name](self._given(output)).to(output.dtype)
+        if name in self._current.call.alter:
+            output = self._current.call.alter[name](self._given(output)).to(output.dtype)
         if name in self._tapped:
-            self._call.taps[name] = output
+            self._current.call.taps[name] = output
         return output
 
     def init(self, seed: int) -> Tree:
@@ -280,7 +328,7 @@ class Network:
     def _run(self, variables: Tree, buffers: dict[str, Tensor], x: Inputs, call: _Call) -> Output:
         if self._channels_last:
             x = each(_images_last, x)
-        self._call = call
+        self._current.call = call
         first = x if isinstance(x, Tensor) else next(iter(x.values()))
         with self._computing(first.device):
             if torch.compiler.is_compiling():
@@ -294,7 +342,7 @@ class Network:
         features = self._given(call.into_head[-1]) if call.into_head else outputs
         taps = {name: self._given(tensor.flatten(1)) for name, tensor in call.taps.items()}
         # Tensors of a vmapped call must not outlive it.
-        self._call = IDLE
+        self._current.call = IDLE
         return Output(outputs, features, buffers, taps)
 
     def _at_once(self, variables: Tree, x: Inputs, call: _Call) -> Tensor | None:

@@ -37,7 +37,7 @@ def parse(text: str, keys: Iterable[str]) -> dict[str, str]:
     if not any_key:
         return {}
     name = rf"(?:{any_key}|`(?:{any_key})`|``(?:{any_key})``)"
-    begins = re.compile(rf"(?:^|(?<=[.;)])\s+|\n)({name}(?:,\s+{name})*):\s+")
+    begins = re.compile(rf"(?:^|(?<=[.;)])\s+|\n\s*)({name}(?:,\s+{name})*):\s+")
     by_key: dict[str, str] = {}
     for paragraph in re.split(r"\n\s*\n", text):
         _, *parts = begins.split(paragraph)

@@ -71,7 +71,7 @@ def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, 
     layers = layers or network.blocks
     if not layers:
         raise FedloomError("layers: is empty, and the model names no blocks. Allowed: some layers")
-    cache = CHANNEL_CACHE.setdefault(network, {})
+    cache = CHANNEL_CACHE.setdefault(network.origin, {})
     unknown = tuple(layer for layer in layers if layer not in cache)
     if unknown:
         cache |= _channels_in_pass(context, unknown)
@@ -80,7 +80,8 @@ def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, 
 
 def _channels_in_pass(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
     """`channel_counts` of layers that are named, from a pass."""
-    network, sizes = context.network, dict[str, int]()
+    # A view, so that finding out shapes leaves the study's network as it is.
+    network, sizes = context.network.view(), dict[str, int]()
 
     def note(layer: str, features: Tensor) -> Tensor:
         check_feature_maps(features, "layers", layer)

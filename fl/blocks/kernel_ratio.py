@@ -44,7 +44,7 @@ class RatioInputs(NamedTuple):
     q: Tensor
     epsilon: Tensor
     plain: Tensor
-    apart: Tensor
+    paired_distances: Tensor
     shift: int
     product: bool
 
@@ -157,7 +157,7 @@ def _times_plain(
     """What q divides in exponents times what it does so in: row sums, and of the pairs; ``far`` is
     used up.
     """
-    plain, paired_distances, epsilon = inputs.plain, inputs.apart, inputs.epsilon
+    plain, paired_distances, epsilon = inputs.plain, inputs.paired_distances, inputs.epsilon
     if not inputs.product:
         sums = _row_sums(plain_kernel.add_(1).mul_(plain))
         return _expand(epsilon, 2) * sums, _expand(epsilon, 1) * (

@@ -46,8 +46,9 @@ class L2PNetwork:
     """
 
     def __init__(self, context: BuildContext) -> None:
-        self.network, self.task = context.network, context.task
-        network = context.network
+        # A view, so that the study's network keeps its layers as they are.
+        network = context.network.view()
+        self.network, self.task = network, context.task
         buffers = set(network.names["buffers"])
         layers = network.layers(private.BatchNorm)
         self.normalised = [name for name in layers if f"{name}.running_mean" in buffers]

@@ -49,20 +49,20 @@ class AlexNet:
         if min(height, width) < (smallest := LARGE if large else SMALL):
             raise ValueError(f"images must be at least {smallest} x {smallest}")
         layers: list[tuple[str, nn.Module]] = []
-        for number, after in enumerate(self.channels, 1):
+        for number, outputs in enumerate(self.channels, 1):
             layers += [
-                (f"convolution{number}", _convolution(number, depth, after, large)),
-                (f"norm{number}", norm_layer(self.norm, after)),
+                (f"convolution{number}", _convolution(number, depth, outputs, large)),
+                (f"norm{number}", norm_layer(self.norm, outputs)),
                 (f"relu{number}", nn.ReLU()),
             ]
             if number in POOLED:
                 layers.append((f"pool{number}", nn.MaxPool2d(3, 2) if large else nn.MaxPool2d(2)))
-            depth = after
+            depth = outputs
         inner = depth * (36 if large else (height // 8) * (width // 8))
         network: Any = nn.Sequential(OrderedDict(layers + self._classifier(inner, classes, large)))
         network.blocks = ("pool1", "pool2", "relu3", "relu4", "pool5")
-        made: nn.Module = network
-        return made
+        module: nn.Module = network
+        return module
 
     def _classifier(self, inner: int, classes: int, large: bool) -> list[tuple[str, nn.Module]]:
         return [
@@ -78,8 +78,8 @@ class AlexNet:
         ]
 
 
-def _convolution(number: int, before: int, after: int, large: bool) -> nn.Conv2d:
+def _convolution(number: int, inputs: int, outputs: int, large: bool) -> nn.Conv2d:
     if number == 1 and large:
-        return nn.Conv2d(before, after, 11, stride=4, padding=2)
+        return nn.Conv2d(inputs, outputs, 11, stride=4, padding=2)
     size = 5 if number <= 2 else 3
-    return nn.Conv2d(before, after, size, padding=size // 2)
+    return nn.Conv2d(inputs, outputs, size, padding=size // 2)

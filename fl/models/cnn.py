@@ -26,13 +26,13 @@ class CNN:
         """Logits for images of shape (channels, height, width)."""
         depth, height, width = shape
         blocks: list[nn.Module] = []
-        for after in self.channels:
+        for outputs in self.channels:
             blocks += [
-                nn.Conv2d(depth, after, 3, padding=1, bias=False),
-                nn.BatchNorm2d(after),
+                nn.Conv2d(depth, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
                 nn.ReLU(),
                 nn.MaxPool2d(2),
             ]
-            depth, height, width = after, height // 2, width // 2
+            depth, height, width = outputs, height // 2, width // 2
         head = classifier_layers(depth * height * width, classes, self.projection)
         return nn.Sequential(*blocks, nn.Flatten(), *head)

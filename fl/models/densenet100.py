@@ -33,10 +33,10 @@ class DenseNet100:
                 setattr(network.features, name, nn.Identity())
         elif shape[0] != 3:
             network.features.conv0 = _convolution(shape[0], 7, stride=2)
-        parts = ("pool0", "denseblock1", "denseblock2", "denseblock3", "norm5")
-        network.blocks = tuple(f"features.{name}" for name in parts)
-        made: nn.Module = network
-        return made
+        layers = ("pool0", "denseblock1", "denseblock2", "denseblock3", "norm5")
+        network.blocks = tuple(f"features.{name}" for name in layers)
+        module: nn.Module = network
+        return module
 
 
 def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:

@@ -25,29 +25,29 @@ class DigitsCNN:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 4 pixels high and wide."""
-        before, height, width = shape
+        inputs, height, width = shape
         layers: list[tuple[str, nn.Module]] = []
-        for number, after in enumerate(CHANNELS, 1):
+        for number, outputs in enumerate(CHANNELS, 1):
             layers += [
-                (f"convolution{number}", nn.Conv2d(before, after, 5, padding=2)),
-                (f"norm{number}", norm_layer(self.norm, after)),
+                (f"convolution{number}", nn.Conv2d(inputs, outputs, 5, padding=2)),
+                (f"norm{number}", norm_layer(self.norm, outputs)),
                 (f"relu{number}", nn.ReLU()),
             ]
             if number < len(CHANNELS):
                 layers.append((f"pool{number}", nn.MaxPool2d(2)))
-            before = after
+            inputs = outputs
         layers.append(("flatten", nn.Flatten()))
-        before *= (height // 4) * (width // 4)
-        for number, after in enumerate(HIDDEN, len(CHANNELS) + 1):
+        inputs *= (height // 4) * (width // 4)
+        for number, outputs in enumerate(HIDDEN, len(CHANNELS) + 1):
             layers += [
-                (f"hidden{number}", nn.Linear(before, after)),
-                (f"norm{number}", norm_layer(self.norm, after, dims=0)),
+                (f"hidden{number}", nn.Linear(inputs, outputs)),
+                (f"norm{number}", norm_layer(self.norm, outputs, dims=0)),
                 (f"relu{number}", nn.ReLU()),
             ]
-            before = after
+            inputs = outputs
         network: Any = nn.Sequential(
-            OrderedDict([*layers, ("classifier", nn.Linear(before, classes))])
+            OrderedDict([*layers, ("classifier", nn.Linear(inputs, classes))])
         )
         network.blocks = ("pool1", "pool2", "relu3")
-        made: nn.Module = network
-        return made
+        module: nn.Module = network
+        return module

@@ -61,12 +61,12 @@ class Fusion:
         if not self.kernel % 2:
             raise ValueError(f"kernel is {self.kernel}, which is even")
         layers: list[nn.Module] = []
-        for after in self.channels:
+        for outputs in self.channels:
             if len(sides) == 1:
-                layers.append(nn.Conv1d(depth, after, self.kernel, padding=self.kernel // 2))
+                layers.append(nn.Conv1d(depth, outputs, self.kernel, padding=self.kernel // 2))
             else:
-                layers.append(nn.Conv2d(depth, after, 3, padding=1))
+                layers.append(nn.Conv2d(depth, outputs, 3, padding=1))
             layers += [nn.ReLU(), nn.MaxPool1d(2) if len(sides) == 1 else nn.MaxPool2d(2)]
-            depth = after
+            depth = outputs
         pool = nn.AdaptiveAvgPool1d(1) if len(sides) == 1 else nn.AdaptiveAvgPool2d(1)
         return [*layers, pool, nn.Flatten()]

@@ -59,9 +59,9 @@ class ImageText:
         if min(sides) < 2 ** len(self.channels):
             raise ValueError(f"images must be at least {2 ** len(self.channels)} pixels wide")
         layers: list[nn.Module] = []
-        for after in self.channels:
-            layers += [*_convolution(depth, after), nn.MaxPool2d(2)]
-            depth = after
+        for outputs in self.channels:
+            layers += [*_convolution(depth, outputs), nn.MaxPool2d(2)]
+            depth = outputs
         layers += [*_convolution(depth, self.features), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         return nn.Sequential(*layers)
 
@@ -71,8 +71,12 @@ class ImageText:
         return _Text(self)
 
 
-def _convolution(before: int, after: int) -> list[nn.Module]:
-    return [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    ]
 
 
 class _Text(nn.Module):

@@ -30,8 +30,8 @@ class MLP:
         """Logits for flattened inputs of ``shape``."""
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in pairwise(widths):
-            layers.append(nn.Linear(before, after))
-            layers += [norm_layer(self.norm, after, dims=0)] if self.norm else []
+        for inputs, outputs in pairwise(widths):
+            layers.append(nn.Linear(inputs, outputs))
+            layers += [norm_layer(self.norm, outputs, dims=0)] if self.norm else []
             layers.append(nn.ReLU())
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

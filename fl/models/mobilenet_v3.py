@@ -37,8 +37,8 @@ class MobileNetV3:
         network.classifier[3] = nn.Linear(1024, classes)
         if self.stem == "cifar" or depth != 3:
             network.features[0][0] = _convolution(depth, stride=1 if self.stem == "cifar" else 2)
-        made: nn.Module = network
-        return made
+        module: nn.Module = network
+        return module
 
 
 def _convolution(depth: int, stride: int) -> nn.Conv2d:

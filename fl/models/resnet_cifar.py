@@ -34,28 +34,28 @@ class ResNetCifar:
             nn.BatchNorm2d(self.width),
             nn.ReLU(),
         ]
-        before = self.width
-        for stage, after in enumerate((self.width, 2 * self.width, 4 * self.width)):
+        inputs = self.width
+        for stage, outputs in enumerate((self.width, 2 * self.width, 4 * self.width)):
             for block in range(self.blocks):
-                layers.append(Block(before, after, 2 if stage and not block else 1))
-                before = after
-        end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
+                layers.append(Block(inputs, outputs, 2 if stage and not block else 1))
+                inputs = outputs
+        end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
         return nn.Sequential(*layers, *end)
 
 
 class Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut; ``stride`` is of the first."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.first_norm = nn.BatchNorm2d(after)
-        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.second_norm = nn.BatchNorm2d(after)
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or before != after:
+        if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from fl.api import Share
 
 DEPTHS, HEADS, WIDTH = [2, 2, 6, 2], [3, 6, 12, 24], 96
 
-AFTER = {0: "block1", 1: "block2", 3: "block3", 5: "block4", 7: "block5"}
+BLOCK_AFTER_LAYER = {0: "block1", 1: "block2", 3: "block3", 5: "block4", 7: "block5"}
 """The block after a layer, by its place in torchvision's sequence; between stages patches are
 merged.
 """
@@ -44,33 +44,33 @@ class SwinT:
         patch, window = ([4, 4], [7, 7]) if self.stem == "imagenet" else ([2, 2], [4, 4])
         if self.weights is not None and self.stem != "imagenet":
             raise ValueError("stem is cifar, but weights are of patches of 4x4")
-        made: Any = torchvision.models.SwinTransformer(
+        network: Any = torchvision.models.SwinTransformer(
             patch, WIDTH, DEPTHS, HEADS, window, stochastic_depth_prob=self.stochastic_depth
         )
         if self.weights is not None:
-            pretrained(made, self.weights, torchvision.models.Swin_T_Weights.DEFAULT)
+            pretrained(network, self.weights, torchvision.models.Swin_T_Weights.DEFAULT)
         if shape[0] != 3:
-            made.features[0][0] = nn.Conv2d(shape[0], WIDTH, patch[0], patch[0])
-        return _Swin(made, classes)
+            network.features[0][0] = nn.Conv2d(shape[0], WIDTH, patch[0], patch[0])
+        return _Swin(network, classes)
 
 
 class _Swin(nn.Module):
     """Torchvision's layers, with places between stages where features have the shape of images."""
 
-    blocks = tuple(AFTER.values())
+    blocks = tuple(BLOCK_AFTER_LAYER.values())
 
-    def __init__(self, made: Any, classes: int) -> None:
+    def __init__(self, network: Any, classes: int) -> None:
         super().__init__()
-        self.features, self.norm = made.features, made.norm
+        self.features, self.norm = network.features, network.norm
         for name in self.blocks:
             self.add_module(name, nn.Identity())
-        self.head = nn.Linear(made.head.in_features, classes)
+        self.head = nn.Linear(network.head.in_features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         for number, layer in enumerate(self.features):
             x = layer(x)
-            if number in AFTER:
-                block = self.get_submodule(AFTER[number])
+            if number in BLOCK_AFTER_LAYER:
+                block = self.get_submodule(BLOCK_AFTER_LAYER[number])
                 x = block(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         classified: Tensor = self.head(self.norm(x).mean((1, 2)))
         return classified

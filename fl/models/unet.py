@@ -50,8 +50,8 @@ class _UNet(nn.Module):
         norm = choices.norm
         widths = [choices.width * 2**level for level in range(choices.levels + 1)]
         self.levels = range(1, choices.levels + 1)
-        for level, before in zip(self.levels, [channels, *widths], strict=False):
-            self.add_module(f"encoder{level}", _block(before, widths[level - 1], norm))
+        for level, inputs in zip(self.levels, [channels, *widths], strict=False):
+            self.add_module(f"encoder{level}", _block(inputs, widths[level - 1], norm))
             self.add_module(f"pool{level}", nn.MaxPool2d(2))
         self.bottleneck = _block(widths[-2], widths[-1], norm)
         self.blocks = (*(f"pool{level}" for level in self.levels), "bottleneck")
@@ -62,25 +62,25 @@ class _UNet(nn.Module):
         self.classifier = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        beside = {}
+        skipped = {}
         for level in self.levels:
-            beside[level] = self.get_submodule(f"encoder{level}")(x)
-            x = self.get_submodule(f"pool{level}")(beside[level])
+            skipped[level] = self.get_submodule(f"encoder{level}")(x)
+            x = self.get_submodule(f"pool{level}")(skipped[level])
         x = self.bottleneck(x)
         for level in reversed(self.levels):
-            x = torch.cat([self.get_submodule(f"up{level}")(x), beside[level]], dim=1)
+            x = torch.cat([self.get_submodule(f"up{level}")(x), skipped[level]], dim=1)
             x = self.get_submodule(f"decoder{level}")(x)
         classified: Tensor = self.classifier(x)
         return classified
 
 
-def _block(before: int, after: int, norm: Norm) -> nn.Sequential:
+def _block(inputs: int, outputs: int, norm: Norm) -> nn.Sequential:
     """Two convolutions, each with normalisation and ReLU."""
     layers: list[nn.Module] = []
-    for width in (before, after):
+    for width in (inputs, outputs):
         layers += [
-            nn.Conv2d(width, after, 3, padding=1, bias=False),
-            norm_layer(norm, after),
+            nn.Conv2d(width, outputs, 3, padding=1, bias=False),
+            norm_layer(norm, outputs),
             nn.ReLU(),
         ]
     return nn.Sequential(*layers)

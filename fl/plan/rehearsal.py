@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -190,12 +190,16 @@ class _Stage:
         _prepare_meta()
         return [META, CPU]
 
+    def _fresh_context(self) -> BuildContext:
+        """Return the context with a view of the network, so that no trial changes a later one."""
+        return replace(self.context, network=self.context.network.view())
+
     def build(self) -> Method:
         """The method, which may look at a pass of the model, on the first device that can."""
         for device in self._devices[:-1]:
             with contextlib.suppress(Exception), torch.device(device):
-                return build(self.composed, self.context)
-        return build(self.composed, self.context)
+                return build(self.composed, self._fresh_context())
+        return build(self.composed, self._fresh_context())
 
     def reason(self) -> str:
         """See `Rehearsal.try_point`."""
@@ -215,7 +219,7 @@ class _Stage:
     def traces(self) -> frozenset[str] | None:
         """See `Rehearsed`."""
         with contextlib.suppress(Exception):
-            method = build(self.composed, self.context)
+            method = build(self.composed, self._fresh_context())
             server, client = method.init(self.variables)
             kept = method.trace(server) if method.trace else {}
             if method.trace_clients:
@@ -229,7 +233,7 @@ class _Stage:
         for device in self._devices:
             try:
                 with torch.device(device):
-                    method = build(self.composed, self.context)
+                    method = build(self.composed, self._fresh_context())
                     _Trial(self, method, size, device, stacked).take_steps()
                 return None
             except Exception as error:

@@ -39,8 +39,8 @@ class Cosine:
         drift = Drift(context.network, self.layers)
 
         def term(forward: Forward) -> Tensor:
-            seen = drift.features(forward).values()
-            turned = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in seen]
-            return self.mu * weighted_mean(torch.stack(turned).sum(0), forward.batch)
+            layers = drift.features(forward).values()
+            distances = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in layers]
+            return self.mu * weighted_mean(torch.stack(distances).sum(0), forward.batch)
 
         return Compared(term, drift.reference)

@@ -66,33 +66,35 @@ class MKMMD:
         check_two_samples(context, "mk-mmd")
         drift = Drift(context.network, self.layers, self.normalise)
         gammas = GRID[: self.kernels]
-        how: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
+        options: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
         solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy
 
         def start(variables: Tree) -> Tree:
-            like = next(iter(variables["params"].values()))
-            return dict.fromkeys(self.layers, like.new_full((self.kernels,), 1 / self.kernels))
+            example = next(iter(variables["params"].values()))
+            return dict.fromkeys(self.layers, example.new_full((self.kernels,), 1 / self.kernels))
 
         def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
-            seen = drift.features(forward)
-            parts = [
-                mk_mmd2(two["own"], two["shared"], gammas, state[name], **how)
-                for name, two in seen.items()
+            layers = drift.features(forward)
+            penalties = [
+                mk_mmd2(pair["own"], pair["shared"], gammas, state[name], **options)
+                for name, pair in layers.items()
             ]
-            return self.mu * torch.stack(parts).sum(), dict(seen)
+            return self.mu * torch.stack(penalties).sum(), dict(layers)
 
-        def adapt(state: Tree, seen: Tree) -> Tree:
-            after: dict[str, Any] = {}
-            for name, two in seen.items():
-                statistics, covariance = kernel_statistics(two["own"], two["shared"], gammas, **how)
+        def adapt(state: Tree, layers: Tree) -> Tree:
+            next_state: dict[str, Any] = {}
+            for name, pair in layers.items():
+                statistics, covariance = kernel_statistics(
+                    pair["own"], pair["shared"], gammas, **options
+                )
                 solved = {name: solve(statistics, covariance, self.ridge)}
-                after |= update_where_different(solved, {name: state[name]}, two)
-            return after
+                next_state |= update_where_different(solved, {name: state[name]}, pair)
+            return next_state
 
-        def stay(state: Tree, seen: Tree) -> Tree:
+        def keep_state(state: Tree, layers: Tree) -> Tree:
             return dict(state)
 
         periodic = Periodic(self.every, self.first, self.batches, drift.look)
         refresh = periodic if self.update == "periodic" else None
-        change = stay if self.update == "never" else adapt
-        return Adaptive("mk-mmd", start, term, change, refresh, drift.reference)
+        adapt_state = keep_state if self.update == "never" else adapt
+        return Adaptive("mk-mmd", start, term, adapt_state, refresh, drift.reference)

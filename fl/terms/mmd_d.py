@@ -85,44 +85,49 @@ class MMDD:
         optimizer = adamw(DECAY)
 
         def start(variables: Tree) -> Tree:
-            like, width = next(iter(variables["params"].values())), tap_widths(context, variables)
+            example, width = (
+                next(iter(variables["params"].values())),
+                tap_widths(context, variables),
+            )
             state = {}
             for name in self.layers:
                 seed = rng.torch_seed(context.seed, "deep kernel", name)
-                kernel = trees.to(DeepKernel.start(width[name], seed, like.dtype), like.device)
+                kernel = trees.to(
+                    DeepKernel.start(width[name], seed, example.dtype), example.device
+                )
                 state[name] = {"kernel": kernel, "optimizer": optimizer.init(kernel)}
             return state
 
-        def squared(kernel: Tree, two: Tree) -> Tensor:
+        def squared(kernel: Tree, pair: Tree) -> Tensor:
             def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
                 return DeepKernel(kernel, self.form).having(leaves).mmd2(x, y)
 
-            return whole(mmd2, two["own"], two["shared"], *trees.leaves(kernel))
+            return whole(mmd2, pair["own"], pair["shared"], *trees.leaves(kernel))
 
         def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
-            seen = drift.features(forward)
-            parts = [squared(state[name]["kernel"], two) for name, two in seen.items()]
-            return self.mu * torch.stack(parts).sum(), dict(seen)
+            layers = drift.features(forward)
+            penalties = [squared(state[name]["kernel"], pair) for name, pair in layers.items()]
+            return self.mu * torch.stack(penalties).sum(), dict(layers)
 
-        def trained(state: Tree, two: Tree) -> Tree:
+        def train_kernel(state: Tree, pair: Tree) -> Tree:
             """One layer's kernel after ``steps`` steps that increase equation 3."""
-            kernel, moments, x, y = state["kernel"], state["optimizer"], two["own"], two["shared"]
+            kernel, moments, x, y = state["kernel"], state["optimizer"], pair["own"], pair["shared"]
             plain = three_distances(x, y)
             for shift in range(1, self.steps + 1):
                 _, up = DeepKernel(kernel, self.form).ascent(x, y, shift=shift, plain=plain)
                 kernel, moments = optimizer.step(
                     kernel, trees.apply(torch.neg, up), moments, self.lr
                 )
-            return update_where_different({"kernel": kernel, "optimizer": moments}, state, two)
+            return update_where_different({"kernel": kernel, "optimizer": moments}, state, pair)
 
-        def adapt(state: Tree, seen: Tree) -> Tree:
-            return {name: trained(state[name], two) for name, two in seen.items()}
+        def adapt(state: Tree, layers: Tree) -> Tree:
+            return {name: train_kernel(state[name], pair) for name, pair in layers.items()}
 
-        def sparing(state: Tree, seen: Tree) -> Tree:
-            rows = trees.leaves(seen)[0].shape[-2]
-            return apply_in_groups(adapt, state, seen, max(1, ROOM // (3 * rows * rows)))
+        def adapt_in_groups(state: Tree, layers: Tree) -> Tree:
+            rows = trees.leaves(layers)[0].shape[-2]
+            return apply_in_groups(adapt, state, layers, max(1, ROOM // (3 * rows * rows)))
 
         if self.update == "step":
             return Adaptive("mmd-d", start, term, adapt, reference=drift.reference)
-        when = Periodic(self.every, self.first, self.batches, drift.look)
-        return Adaptive("mmd-d", start, term, sparing, when, drift.reference)
+        refresh = Periodic(self.every, self.first, self.batches, drift.look)
+        return Adaptive("mmd-d", start, term, adapt_in_groups, refresh, drift.reference)

@@ -82,6 +82,30 @@ def test_names_that_pytorch_does_not_promise_are_used_in_one_place() -> None:
     assert users == ["private.py"]
 
 
+def test_a_view_is_tapped_and_the_network_is_not() -> None:
+    network = Network(lambda: worlds.module("cnn"), torch.float64)
+    variables = network.init(0)
+    params, buffers = variables["params"], variables["buffers"]
+    network.tap(["0"])
+    plain = network.train(params, buffers, X)
+    state, view = torch.get_rng_state(), network.view()
+    assert view.origin is view.view().origin is network
+    assert set(view.train(params, buffers, X).taps) == {"0"}
+    view.tap(["2"])
+    untouched = view.train(params, buffers, X).taps["2"]
+    view.alter(["2"])
+    view.surround(["3"])
+    double, nothing = {"2": lambda x: 2 * x}, {"3": lambda layer, inner, x: 0 * inner(x)}
+    seen = view.train(params, buffers, X, alter=double, around=nothing)
+    assert set(seen.taps) == {"0", "2"} and torch.equal(seen.taps["2"], 2 * untouched)
+    again = network.train(params, buffers, X, alter=double, around=nothing)
+    assert set(again.taps) == {"0"} and torch.equal(again.outputs, plain.outputs)
+    assert torch.equal(view.train(params, buffers, X).outputs, plain.outputs)
+    assert torch.equal(torch.get_rng_state(), state), "a module of its own costs no random numbers"
+    network.tap(["1"])
+    assert set(view.train(params, buffers, X).taps) == {"0", "2"}
+
+
 def test_features_are_altered_in_training_where_they_are_named() -> None:
     """A tap sees what comes out, whoever asked first; what follows gets it; evaluation does not."""
     network = Network(lambda: worlds.module("cnn"), torch.float64)

@@ -23,6 +23,10 @@ KEYS = ("mu", "lr", "kernels", "min_samples")
             {"mu": "1 to 10; 0: none. (Here.)", "lr": "a rate"},
         ),
         ("mu: one.\n\nmu: another.", {"mu": "one"}),
+        (
+            "Sum.\n\nAttributes:\n    mu: a\n        weight.\n    lr: b.",
+            {"mu": "a weight", "lr": "b"},
+        ),
         ("The mu: no key, nor ``mu: 3``, nor the kernels.", {}),
         ("samples: not a key of it.", {}),
         ("", {}),

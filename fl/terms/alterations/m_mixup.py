@@ -59,21 +59,23 @@ class MMixup:
             raise FedloomError(
                 "alterations.m-mixup.inputs: is true, but inputs are tokens. Allowed: false"
             )
-        places = (*(["input"] if self.inputs else []), *self.layers)
+        locations = (*(["input"] if self.inputs else []), *self.layers)
 
-        def before(batch: Batch) -> Batch:
+        def prepare(batch: Batch) -> Batch:
             partner, share = chosen(batch, self.alpha)
-            place = (keyed.uniform(batch["key"][0], WHERE) * len(places)).long()
-            batch = {**remember(batch, partner, share), CHOICE: (partner, share, place)}
+            index = (keyed.uniform(batch["key"][0], WHERE) * len(locations)).long()
+            batch = {**remember(batch, partner, share), CHOICE: (partner, share, index)}
             if not self.inputs:
                 return batch
-            return {**batch, "x": trees.each(lambda x: at("input", x, batch), batch["x"])}
+            return {**batch, "x": trees.each(lambda x: mix_at("input", x, batch), batch["x"])}
 
-        def at(name: str, values: Tensor, batch: Batch) -> Tensor:
-            partner, share, place = batch[CHOICE]
-            return torch.where(place == places.index(name), mixed(values, partner, share), values)
+        def mix_at(location: str, values: Tensor, batch: Batch) -> Tensor:
+            partner, share, index = batch[CHOICE]
+            return torch.where(
+                index == locations.index(location), mixed(values, partner, share), values
+            )
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-            return at(layer, features, batch), {}
+            return mix_at(layer, features, batch), {}
 
-        return Alteration("m-mixup", self.layers, apply, before=before)
+        return Alteration("m-mixup", self.layers, apply, before=prepare)

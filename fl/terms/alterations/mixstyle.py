@@ -64,9 +64,9 @@ def mix(features: Tensor, partner: Tensor, share: Tensor) -> Tensor:
         partner: The place of the partner in the batch, [b].
         own: The share of the own style, [b].
     """
-    still = features.detach()
-    mean = still.mean((2, 3), keepdim=True)
-    sd = (still.var((2, 3), correction=0, keepdim=True) + EPS).sqrt()
+    constant = features.detach()
+    mean = constant.mean((2, 3), keepdim=True)
+    sd = (constant.var((2, 3), correction=0, keepdim=True) + EPS).sqrt()
     share = share.reshape(-1, 1, 1, 1)
     mixed_mean = share * mean + (1 - share) * mean[partner]
     mixed_sd = share * sd + (1 - share) * sd[partner]

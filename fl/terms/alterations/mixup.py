@@ -51,7 +51,7 @@ class Mixup:
                 "alterations.mixup: inputs are tokens. Allowed: inputs that are numbers"
             )
 
-        def before(batch: Batch) -> Batch:
+        def prepare(batch: Batch) -> Batch:
             partner, share = chosen(batch, self.alpha)
             return remember(
                 {**batch, "x": trees.each(lambda x: mixed(x, partner, share), batch["x"])},
@@ -59,7 +59,7 @@ class Mixup:
                 share,
             )
 
-        return Alteration("mixup", (), unaltered, before=before)
+        return Alteration("mixup", (), unaltered, before=prepare)
 
 
 def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:

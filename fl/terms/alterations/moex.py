@@ -54,7 +54,7 @@ class MOEx:
 
         check_mixed_labels(context, "moex")
 
-        def before(batch: Batch) -> Batch:
+        def prepare(batch: Batch) -> Batch:
             altered = is_altered(batch["key"], WHETHER, self.p)
             partner = draw_partners(batch["key"], batch["weight"], PARTNER)
             share = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
@@ -65,7 +65,7 @@ class MOEx:
             altered, partner = batch[CHOICE]
             return torch.where(altered, exchange(features, partner), features), {}
 
-        return Alteration("moex", self.layers, apply, before=before)
+        return Alteration("moex", self.layers, apply, before=prepare)
 
 
 def exchange(features: Tensor, partner: Tensor) -> Tensor:

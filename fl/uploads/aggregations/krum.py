@@ -29,7 +29,7 @@ class Krum:
     tasks: ClassVar = ANY
 
     @property
-    def least(self) -> int:
+    def fewest_clients(self) -> int:
         """Participants that a round must have."""
         return max(2 * self.attackers + 3, self.chosen + self.attackers)
 
@@ -38,9 +38,13 @@ class Krum:
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
             wide = rows.double()
-            apart = torch.cdist(wide, wide, compute_mode="donot_use_mm_for_euclid_dist").square()
-            near = apart.sort(dim=1).values[:, 1 : len(rows) - self.attackers - 1]
-            best = near.sum(1).topk(self.chosen, largest=False).indices
+            squared_distances = torch.cdist(
+                wide, wide, compute_mode="donot_use_mm_for_euclid_dist"
+            ).square()
+            neighbour_distances = squared_distances.sort(dim=1).values[
+                :, 1 : len(rows) - self.attackers - 1
+            ]
+            best = neighbour_distances.sum(1).topk(self.chosen, largest=False).indices
             return rows[best].mean(0)
 
-        return Aggregation(combine, self.least)
+        return Aggregation(combine, self.fewest_clients)

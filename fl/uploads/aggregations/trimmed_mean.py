@@ -38,5 +38,5 @@ class TrimmedMean:
 
 def trimmed(share: float, clients: int) -> int:
     """How many are left out at each end; one or two remain."""
-    whole = -int(-round(share * clients, 9) // 1)
-    return min(whole, (clients - 1) // 2)
+    rounded_up = -int(-round(share * clients, 9) // 1)
+    return min(rounded_up, (clients - 1) // 2)

@@ -41,13 +41,13 @@ class AdaptiveClip:
 
         def apply(crossing: Crossing) -> Crossing:
             norm = crossing.state["norm"]
-            within = crossing.rows.double().norm(dim=1) <= norm
-            drawn = crossing.normal("wire count", of_server=True)[0, 0]
-            share = within.sum() / clients + self.count_noise * drawn
-            after = norm * (-self.rate * (share - self.quantile)).exp()
+            is_within = crossing.rows.double().norm(dim=1) <= norm
+            noise = crossing.normal("wire count", of_server=True)[0, 0]
+            share = is_within.sum() / clients + self.count_noise * noise
+            next_norm = norm * (-self.rate * (share - self.quantile)).exp()
             rows = clipped(crossing.rows, norm)
             noised = replace(crossing, rows=rows, bound=norm, counted=self.count_noise)
-            return replace(noised, state={"norm": after})
+            return replace(noised, state={"norm": next_norm})
 
         def state(row: Tensor) -> Mapping[str, Tensor]:
             return {"norm": row.new_full((), self.initial).double()}

@@ -37,13 +37,13 @@ class ALIE:
 
         def apply(crossing: Crossing) -> Crossing:
             attack, rows = crossing.attackers(self.share), crossing.rows
-            taking = int(attack.sum())
-            if taking == 0:
+            count = int(attack.sum())
+            if count == 0:
                 return crossing
-            z = farthest(len(rows), taking) if self.z is None else self.z
-            theirs = rows[attack]
-            sent = theirs.mean(0) - z * theirs.std(0, correction=0)
-            return replace(crossing, rows=sent.expand_as(rows).where(attack[:, None], rows))
+            z = farthest(len(rows), count) if self.z is None else self.z
+            attacker_rows = rows[attack]
+            upload = attacker_rows.mean(0) - z * attacker_rows.std(0, correction=0)
+            return replace(crossing, rows=upload.expand_as(rows).where(attack[:, None], rows))
 
         return Stage("alie", apply)
 
@@ -56,5 +56,5 @@ def farthest(clients: int, attackers: int) -> float:
     honest = clients - attackers
     if honest < 2:
         return 0.0
-    wanted = max(1, clients // 2 + 1 - attackers)
-    return max(0.0, NormalDist().inv_cdf(min(max(honest - wanted, 1) / honest, 1 - 1e-9)))
+    needed = max(1, clients // 2 + 1 - attackers)
+    return max(0.0, NormalDist().inv_cdf(min(max(honest - needed, 1) / honest, 1 - 1e-9)))

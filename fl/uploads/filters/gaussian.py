@@ -32,7 +32,7 @@ class Gaussian:
 
         def apply(crossing: Crossing) -> Crossing:
             attack = crossing.attackers(self.share)[:, None]
-            drawn = self.deviation * crossing.normal("wire gaussian").to(crossing.rows.dtype)
-            return replace(crossing, rows=drawn.where(attack, crossing.rows))
+            noise = self.deviation * crossing.normal("wire gaussian").to(crossing.rows.dtype)
+            return replace(crossing, rows=noise.where(attack, crossing.rows))
 
         return Stage("gaussian", apply)

@@ -27,7 +27,7 @@ class LabelFlip:
         if self.share == 0:
             return None
 
-        def batch(given: Batch) -> Mapping[str, Any]:
-            return {**given, "y": context.classes - 1 - given["y"]}
+        def batch(clean_batch: Batch) -> Mapping[str, Any]:
+            return {**clean_batch, "y": context.classes - 1 - clean_batch["y"]}
 
         return Stage("label-flip", share=self.share, batch=batch)

@@ -45,8 +45,8 @@ class Noise:
             if crossing.counted:
                 z = on_the_mean(z, crossing.counted * clients)
             deviation = z * crossing.bound / clients
-            drawn = deviation * crossing.normal("wire noise", of_server=True)
-            rows = crossing.rows + drawn.to(crossing.rows.dtype)
+            noise = deviation * crossing.normal("wire noise", of_server=True)
+            rows = crossing.rows + noise.to(crossing.rows.dtype)
             return replace(crossing, rows=rows, weights=torch.ones_like(crossing.weights))
 
         return Stage("noise", apply, multiplier=self.multiplier)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 
 from fl.api import ANY, BuildContext, Crossing, Message, Share, Stage
-from fl.uploads.filters.top_k import count, rest
+from fl.uploads.filters.top_k import count, no_remainder
 
 SEED = 64
 
@@ -36,16 +36,18 @@ class RandomK:
             return None
 
         def apply(crossing: Crossing) -> Crossing:
-            whole = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
-            length = whole.shape[1]
-            sent_of = count(self.share, length)
-            places = crossing.uniform("wire random-k").topk(sent_of, dim=1).indices
-            sent = torch.zeros_like(whole).scatter(1, places, whole.gather(1, places))
+            update = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
+            length = update.shape[1]
+            sent_count = count(self.share, length)
+            indices = crossing.uniform("wire random-k").topk(sent_count, dim=1).indices
+            upload = torch.zeros_like(update).scatter(1, indices, update.gather(1, indices))
             if not self.feedback:
-                return replace(crossing, rows=sent * (length / sent_of))
-            return replace(crossing, rows=sent, kept={"rest": whole - sent})
+                return replace(crossing, rows=upload * (length / sent_count))
+            return replace(crossing, rows=upload, kept={"rest": update - upload})
 
         def message(sent: Message) -> Message:
             return Message(count(self.share, sent.numbers), sent.bits, sent.more + SEED)
 
-        return Stage("random-k", apply, message, kept=rest if self.feedback else lambda row: {})
+        return Stage(
+            "random-k", apply, message, kept=no_remainder if self.feedback else lambda row: {}
+        )

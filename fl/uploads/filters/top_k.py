@@ -36,21 +36,23 @@ class TopK:
             return None
 
         def apply(crossing: Crossing) -> Crossing:
-            whole = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
-            places = whole.abs().topk(count(self.share, whole.shape[1]), dim=1).indices
-            sent = torch.zeros_like(whole).scatter(1, places, whole.gather(1, places))
-            kept = {"rest": whole - sent} if self.feedback else {}
-            return replace(crossing, rows=sent, kept=kept)
+            update = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
+            indices = update.abs().topk(count(self.share, update.shape[1]), dim=1).indices
+            upload = torch.zeros_like(update).scatter(1, indices, update.gather(1, indices))
+            client_state = {"rest": update - upload} if self.feedback else {}
+            return replace(crossing, rows=upload, kept=client_state)
 
         def message(sent: Message) -> Message:
             numbers = count(self.share, sent.numbers)
-            place = math.ceil(math.log2(sent.numbers)) if sent.numbers > 1 else 0
-            return Message(numbers, sent.bits, sent.more + numbers * place)
+            index_bits = math.ceil(math.log2(sent.numbers)) if sent.numbers > 1 else 0
+            return Message(numbers, sent.bits, sent.more + numbers * index_bits)
 
-        return Stage("top-k", apply, message, kept=rest if self.feedback else lambda row: {})
+        return Stage(
+            "top-k", apply, message, kept=no_remainder if self.feedback else lambda row: {}
+        )
 
 
-def rest(row: Tensor) -> Mapping[str, Tensor]:
+def no_remainder(row: Tensor) -> Mapping[str, Tensor]:
     """Nothing is left of uploads before the first."""
     return {"rest": row}
 
