@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import math
 import types
 import typing
@@ -25,6 +26,8 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 from fl.base.errors import ConfigError, Location, unknown
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,39 @@ def _hints(target: type | Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(target, include_extras=True)
 
 
+FORMER_NAMES = "former names"
+"""Key of the metadata of a dataclass field under which its former names are kept."""
+
+
+def renamed_field(*former_names: str, default: Any) -> Any:
+    """Declare a dataclass field whose config key had other names, which are still read."""
+    return dataclasses.field(default=default, metadata={FORMER_NAMES: former_names})
+
+
+def with_current_names(
+    target: type | Callable[..., Any], values: Mapping[str, Any], location: Location
+) -> dict[str, Any]:
+    """Return the values with former names of keys replaced; a warning names the current ones."""
+    declared = dataclasses.fields(target) if dataclasses.is_dataclass(target) else ()
+    current = {old: f.name for f in declared for old in f.metadata.get(FORMER_NAMES, ())}
+    renamed: dict[str, Any] = {}
+    for key, given in values.items():
+        name = current.get(key, key)
+        if name != key:
+            if name in values:
+                problem = f"is the former name of `{name}`, which is set too"
+                raise ConfigError(location / key, problem, advice=f"set only `{name}`")
+            _warn_of_former_name(location / key, name)
+        renamed[name] = given
+    return renamed
+
+
+@cache
+def _warn_of_former_name(location: Location, name: str) -> None:
+    """Warn once in a process."""
+    log.warning("%s: is called `%s` now; the former name will be refused later", location, name)
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
@@ -130,7 +166,7 @@ def parse(
         ConfigError: For an unknown key, a required one that is missing, a wrong type or a number
             out of bounds.
     """
-    values = mapping(values, location)
+    values = with_current_names(target, mapping(values, location), location)
     declared = fields(target)
     for key in values:
         if key not in declared:

@@ -45,7 +45,7 @@ from fl.store.import_export import NEW
 from fl.store.store import Store
 from fl.workflow import snapshot
 
-SITE = ("partition", "account", "qos", "constraint", "gpu_type")
+SITE = ("slurm_partition", "account", "qos", "constraint", "gpu_type")
 """Keys of `execution` that are of one cluster."""
 TYPES = {".yaml": "application/yaml", ".parquet": "application/vnd.apache.parquet"}
 README = """\

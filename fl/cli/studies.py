@@ -1,12 +1,11 @@
 """All studies of a config folder: which table or figure of which paper each is, and what it takes.
 
 Nothing is trained, and no model is tried. A study's paper is the file of `published/` whose name
-its own begins with, or whose cells it names; which table it is stands in the comment above it.
+its own begins with, or whose cells it names; its key ``shows`` says which table it is.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,10 @@ from typing import Any
 from fl.base.errors import FedloomError, Location, unknown
 from fl.base.units import counted, duration
 from fl.cli.printing import aligned
-from fl.plan import plan, required_runs
+from fl.plan import config, plan, required_runs
 from fl.plan.estimate import Rates
 from fl.store.store import Store
 
-NUMBER = r"\d\d?[a-z]?\b"
-NUMBERED = re.compile(
-    rf"(?:\b(?:twin of|stand-in for) )?\b(?:[Tt]able|[Ff]igure)s? {NUMBER}"
-    rf"(?:(?:, {NUMBER})* and {NUMBER}| to {NUMBER})?"
-)
-CALLED = re.compile(r"The ((?:[\w ]+ )?(?:table|figure)(?: [\w ]+)?)$")
-"""How a comment says which tables and figures of the paper below it a study is."""
 NONE = "no paper"
 
 
@@ -70,28 +62,31 @@ def look(folder: Path, paper: str = "") -> list[Overview]:
 
 
 def _overview(folder: Path, name: str, papers: Iterable[str], wanted: str) -> Overview | None:
-    text = (folder / "studies" / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
-    of = next((p for p in papers if name.startswith(p) or f"source: {p}.csv" in text), NONE)
-    if wanted not in ("", of):
+    try:
+        study, _ = config.read_study(folder, name, Location(name))
+        sources = {cells.source for cells in (*study.published, study.best) if cells is not None}
+        trouble, shows = "", study.shows
+    except FedloomError as error:
+        sources, trouble, shows = set(), str(error), ""
+    paper = next((p for p in papers if name.startswith(p) or f"{p}.csv" in sources), NONE)
+    if wanted not in ("", paper):
         return None
-    comment = " ".join(re.findall(r"^# ?(.*)", text.partition("\n\n")[0], re.MULTILINE))
-    before, _, _ = comment.partition(" of the paper below")
-    said = NUMBERED.findall(before) or CALLED.findall(before)
-    shows = ", ".join(text[0].lower() + text[1:] for text in said)
+    if trouble:
+        return Overview(name, paper, shows, trouble=trouble)
     try:
         planned = plan.make(folder, [name], checked=False)
     except FedloomError as error:
-        return Overview(name, of, shows, trouble=str(error))
-    study = planned.studies[name]
+        return Overview(name, paper, shows, trouble=str(error))
+    content = planned.studies[name]
     specs = {m["run"]: m["spec"] for bundle in planned.bundles.values() for m in bundle["runs"]}
     return Overview(
         name,
-        of,
+        paper,
         shows,
-        title=study["title"],
-        datasets=tuple(study["names"]["data set"]),
-        methods=tuple(study["names"]["method"]),
-        published=len(study["published"]),
+        title=content["title"],
+        datasets=tuple(content["names"]["data set"]),
+        methods=tuple(content["names"]["method"]),
+        published=len(content["published"]),
         once=name in _ran_once(folder),
         runs=specs,
     )

@@ -28,9 +28,9 @@ class Execution:
             each of them: a job asks for as many times as much.
         threads: CPU threads.
         checkpoint_every: Rounds between checkpoints.
-        memory_mb, minutes, gpus, partition: What a scheduler is asked for. Without `gpus` it is one
-            GPU where the device is `cuda`, or where it is `auto` and this machine has any.
-        gpu_type, account, qos, constraint: What Slurm is asked for besides.
+        memory_mb, minutes, gpus: What a scheduler is asked for. Without `gpus` it is one GPU where
+            the device is `cuda`, or where it is `auto` and this machine has any.
+        slurm_partition, gpu_type, account, qos, constraint: What Slurm is asked for besides.
         merge_minutes: How long a cluster job of several bundles may become (see
             `fl.plan.jobs`); 0 merges none.
         run_minutes: The assumed length of a run, where none like it has been measured.
@@ -45,7 +45,7 @@ class Execution:
     memory_mb: Count = 4000
     minutes: Count = 240
     gpus: Index | None = None
-    partition: str | None = None
+    slurm_partition: str | None = fields.renamed_field("partition", default=None)
     gpu_type: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -57,17 +57,17 @@ class Execution:
 
 @dataclass(frozen=True)
 class Node:
-    """What a node of a cluster's partition has; a key without a value has no limit.
+    """Resources of a node of a cluster; a key without a value has no limit.
 
     Attributes:
-        partition: Its name; without it the cluster's default one.
+        slurm_partition: Slurm partition of the node, by default the cluster's default partition.
         cpus: Cores of a node.
         memory_mb: Memory of a node.
         gpus: Cards of a node.
         minutes: How long the partition lets a job run.
     """
 
-    partition: str | None = None
+    slurm_partition: str | None = fields.renamed_field("partition", default=None)
     cpus: Count | None = None
     memory_mb: Count | None = None
     gpus: Index | None = None
@@ -191,6 +191,8 @@ class Study:
         seeds: Training seeds, a run for each; a partition has a seed of its own.
         title: Stands above the report.
         question: Stands under the title.
+        paper: Citation of the paper whose claim the study tests.
+        shows: Which tables and figures of the paper it shows, for ``fedloom studies``.
         departures: What is known to differ from the paper whose table or figure this is; the report
             lists them. An empty list says that nothing is known to. Left out: it is no paper's.
         training: Training keys for every method; an entry may say otherwise.
@@ -227,6 +229,8 @@ class Study:
     seeds: list[Seed]
     title: str = ""
     question: str = ""
+    paper: str = ""
+    shows: str = ""
     departures: list[str] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
@@ -402,8 +406,9 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Locatio
 
 def override_execution(base: Execution, given: Any, location: Location) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``location``."""
+    given = fields.with_current_names(Execution, fields.mapping(given, location), location)
     checked = fields.parse(Execution, given, location)
-    changed = replace(base, **{key: checked[key] for key in fields.mapping(given, location)})
+    changed = replace(base, **{key: checked[key] for key in given})
     _check_execution(changed, location)
     return changed
 

@@ -316,9 +316,12 @@ def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> N
     general = Location(os.path.relpath(folder / "config.yaml"))
     for run in expansion.runs:
         asked, clients = run.execution, run.partition.spec.get("clients")
-        lacking = [n.shortages(asked) for n in settings.nodes if n.partition == asked.partition]
+        lacking = [
+            n.shortages(asked) for n in settings.nodes if n.slurm_partition == asked.slurm_partition
+        ]
         if lacking and all(lacking):
-            place = f"partition {asked.partition!r}" if asked.partition else "the default partition"
+            name = asked.slurm_partition
+            place = f"Slurm partition {name!r}" if name else "the default partition"
             problem = f"no node of {place} can hold a job of {run.title}, which asks for "
             allowed = "less in its `execution`, or a node that has it"
             raise ConfigError(general / "nodes", problem + ", ".join(lacking[-1]), allowed)

@@ -36,7 +36,7 @@ def marker(results: Path, job: str) -> Path:
 def settle(planned: Mapping[str, Any], merge: bool | jobs.Machine = False) -> dict[str, str]:
     """Bring jobs and tables in line with the store.
 
-    A bundle that lacks runs is trained by a job, alone or with others, as `fl.plan.jobs.form`
+    A bundle that lacks runs is trained by a job, alone or with others, as `fl.plan.jobs.form_jobs`
     merges them. Tables that do not hold all runs of this plan are removed, with the files made from
     them, and so are pages without one of their analyses: Snakemake makes missing files, but does
     not check that the tables behind an existing report are there.
@@ -69,8 +69,10 @@ def _jobs(
     bundles = {name: plan_files.read_bundle(home, name) for name in lacking}
     nodes = [config.Node(**node) for node in settings["nodes"]]
     for job in jobs.form_jobs(bundles, store, merge, jobs.readers(planned["studies"])):
-        partition = job["execution"]["partition"]
-        room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]
+        partition = job["execution"]["slurm_partition"]
+        room = [
+            node.memory_mb for node in nodes if node.slurm_partition == partition and node.memory_mb
+        ]
         yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.cluster]
 
 EXECUTION = {
     **SETTINGS["execution"],
-    **{"gpus": 1, "partition": "gpu", "memory_mb": 1500, "minutes": 20},
+    **{"gpus": 1, "slurm_partition": "gpu", "memory_mb": 1500, "minutes": 20},
 }
 TABLE = "results/tables/quickstart.parquet"
 
@@ -68,12 +68,12 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
         seeds=[0],
         training={**STUDY["training"], "rounds": 120},
         methods={
-            "fedavg": {"execution": {"partition": "cpu", "gpus": 0}},
+            "fedavg": {"execution": {"slurm_partition": "cpu", "gpus": 0}},
             **methods,
             "late": {**methods["late"], "execution": late},
             "hungry": {"megabytes": 1000, "execution": {"memory_mb": 1100}},
             "broken": None,
-            "fedprox": {"execution": {"partition": "cpu", "gpus": 0, "processes": 2}},
+            "fedprox": {"execution": {"slurm_partition": "cpu", "gpus": 0, "processes": 2}},
         },
     )
     settings = {"plugins": ["lab"], "execution": EXECUTION}

@@ -155,3 +155,16 @@ def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:
 def test_the_largest_seed_fits_into_the_tables(folder: Path) -> None:
     seeds = study(folder, seeds=[2**63 - 1]).seeds
     assert pd.Series(seeds, dtype=RESULT_COLUMNS["seed"]).tolist() == seeds
+
+
+def test_a_former_name_of_a_key_is_read_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "config.yaml"
+    path.write_text("studies: [a]\nexecution: {partition: gpu}\nnodes: [{partition: gpu}]\n")
+    found = config.read_settings(tmp_path)
+    assert found.execution.slurm_partition == "gpu" and found.nodes[0].slurm_partition == "gpu"
+    assert "config.yaml: execution.partition: is called `slurm_partition` now" in caplog.text
+    path.write_text("studies: [a]\nexecution: {partition: gpu, slurm_partition: cpu}\n")
+    with pytest.raises(ConfigError, match="is the former name of `slurm_partition`, which is set"):
+        config.read_settings(tmp_path)

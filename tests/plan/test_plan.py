@@ -13,7 +13,7 @@ import yaml
 from fl.base.errors import ConfigError
 from fl.cli import main
 from fl.plan import config as config_files
-from fl.plan import fingerprint, plan, plan_files, specs
+from fl.plan import plan, plan_files, specs
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
 
@@ -395,7 +395,7 @@ def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monk
     templates = tmp_path / "templates"
     templates.mkdir()
     (templates / "report.css").write_text("p { color: red; }")
-    monkeypatch.setattr(fingerprint, "TEMPLATES", templates)
+    monkeypatch.setattr(plan_files, "TEMPLATES", templates)
     after = plan.current_summary(config)
     assert after["studies"]["a"]["hash"] != before["studies"]["a"]["hash"]
     assert after["runs"] == before["runs"]
@@ -436,8 +436,8 @@ NODES = """studies: [a]
 execution: {memory_mb: 8000}
 nodes:
   - {cpus: 4, memory_mb: 16000}
-  - {partition: gpu, cpus: 4, memory_mb: 16000, gpus: 1, minutes: 60}
-  - {partition: gpu, cpus: 8, memory_mb: 64000, gpus: 4, minutes: 60}
+  - {slurm_partition: gpu, cpus: 4, memory_mb: 16000, gpus: 1, minutes: 60}
+  - {slurm_partition: gpu, cpus: 8, memory_mb: 64000, gpus: 4, minutes: 60}
 """
 
 
@@ -446,9 +446,9 @@ nodes:
     [
         ({"memory_mb": 16001}, "the default partition can hold a job of fedavg, which asks for "),
         ({"memory_mb": 16001}, "16001 memory_mb (16000 there)"),
-        ({"partition": "gpu", "gpus": 5, "minutes": 30}, "5 gpus (4 there)"),
-        ({"partition": "gpu", "gpus": 1}, "240 minutes (60 there)"),
-        ({"partition": "gpu", "minutes": 9, "threads": 16}, "16 cpus (8 there)"),
+        ({"slurm_partition": "gpu", "gpus": 5, "minutes": 30}, "5 gpus (4 there)"),
+        ({"slurm_partition": "gpu", "gpus": 1}, "240 minutes (60 there)"),
+        ({"slurm_partition": "gpu", "minutes": 9, "threads": 16}, "16 cpus (8 there)"),
     ],
 )
 def test_a_job_that_no_node_can_hold_is_refused(config: Path, asked: dict[str, Any], said: str):

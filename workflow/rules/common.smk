@@ -128,7 +128,7 @@ def job(wildcards):
 def slurm_resources(execution):
     """What Slurm is asked for besides, as its plugin calls it; nothing where the config is silent."""
     names = {
-        "partition": "slurm_partition",
+        "slurm_partition": "slurm_partition",
         "account": "slurm_account",
         "gpu_type": "gpu_model",
         "qos": "qos",
