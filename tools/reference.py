@@ -27,7 +27,7 @@ OTHERS = {
     "partition scheme": "Partitions",
     "term": "Terms of the loss",
     "alteration": "Alterations of features",
-    "stage": "Stages of the wire",
+    "upload filter": "Upload filters",
     "aggregation": "Aggregations",
     "analysis": "Analyses",
 }
@@ -64,7 +64,9 @@ def datasets() -> str:
 def library() -> str:
     """The page of the rest of what a study can name."""
     about = "What a study can name beside [methods](methods.md) and [data sets](datasets.md)."
-    return _page("Models, partitions, terms, alterations, wire, analyses", about, _library())
+    return _page(
+        "Models, partitions, terms, alterations, upload filters, analyses", about, _library()
+    )
 
 
 def _library() -> Iterator[str]:

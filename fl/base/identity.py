@@ -93,9 +93,15 @@ def code(root: str) -> str:
     return _code(root, tuple(plugins.roots().items()))
 
 
+LABELS = {"upload filter": "stage"}
+"""Kinds whose roots have another label than the kind: roots stand in ``numbers.json`` and in the
+names of runs, so they keep the label of earlier versions.
+"""
+
+
 def entry(kind: str, name: str) -> str:
-    """The root of an entry: ``method fedprox``."""
-    return f"{kind} {name}"
+    """Return the root of a component: ``method fedprox``, ``stage clip`` for an upload filter."""
+    return f"{LABELS.get(kind, kind)} {name}"
 
 
 @cache
@@ -218,8 +224,9 @@ def _paths(root: str) -> list[Path]:
         # A stub says what a package imports when it is asked for it.
         shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
         return sorted(p for p in shared - of_entries if p.suffix in (".py", ".pyi"))
-    kind = next(kind for kind in registry.FOLDERS if root.startswith(f"{kind} "))
-    return _of_entry(registry.file(kind, root.removeprefix(f"{kind} "), Location("the spec")))
+    kind = next(kind for kind in registry.FOLDERS if root.startswith(entry(kind, "")))
+    name = root.removeprefix(entry(kind, ""))
+    return _of_entry(registry.file(kind, name, Location("the spec")))
 
 
 def _folders(package: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Plugins: code of the user's own, outside this repository, with the same rights as code in it.
 
 ``plugins: [../mylab]`` in ``config.yaml`` names a Python package: a folder with ``methods/``,
-``terms/``, ``alterations/``, ``wire/``, ``aggregations/``, ``models/``, ``datasets/``,
+``terms/``, ``alterations/``, ``filters/``, ``aggregations/``, ``models/``, ``datasets/``,
 ``schemes/`` and ``analyses/`` as in ``fl``, and other files that these import. The registry finds
 them; they are checked, are part of the identity of runs, and can be run through the contract tests.
 """

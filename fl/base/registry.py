@@ -1,4 +1,4 @@
-"""The registry of methods, loss terms, alterations of features, stages and aggregations of uploads,
+"""The registry of methods, loss terms, alterations of features, upload filters, aggregations,
 models, data sets, partition schemes and analyses, one file each.
 
 A file's name is its name (``two_layer.py`` is ``two-layer``). The first line of its docstring is
@@ -13,6 +13,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,13 +24,15 @@ from typing import Any
 from fl.base import faults, fields, plugins, reading
 from fl.base.errors import ConfigError, Location, unknown
 
+log = logging.getLogger(__name__)
+
 ROOT = plugins.FL
 
 FOLDERS = {
     "method": "methods",
     "term": "terms",
     "alteration": "terms/alterations",
-    "stage": "uploads/filters",
+    "upload filter": "uploads/filters",
     "aggregation": "uploads/aggregations",
     "model": "models",
     "task": "api/tasks",
@@ -42,12 +45,45 @@ FOLDERS = {
 ADDED = {
     "terms": "term",
     "alterations": "alteration",
-    "wire": "stage",
+    "wire": "upload filter",
     "aggregation": "aggregation",
 }
 """What a study adds to a method: by key of an entry and of a spec, its kind. A spec has none but
 ``terms`` that adds nothing, so that runs without are named as they were.
 """
+
+ENTRY_KEYS = {"wire": "upload_filters"}
+"""The key of a study's entry, by the key of a spec that holds the same, where the two differ.
+
+Specs keep the key of earlier versions, so that runs keep their names. In an entry the key of the
+spec is still read, with a warning.
+"""
+
+
+def entry_key(spec_key: str) -> str:
+    """Return the key of a study's entry for a key of `ADDED`."""
+    return ENTRY_KEYS.get(spec_key, spec_key)
+
+
+def with_current_keys(entry: Mapping[str, Any], location: Location) -> dict[str, Any]:
+    """Return an entry with former keys (`ENTRY_KEYS`) replaced; a warning names the current ones.
+
+    Raises:
+        ConfigError: If a former key and its current one are both set.
+    """
+    for former, current in ENTRY_KEYS.items():
+        if former in entry and current in entry:
+            problem = f"is the former name of `{current}`, which is set too"
+            raise ConfigError(location / former, problem, f"only `{current}`")
+        if former in entry:
+            _warn_of_former_key(location / former, current)
+    return {ENTRY_KEYS.get(key, key): value for key, value in entry.items()}
+
+
+@cache
+def _warn_of_former_key(location: Location, current: str) -> None:
+    """Warn once in a process."""
+    log.warning("%s: is called `%s` now; the former name will be refused later", location, current)
 
 
 @dataclass(frozen=True)

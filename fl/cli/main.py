@@ -31,7 +31,7 @@ KINDS = {
     "methods": "method",
     "terms": "term",
     "alterations": "alteration",
-    "wire": "stage",
+    "filters": "upload filter",
     "aggregations": "aggregation",
     "datasets": "data set",
     "models": "model",

@@ -60,7 +60,9 @@ class Classes:
         if is_own(said.get("method")):
             name, values = self._named("method", said["method"], location / "method")
             said = {**values, **said, "method": name}
-        for key, kind in registry.ADDED.items():
+        said = registry.with_current_keys(said, location)
+        for spec_key, kind in registry.ADDED.items():
+            key = registry.entry_key(spec_key)
             if isinstance(said.get(key), Mapping):
                 pairs = [self._added(kind, n, v, location / key) for n, v in said[key].items()]
                 said[key] = dict(pairs)

@@ -186,7 +186,7 @@ class Study:
             ``method`` names the method where the entry's name does not, ``start`` the entry whose
             model it begins with, ``train_on`` an entry's virtual images or a number of real samples
             of each class; ``terms`` and ``alterations`` are added to its loss and its layers, the
-            stages of ``wire`` and an ``aggregation`` to what its clients send;
+            ``upload_filters`` and an ``aggregation`` to what its clients send;
             ``dataset`` and ``partition`` are its own; ``title`` and ``execution`` decide no number.
         seeds: Training seeds, a run for each; a partition has a seed of its own.
         title: Stands above the report.

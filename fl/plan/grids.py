@@ -20,7 +20,7 @@ import numpy as np
 from fl.api.training import Training
 from fl.base import fields, registry, rng
 from fl.base.errors import ConfigError, Location, unknown
-from fl.base.registry import ADDED, Component
+from fl.base.registry import ADDED, Component, entry_key
 from fl.plan import published
 from fl.plan.config import Study, second_occurrence
 
@@ -175,7 +175,10 @@ def _searched_values(search: Search, seed: int, key: str, location: Location) ->
 
 ONE = "aggregation"
 """The key of which an entry has one; its name may stand alone."""
-RESERVED = ("method", "start", "train_on", "title", *ADDED, "execution", "dataset", "partition")
+RESERVED = (
+    *("method", "start", "train_on", "title", "execution", "dataset", "partition"),
+    *map(entry_key, ADDED),
+)
 EXCLUSIVE = ("local_epochs", "local_steps")
 
 
@@ -248,7 +251,9 @@ def points(
         for name, (kind, added_entry, _) in added.items():
             keys = _under(name, dict.fromkeys(fields.fields(added_entry.target)))
             its = {key.partition(".")[2]: values[key] for key in keys if key in values}
-            specs[kind].append({"name": name, **added_entry.parse(its, at / kind / name)})
+            specs[kind].append(
+                {"name": name, **added_entry.parse(its, at / entry_key(kind) / name)}
+            )
         yield Point(entry, hyper, specs, settled, {key: values[key] for key in several})
 
 
@@ -260,8 +265,8 @@ def _added(
     """
     by_name: dict[str, tuple[str, Component, Mapping[str, Any]]] = {}
     for kind, called in ADDED.items():
-        location = at / kind
-        given = merged.get(kind)
+        location = at / entry_key(kind)
+        given = merged.get(entry_key(kind))
         given = {given: None} if kind == ONE and isinstance(given, str) else given
         if isinstance(given, list):
             allowed = "a mapping (name: its keys); alternatives are entries of their own"
@@ -272,7 +277,7 @@ def _added(
         for name, values in given.items():
             entry = registry.find(called, name, location / name)
             if name in by_name:
-                problem = f"{name!r} stands in {by_name[name][0]} too"
+                problem = f"{name!r} is set in {entry_key(by_name[name][0])} too"
                 raise ConfigError(location / name, problem, "each name once, as keys go by it")
             values = fields.mapping(values, location / name)
             declared = fields.fields(entry.target)

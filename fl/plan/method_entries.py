@@ -14,7 +14,7 @@ from fl.base import faults, fields, registry
 from fl.base.declaration import declared
 from fl.base.errors import ConfigError, FedloomError, Location, unknown
 from fl.base.fields import Count
-from fl.base.registry import ADDED
+from fl.base.registry import ADDED, entry_key
 from fl.base.schema import SERVER
 from fl.engine.wire import check_count
 from fl.plan import config
@@ -52,10 +52,12 @@ class MethodEntry:
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", label):
             raise ConfigError(self.at, f"the name {label!r}", "letters, digits and . _ + -")
         given = fields.mapping(study.methods[label], self.at)
+        given = registry.with_current_keys(given, self.at)
         self.method = registry.find("method", str(given.get("method", label)), self.at)
         self.declared = declared(self.method.target)
         self.given, self._study, self._where = given, study, location
         defaults, defaults_at = config.method_defaults(folder, self.method.name)
+        defaults = registry.with_current_keys(defaults, defaults_at)
         self._layers = [
             (study.training, location / "training"),
             (defaults, defaults_at),
@@ -174,7 +176,7 @@ class MethodEntry:
         scenario.check(self.method, self.at)
         for key, kind in ADDED.items():
             for spec in self.points[0].added[key]:
-                at = self.at / key / spec["name"]
+                at = self.at / entry_key(key) / spec["name"]
                 scenario.check(registry.find(kind, spec["name"], at), at)
         on = self.given.get("train_on")
         if on is not None and scenario.differ:
@@ -239,8 +241,8 @@ class MethodEntry:
                 allowed = "fewer attackers or chosen, or more clients in a round"
                 raise ConfigError(at, problem, allowed)
         specs = point.added["wire"]
-        stages = [registry.entry_of("stage", spec)[1] for spec in specs]
-        for clip, before, noise in zip(specs, stages, stages[1:], strict=False):
+        filters = [registry.entry_of("upload filter", spec)[1] for spec in specs]
+        for clip, before, noise in zip(specs, filters, filters[1:], strict=False):
             counted, z = getattr(before, "count_noise", None), getattr(noise, "multiplier", 0)
             if counted is None or not z:
                 continue

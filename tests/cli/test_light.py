@@ -18,8 +18,8 @@ from fl.cli import main
 from fl.plan import plan
 
 COMMANDS = (
-    *("methods", "terms", "alterations", "wire", "aggregations", "models", "datasets"),
-    *("partitions", "partitions dirichlet", "wire noise", "aggregations krum"),
+    *("methods", "terms", "alterations", "filters", "aggregations", "models", "datasets"),
+    *("partitions", "partitions dirichlet", "filters noise", "aggregations krum"),
     *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
     *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms cosine"),
     *("alterations mixstyle", "models cnn", "analyses features"),

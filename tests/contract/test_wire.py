@@ -76,7 +76,7 @@ def with_wire(name: str, method: str = "fedavg", **more: Any) -> Simulation:
 
 
 def test_all_are_here() -> None:
-    assert sorted(STAGES) == sorted(NONE) == registry.names("stage")
+    assert sorted(STAGES) == sorted(NONE) == registry.names("upload filter")
     assert sorted(AGGREGATIONS) == registry.names("aggregation")
 
 

@@ -127,7 +127,7 @@ def world(
             for name, keys in alterations
         ],
         "wire": [
-            {"name": name, **find("stage", name, location).parse(keys, location)}
+            {"name": name, **find("upload filter", name, location).parse(keys, location)}
             for name, keys in (wire or {}).items()
         ],
         "aggregation": [

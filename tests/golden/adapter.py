@@ -29,6 +29,11 @@ ADDED = registry.ADDED
 WHERE = Location("golden")
 
 
+def root(kind: str, name: str) -> str:
+    """The root of an entry's code, as `identity.entry` calls it."""
+    return identity.entry(kind, name)
+
+
 def names(kind: str) -> list[str]:
     """The entries of a kind."""
     return registry.names(kind)

@@ -27,8 +27,8 @@ def now() -> Defaults:
     targets = {identity.CORE: Training}
     for kind in specs.KINDS.values():
         for root in identity.roots():
-            if root.startswith(f"{kind} "):
-                name = root.removeprefix(f"{kind} ")
+            if root.startswith(label := identity.entry(kind, "")):
+                name = root.removeprefix(label)
                 targets[root] = registry.find(kind, name, Location("")).target
     declared = {root: fields.fields(target).values() for root, target in targets.items()}
     return json.loads(

@@ -98,7 +98,9 @@ def roots(name: str) -> tuple[str, set[str]]:
         return "data", {subject(name)}
     world = _runs()[name]
     added = {
-        f"{kind} {one['name']}" for key, kind in adapter.ADDED.items() for one in world.get(key, ())
+        adapter.root(kind, one["name"])
+        for key, kind in adapter.ADDED.items()
+        for one in world.get(key, ())
     }
     added |= {f"{kind} {world[kind]['name']}" for kind in ("method", "model")}
     added |= {f"task {world.get('task', 'classification')}"}

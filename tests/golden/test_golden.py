@@ -18,7 +18,7 @@ def test_numbers_are_those_that_are_kept(name: str) -> None:
 def test_every_entry_has_a_world_and_no_other_world_is_kept() -> None:
     about = set().union(*(measure.roots(name)[1] for name in measure.names()))
     for kind in KINDS:
-        assert {f"{kind} {entry}" for entry in adapter.names(kind)} <= about
+        assert {adapter.root(kind, entry) for entry in adapter.names(kind)} <= about
     assert list(kept.load().keys() - set(measure.names())) == []
     assert defaults.load() == defaults.now()
     assert sum(path.stat().st_size for path in kept.FOLDER.iterdir()) < 400_000

@@ -642,14 +642,17 @@ def test_altered_features_that_are_not_understood_are_refused(
     assert said in refused(config, methods={"mk": entry}, **IMAGES)
 
 
-WIRE = {"top-k": {"share": [0.1, 0.5]}, "quantize": {"bits": 4}}
+FILTERS = {"top-k": {"share": [0.1, 0.5]}, "quantize": {"bits": 4}}
 
 
-def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
+def test_upload_filters_are_settled_in_their_order_and_are_part_of_the_run(config: Path):
     """Of a run without any the spec says nothing of it."""
-    given = {"fedavg": None, "sent": {"method": "fedavg", "wire": WIRE, "aggregation": "median"}}
+    given = {
+        "fedavg": None,
+        "sent": {"method": "fedavg", "upload_filters": FILTERS, "aggregation": "median"},
+    }
     plain, few, many = runs(config, methods=given, seeds=[0])
-    names = [stage["name"] for stage in few.spec["wire"]]
+    names = [one["name"] for one in few.spec["wire"]]
     assert names == ["top-k", "quantize"]
     assert few.spec["wire"][0] == {"name": "top-k", "share": 0.1, "feedback": True}
     assert few.spec["aggregation"] == [{"name": "median"}]
@@ -659,12 +662,34 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
     assert set(few.code) - set(plain.code) == added
 
 
+def test_the_former_key_of_upload_filters_gives_the_same_runs(config: Path, caplog: Any):
+    entry = {"method": "fedavg", "upload_filters": FILTERS}
+    former = {"method": "fedavg", "wire": FILTERS}
+    now = [run.id for run in runs(config, methods={"sent": entry}, seeds=[0])]
+    assert not caplog.records or "is called" not in caplog.text
+    assert [run.id for run in runs(config, methods={"sent": former}, seeds=[0])] == now
+    assert "methods.sent.wire: is called `upload_filters` now" in caplog.text
+    both = {"sent": {**entry, **former}}
+    assert "wire: is the former name of `upload_filters`, which is set" in refused(
+        config, methods=both
+    )
+
+
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"wire": {"noise": {"multiplier": 1}}}, "wire.noise: follows no clip, so that one"),
-        ({"wire": {"clip": {"norm": 0}}}, "wire.clip.norm: is 0.0. Allowed: a number > 0"),
-        ({"wire": {"alie": {"share": 0.5}}}, "wire.alie.share: is 0.5. Allowed: a number >= 0"),
+        (
+            {"upload_filters": {"noise": {"multiplier": 1}}},
+            "wire.noise: follows no clip, so that one",
+        ),
+        (
+            {"upload_filters": {"clip": {"norm": 0}}},
+            "upload_filters.clip.norm: is 0.0. Allowed: a number > 0",
+        ),
+        (
+            {"upload_filters": {"alie": {"share": 0.5}}},
+            "upload_filters.alie.share: is 0.5. Allowed: a number >= 0",
+        ),
         ({"aggregation": "medin"}, "aggregation.medin: unknown aggregation 'medin' (did you mean"),
         ({"aggregation": {"median": None, "krum": None}}, "aggregation: is median and krum. Allow"),
         (
@@ -677,7 +702,7 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
         ),
         (
             {
-                "wire": {"adaptive-clip": None, "noise": {"multiplier": 1.5}},
+                "upload_filters": {"adaptive-clip": None, "noise": {"multiplier": 1.5}},
                 "weighting": "uniform",
             },
             "wire.noise.multiplier: is 1.5, as much as the noise on the count",
@@ -686,18 +711,18 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
             {"aggregation": ["median", {"krum": None}]},
             "Allowed: a mapping (name: its keys); alternatives are entries of their own",
         ),
-        ({"wire": ["clip", "noise"]}, "alternatives are entries of their own"),
+        ({"upload_filters": ["clip", "noise"]}, "alternatives are entries of their own"),
         (
-            {"wire": {"clip": {"norm": float("inf")}}},
+            {"upload_filters": {"clip": {"norm": float("inf")}}},
             "is inf. Allowed: a number > 0 and <= 3.4e+38",
         ),
         (
-            {"method": "fednova", "wire": {"clip": {"norm": 1}}},
+            {"method": "fednova", "upload_filters": {"clip": {"norm": 1}}},
             "do not go with FedNova, as its clients send a number, path",
         ),
     ],
 )
-def test_a_wire_that_cannot_be_is_refused(config: Path, entry: dict[str, Any], said: str):
+def test_upload_filters_that_cannot_be_are_refused(config: Path, entry: dict[str, Any], said: str):
     assert said in refused(config, methods={"sent": {"method": "fedavg", **entry}})
 
 

@@ -35,7 +35,7 @@ def built(kind: str, name: str, **values: Any) -> Any:
 
 
 def stage(name: str, **values: Any) -> Stage:
-    made = built("stage", name, **values)
+    made = built("upload filter", name, **values)
     assert isinstance(made, Stage)
     return made
 
