@@ -131,6 +131,22 @@ def with_current_names(
     """Return the values with former names of keys replaced; a warning names the current ones."""
     declared = dataclasses.fields(target) if dataclasses.is_dataclass(target) else ()
     current = {old: f.name for f in declared for old in f.metadata.get(FORMER_NAMES, ())}
+    return replace_former_names(current, values, location)
+
+
+def replace_former_names(
+    current: Mapping[str, str], values: Mapping[str, Any], location: Location
+) -> dict[str, Any]:
+    """Return the values with former names of keys replaced; a warning names the current ones.
+
+    Args:
+        current: The current name by former name.
+        values: The keys as a user set them, under former or current names.
+        location: The location of the values.
+
+    Raises:
+        ConfigError: If a key is set under both names.
+    """
     renamed: dict[str, Any] = {}
     for key, given in values.items():
         name = current.get(key, key)

@@ -13,7 +13,6 @@ import ast
 import dataclasses
 import importlib
 import inspect
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,8 +22,6 @@ from typing import Any
 
 from fl.base import faults, fields, plugins, reading
 from fl.base.errors import ConfigError, Location, unknown
-
-log = logging.getLogger(__name__)
 
 ROOT = plugins.FL
 
@@ -71,19 +68,7 @@ def with_current_keys(entry: Mapping[str, Any], location: Location) -> dict[str,
     Raises:
         ConfigError: If a former key and its current one are both set.
     """
-    for former, current in ENTRY_KEYS.items():
-        if former in entry and current in entry:
-            problem = f"is the former name of `{current}`, which is set too"
-            raise ConfigError(location / former, problem, f"only `{current}`")
-        if former in entry:
-            _warn_of_former_key(location / former, current)
-    return {ENTRY_KEYS.get(key, key): value for key, value in entry.items()}
-
-
-@cache
-def _warn_of_former_key(location: Location, current: str) -> None:
-    """Warn once in a process."""
-    log.warning("%s: is called `%s` now; the former name will be refused later", location, current)
+    return fields.replace_former_names(ENTRY_KEYS, entry, location)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ class MethodEntry:
             return
         taking = max(1, round(point.training["participation"] * clients))
         for spec in point.added["aggregation"]:
-            least = getattr(registry.entry_of("aggregation", spec)[1], "least", 1)
+            least = getattr(registry.entry_of("aggregation", spec)[1], "fewest_clients", 1)
             if taking < least:
                 at = self.at / "aggregation" / spec["name"]
                 problem = (
