@@ -53,7 +53,7 @@ class Numbers(NamedTuple):
 def point(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
     """The id of a point: a hash of its spec without the seed, and of its code and data.
 
-    defaults: Keys of the spec that have their defaults, see `fl.plan.specs.defaults`. They are left
+    defaults: Keys of the spec that have their defaults (`fl.plan.run_spec`). They are left
         out, so that a key that a later version brings renames no run.
     """
     return digest([_without(spec, ["seed", *defaults]), dict(code)])

@@ -118,7 +118,7 @@ def _code(stage: Path, draft: Path, anonymous: bool) -> None:
 
 def _config(target: Path, folder: Path, name: str, planned: Plan) -> None:
     study, _ = config.read_study(folder, name, Location(name))
-    names = planned.studies[name]["names"]
+    names = planned.studies[name].names
     sources = {cells.source for cells in study.published}
     sources |= {study.best.source} if study.best else set()
     wanted = [
@@ -155,7 +155,7 @@ def _runs(target: Path, name: str, planned: Plan, anonymous: bool) -> int:
     """Copy the study's runs that are there, each checked; how many."""
     source, store = readable(planned.settings.store), Store(target)
     target.mkdir(parents=True)
-    runs = sorted({run["run"] for run in planned.studies[name]["runs"] if source.has(run["run"])})
+    runs = sorted({run.run for run in planned.studies[name].runs if source.has(run.run)})
     for run in runs:
         moved = import_export.bring(run, source, store)
         if moved.outcome != NEW:
@@ -167,13 +167,13 @@ def _runs(target: Path, name: str, planned: Plan, anonymous: bool) -> int:
 
 def _results(stage: Path, name: str, planned: Plan) -> Facts:
     study, results = planned.studies[name], Path(planned.settings.results)
-    made = [results / "partitions" / run["partition_id"] for run in study["runs"]]
-    made += [analyses.folder_of(results, each["analysis"]) for each in study.get("analyses", ())]
+    made = [results / "partitions" / run.partition_id for run in study.runs]
+    made += [analyses.folder_of(results, each.analysis) for each in study.analyses]
     for path in dict.fromkeys(made):
         if path.is_dir():
             shutil.copytree(path, stage / "results" / path.relative_to(results))
-    report.build(name, stage / "results", stage / "runs", study)
-    return gather(name, stage / "results", stage / "runs", study)
+    report.build(name, stage / "results", stage / "runs", study.to_json())
+    return gather(name, stage / "results", stage / "runs", study.to_json())
 
 
 def _readme(stage: Path, facts: Facts, there: int) -> None:

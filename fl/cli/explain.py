@@ -110,9 +110,9 @@ def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> d
 
 
 def _edited(spec: Mapping[str, Any]) -> dict[str, str]:
-    from fl.plan import specs  # It imports pandas, which takes as long as all else.
+    from fl.plan.run_spec import RunSpec  # It imports pandas, which takes as long as all else.
 
-    return specs.code_files(spec)
+    return RunSpec(spec).code_files
 
 
 def _is_version(name: str) -> bool:

@@ -25,6 +25,7 @@ from fl.store.store import Store
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Bundle
+    from fl.plan.plan_files import ItemKind
     from fl.runner.team import Team
 
 KINDS = {
@@ -306,7 +307,8 @@ def _explain(parsed: argparse.Namespace) -> None:
 
         studies = config.split_names(parsed.studies) or settings.studies
         wanted = required_runs.find(parsed.config, studies)
-        planned, remarks = dict(wanted.members), wanted.remarks
+        planned = {run: vars(member) for run, member in wanted.members.items()}
+        remarks = wanted.remarks
     for line in explain(parsed.wanted, planned, store, remarks):
         say(line)
 
@@ -400,7 +402,7 @@ def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]
         return settings, _planned(Path(settings.results), "studies", parsed.study)
     from fl.plan import plan
 
-    return settings, plan.study_plan(parsed.config, parsed.study)
+    return settings, plan.study_plan(parsed.config, parsed.study).to_json()
 
 
 def _download(parsed: argparse.Namespace) -> None:
@@ -435,7 +437,8 @@ def _analyse(parsed: argparse.Namespace) -> None:
 
     settings = config.read_settings(parsed.config)
     results = Path(settings.results)
-    known = plan_files.read_summary(results / "plan").get("analyses", {})
+    summary = plan_files.read_summary(results / "plan")
+    known = summary["analyses"] if summary else {}
     if known and parsed.name not in known:
         raise unknown(Location("the command line"), "analysis of the plan", parsed.name, known)
     made = make_analysis.make(
@@ -451,7 +454,7 @@ def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[st
     return materials.supply(spec, settings.sources, parsed.config / LOCK)
 
 
-def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:
+def _planned(results: Path, kind: ItemKind, name: str) -> dict[str, Any]:
     from fl.plan import plan_files
 
     return plan_files.read_item(results / "plan", kind, name)

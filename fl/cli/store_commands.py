@@ -276,7 +276,7 @@ def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     from fl.plan import plan
 
     planned = plan.read_or_make(folder, studies, checked=False)
-    return {member["run"] for bundle in planned.bundles.values() for member in bundle["runs"]}
+    return {*planned.members}
 
 
 def _planned(folder: Path) -> set[str]:
@@ -284,7 +284,7 @@ def _planned(folder: Path) -> set[str]:
     from fl.plan import plan_files
 
     summary = plan_files.read_summary(Path(config.read_settings(folder).results) / "plan")
-    return set(summary.get("runs", ()))
+    return {*summary["runs"]} if summary else set()
 
 
 def _tell(moved: Iterable[Moved]) -> int:

@@ -78,15 +78,15 @@ def _overview(folder: Path, name: str, papers: Iterable[str], wanted: str) -> Ov
     except FedloomError as error:
         return Overview(name, paper, shows, trouble=str(error))
     content = planned.studies[name]
-    specs = {m["run"]: m["spec"] for bundle in planned.bundles.values() for m in bundle["runs"]}
+    specs = {run: member.spec for run, member in planned.members.items()}
     return Overview(
         name,
         paper,
         shows,
-        title=content["title"],
-        datasets=tuple(content["names"]["data set"]),
-        methods=tuple(content["names"]["method"]),
-        published=len(content["published"]),
+        title=content.title,
+        datasets=tuple(content.names["data set"]),
+        methods=tuple(content.names["method"]),
+        published=len(content.published),
         once=name in _ran_once(folder),
         runs=specs,
     )

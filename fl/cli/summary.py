@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from fl.base.digest import digest
-from fl.base.errors import Location
 from fl.base.schema import SETTING, UNSEEN
 from fl.base.units import counted, duration
 from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps, crowded
 from fl.plan.plan import Plan
+from fl.plan.study_plan import PlannedRun
 from fl.report.cells import number, unit
 from fl.report.facts import Facts
 from fl.report.summaries import KEY, evaluated_clients, gaps
@@ -33,31 +33,29 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     A run that two studies ask for is counted once in the totals.
     """
-    members = {member["run"] for bundle in plan.bundles.values() for member in bundle["runs"]}
-    bundles = {name: Bundle.of(bundle, Location(name)) for name, bundle in plan.bundles.items()}
+    members, bundles = plan.members, plan.bundles
     lacking = {
         name: bundle for name, bundle in bundles.items() if jobs.missing_members(bundle, store)
     }
     missing = [m for bundle in lacking.values() for m in jobs.missing_members(bundle, store)]
     again = {member.run for member in missing if store.has(member.run)}
     for name, study in plan.studies.items():
-        yield f"{name}: {study['title']}"
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for run in study["runs"]:
-            key = (run["method"], run["dataset"], run["partition"], run["model"])
+        yield f"{name}: {study.title}"
+        groups: dict[tuple[str, ...], list[PlannedRun]] = {}
+        for run in study.runs:
+            key = (run.method, run.dataset, run.partition, run.model)
             groups.setdefault(key, []).append(run)
         for (method, *place), runs in groups.items():
-            there = sum(store.has(run["run"]) for run in runs)
-            bare = sum(run["run"] in again for run in runs)
+            there = sum(store.has(run.run) for run in runs)
+            bare = sum(run.run in again for run in runs)
             note = f" ({bare} without {KEPT})" if bare else ""
             yield f"  {method:16} {there:4} of {len(runs):4} runs there{note}   {' / '.join(place)}"
             if every_run:
                 yield from (f"    {_run_line(run, store, again)}" for run in runs)
-        for analysis in study.get("analyses", ()):
-            made = analyses.exists(Path(plan.settings.results), analysis["analysis"])
+        for analysis in study.analyses:
+            made = analyses.exists(Path(plan.settings.results), analysis.analysis)
             state = "there" if made else "to be made"
-            title = analysis["title"] or analysis["text"]
-            yield f"  analysis {title}: {state}   {analysis['analysis']}"
+            yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
     note = f", {len(again)} of them again, for {KEPT}" if again else ""
     counts = f"{counted(len(members), 'run')} in {counted(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
@@ -90,7 +88,7 @@ def _crowds(bundles: Iterable[Bundle]) -> Iterator[str]:
 def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) -> str:
     """How many jobs are started, on this machine and on a cluster."""
     cores = len(os.sched_getaffinity(0))
-    readers = jobs.readers(plan.studies)
+    readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
     here = list(jobs.form_jobs(lacking, store, jobs.Machine(cores, 1), readers))
     count = len(list(jobs.form_jobs(lacking, store, merge=True)))
     text = f"{counted(len(here), 'start')} on {counted(cores, 'core')} here (snakemake), or "
@@ -100,10 +98,9 @@ def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) 
     return text
 
 
-def _run_line(run: dict[str, Any], store: Store, again: Collection[str]) -> str:
-    point = point_text(run["point"])
-    state = "there" if store.has(run["run"]) and run["run"] not in again else "to train"
-    return f"{run['run']}  seed {run['seed']:<6} {state:9} {point}".rstrip()
+def _run_line(run: PlannedRun, store: Store, again: Collection[str]) -> str:
+    state = "there" if store.has(run.run) and run.run not in again else "to train"
+    return f"{run.run}  seed {run.seed:<6} {state:9} {point_text(run.point)}".rstrip()
 
 
 def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:

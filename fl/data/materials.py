@@ -76,7 +76,7 @@ def partition_id(spec: Spec, dataset: str) -> str:
 
 
 def _named(entry: Component, spec: Spec) -> dict[str, Any]:
-    """What names data: a spec without its defaults, as of `fl.plan.specs.defaults`."""
+    """What names data: a spec without its defaults, see `fl.plan.run_spec.RunSpec`."""
     usual = fields.at_default(entry.target, spec)
     return {key: value for key, value in spec.items() if key not in usual}
 

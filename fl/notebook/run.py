@@ -15,9 +15,7 @@ from fl.notebook.plainly import plainly
 from fl.notebook.result import Result
 from fl.plan import config as config_files
 from fl.plan import plan
-from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
-from fl.plan.plan import Plan
 
 FOLDER = Path("config")
 """The config folder of a call that names none, where there is one."""
@@ -72,12 +70,12 @@ def run(
     given, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     planned = plan.make_from(folder, settings, {_checked(name, folder): (given, keys.CALL)})
     plan.write_files(planned)
-    bundles = _bundles(planned)
+    bundles = planned.bundles
     failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)
     for line in failed:
         warnings.warn(f"failed: {line}", stacklevel=3)
-    result = Result(planned.studies[name], bundles, settings)
+    result = Result(planned.studies[name].to_json(), bundles, settings)
     for line in _diverged(result.runs()):
         warnings.warn(f"diverged: {line}", stacklevel=3)
     return result
@@ -104,7 +102,7 @@ def load(study: str, config: str | Path | None = None) -> Result:
     folder = Path(config or FOLDER)
     config_files.read_study(folder, study, Location("fl.load"))
     planned = plan.read_or_make(folder, [study])
-    return Result(planned.studies[study], _bundles(planned), planned.settings)
+    return Result(planned.studies[study].to_json(), planned.bundles, planned.settings)
 
 
 def _settings(given: str | Path | None) -> tuple[Path, Settings]:
@@ -125,7 +123,3 @@ def _checked(name: str, folder: Path) -> str:
         problem = f"is {name!r}, which is the study in {path}"
         raise ConfigError(keys.CALL / "name", problem, "another name")
     return name
-
-
-def _bundles(planned: Plan) -> dict[str, Bundle]:
-    return {name: Bundle.of(written, Location(name)) for name, written in planned.bundles.items()}

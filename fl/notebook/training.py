@@ -77,7 +77,7 @@ def train(plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, shown: 
                 bar.passed(rounds[bundle.bundle])
         for name, planned in plan.analyses.items():
             bar.say(f"analysis {name}")
-            make_analysis.make(planned, results, store.root)
+            make_analysis.make(planned.to_json(), results, store.root)
     except (Interrupted, KeyboardInterrupt):
         remedy = "the same call goes on from the last checkpoint"
         raise Stopped(
@@ -98,10 +98,10 @@ def _check_processes(bundles: list[Bundle]) -> None:
 def _make_data(plan: Plan, bundle: Bundle) -> None:
     """The data set and the partition that a bundle reads, made if they are not there."""
     planned, data = plan.partitions[bundle.partition], Path(bundle.data)
-    spec = planned["spec"]
+    spec = planned.spec
     supply = materials.supply(spec, bundle.sources, bundle.lock)
     materials.prepare(spec, data, supply)
-    materials.partition(planned["scheme"], spec, data, Path(bundle.results), supply)
+    materials.partition(planned.scheme, spec, data, Path(bundle.results), supply)
 
 
 @contextlib.contextmanager
@@ -117,6 +117,6 @@ def _threads_as_they_were() -> Iterator[None]:
 def check(failed: list[str], plan: Plan) -> None:
     """Refuse (`FedloomError`) to go on where no run at all is there."""
     store = Store(Path(plan.settings.store))
-    runs = {run["run"] for study in plan.studies.values() for run in study["runs"]}
+    runs = {run.run for study in plan.studies.values() for run in study.runs}
     if failed and not any(map(store.has, runs)):
         raise FedloomError("no run came to its end:\n" + "\n".join(failed))

@@ -10,66 +10,100 @@ follows from the settled spec, the code and the runs, so an existing result is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.base import identity
+from fl.plan.config import Execution
+from fl.plan.study_plan import PlannedRun
 
 if TYPE_CHECKING:
     from fl.plan.components import Choice
-    from fl.plan.config import Execution
     from fl.plan.expand import Expansion
-
 
 RECORD, TABLE = "analysis.json", "table.parquet"
 SVG, PDF, PAGE = ".svg", ".pdf", ".page.svg"
-"""Of each figure: for print, and with the colours and type of the page that it is put into."""
-OF_A_RUN = ("run", "method", "dataset", "partition", "model", "seed")
-"""What is part of an analysis' identity, of a run that it reads; titles are none."""
+"""Endings of a figure's files: two for print, and one with the colours and type of the page."""
+IDENTIFYING = ("run", "method", "dataset", "partition", "model", "seed")
+"""Fields of the runs that an analysis reads that are part of its identity; titles are not."""
+
+
+@dataclass(frozen=True)
+class PlannedAnalysis:
+    """An analysis of a study's runs.
+
+    Attributes:
+        analysis: The analysis' id.
+        text: The analysis as the study writes it.
+        title: Name in reports; empty if the study gives none.
+        spec: Name and settings.
+        code: Version of its code.
+        study: The study's name.
+        metric: The study's metric.
+        runs: The runs that it reads.
+        bundles: The bundles that train these runs.
+        execution: How it is computed; no part of its identity.
+    """
+
+    analysis: str
+    text: str
+    title: str
+    spec: dict[str, Any]
+    code: str
+    study: str
+    metric: str
+    runs: list[PlannedRun]
+    bundles: list[str]
+    execution: Execution
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``analyses/<id>.json`` of a plan."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> PlannedAnalysis:
+        """Return the analysis that `to_json` wrote."""
+        runs = [PlannedRun(**run) for run in content["runs"]]
+        execution = Execution(**content["execution"])
+        return cls(**{**content, "runs": runs, "execution": execution})
 
 
 def folder_of(results: Path, analysis: str) -> Path:
-    """The folder of an analysis."""
+    """Return the folder of an analysis."""
     return results / "analyses" / analysis
 
 
 def exists(results: Path, analysis: str) -> bool:
-    """Whether an analysis is made; its files are not checked."""
+    """Whether an analysis exists; its files are not checked."""
     return (folder_of(results, analysis) / RECORD).is_file()
 
 
-def planned_analyses(
-    expansion: Expansion, runs: Sequence[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """What a plan says of each analysis of a study.
-
-    Args:
-        runs: The study's, as the plan has them.
-    """
-    study = expansion.study
+def planned_analyses(expansion: Expansion, runs: Sequence[PlannedRun]) -> Iterator[PlannedAnalysis]:
+    """Yield the analyses of a study, which read ``runs``."""
+    metric = expansion.study.metric
+    assert metric is not None, "`fl.plan.expand` settles it"
     for choice in expansion.analyses:
         code = identity.code(identity.entry("analysis", choice.entry.name))
-        read = [[run[key] for key in OF_A_RUN] for run in runs]
-        digest = identity.digest([choice.spec, code, study.metric, read])
-        yield {
-            "analysis": f"{choice.entry.name}-{digest}",
-            "text": choice.text,
-            "title": choice.title,
-            "spec": choice.spec,
-            "code": code,
-            "study": expansion.name,
-            "metric": study.metric,
-            "runs": list(runs),
-            "bundles": sorted({run["bundle"] for run in runs}),
-            "execution": asdict(_execution(expansion, choice)),
-        }
+        identifying = [[getattr(run, key) for key in IDENTIFYING] for run in runs]
+        digest = identity.digest([choice.spec, code, metric, identifying])
+        yield PlannedAnalysis(
+            analysis=f"{choice.entry.name}-{digest}",
+            text=choice.text,
+            title=choice.title,
+            spec=choice.spec,
+            code=code,
+            study=expansion.name,
+            metric=metric,
+            runs=[*runs],
+            bundles=sorted({run.bundle for run in runs}),
+            execution=_execution(expansion, choice),
+        )
 
 
 def _execution(expansion: Expansion, choice: Choice) -> Execution:
-    """How an analysis is computed, which is no part of its identity: as the study says, by one
-    process.
+    """Execution of an analysis: the study's, by one process.
 
     Only an analysis that reads weights computes models, and so needs a GPU.
     """

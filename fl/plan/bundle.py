@@ -1,9 +1,9 @@
-"""Bundles: the runs that are trained together, as a plan writes them down and a job reads them."""
+"""Bundles: runs that are trained together, as a plan writes them down and a job reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ class Member:
     """A run of a bundle.
 
     Attributes:
-        run: Its id.
-        spec: Every choice that decides its numbers.
-        code: The hashes of the code and the data that it was planned with.
-        defaults: The keys of its spec that its name leaves out, see `fl.plan.specs.defaults`.
-        start: The run whose stored model it starts from, if any.
-        keep: The files that it is to have of those which not every run has (`fl.store.layout`).
+        run: The run's id.
+        spec: Every choice that decides the run's numbers.
+        code: Hashes of the code and the data with which the run was planned.
+        defaults: Keys of the spec that the run's name leaves out
+            (`fl.plan.run_spec.RunSpec.default_keys`).
+        start: Id of the run whose stored model this run starts from.
+        keep: Optional files of `fl.store.layout` that this run must have.
     """
 
     run: str
@@ -38,7 +39,7 @@ class Member:
 
     @property
     def seed(self) -> int:
-        """The only thing in which the runs of a bundle differ."""
+        """The seed of training; the runs of a bundle differ in nothing else."""
         return int(self.spec["seed"])
 
 
@@ -47,13 +48,19 @@ class Bundle:
     """Runs that differ only in their seed, and what is needed to train them.
 
     Attributes:
-        bundle: Its id.
-        title: Its name in messages.
-        dataset, partition: The ids of what the runs read.
-        after: The bundles that have to be trained before it.
-        unstackable: Why its clients cannot be trained in one stack; "" if they can.
-        results, data, sources, lock: Where things are kept, and where raw files come from.
+        bundle: The bundle's id.
+        title: Name in messages.
+        runs: The runs.
+        dataset: Id of the data set.
+        partition: Id of the partition.
+        after: Bundles that must be trained before this one.
+        unstackable: Why clients cannot be trained in one stack; empty if they can.
+        results: Folder of plan, partitions and tables.
+        data: Folder of raw and prepared data.
+        sources: Folder or address of raw files by data set.
+        lock: The lock file of raw files.
         plugins: Folders of the user's own code.
+        execution: How the runs are computed.
     """
 
     bundle: str
@@ -70,52 +77,65 @@ class Bundle:
     plugins: list[str]
     execution: Execution
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``bundles/<id>.json``."""
+        runs = [vars(member) for member in self.runs]
+        return {**vars(self), "runs": runs, "execution": asdict(self.execution)}
+
     @classmethod
-    def of(cls, given: Mapping[str, Any], location: Location) -> Bundle:
-        """What ``bundles/<id>.json`` says, or a `ConfigError` at ``location``.
+    def from_json(cls, content: Mapping[str, Any], location: Location) -> Bundle:
+        """Return the bundle that `to_json` wrote.
 
         Each run's id is computed again, so that no run is trained under the name of another.
+
+        Raises:
+            ConfigError: At ``location``, for content that is no bundle.
         """
-        its = {key: given[key] for key in fields.fields(cls) if key in given}
-        bundle = cls(**fields.parse(cls, its, location))
+        declared = fields.fields(cls)
+        values = {key: value for key, value in content.items() if key in declared}
+        bundle = cls(**fields.parse(cls, values, location))
         if not bundle.runs:
-            raise ConfigError(location / "runs", "is empty", "at least one run")
+            raise ConfigError(location / "runs", "is empty", advice="plan again")
         for i, member in enumerate(bundle.runs):
             _check(member, location / "runs" / i)
         return bundle
 
     @property
     def folders(self) -> Folders:
-        """Where data and partitions are kept."""
+        """The folders of data and partitions."""
         return Folders(Path(self.data), Path(self.results), self.sources, self.lock)
 
 
 def read(path: Path) -> Bundle:
-    """A bundle's spec file, as `fl.plan.plan` writes it, wherever it lies, or `DataError`."""
+    """Return the bundle in a file that `fl.plan.plan` wrote.
+
+    Raises:
+        DataError: For a file that is no bundle.
+    """
+    location = Location("the file")
     try:
-        return Bundle.of(
-            fields.mapping(parse_json(path.read_bytes()), Location("it")), Location("it")
-        )
+        content = fields.mapping(parse_json(path.read_bytes()), location)
+        return Bundle.from_json(content, location)
     except (OSError, ValueError, ConfigError) as error:
         raise DataError(
-            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}). "
-            "Allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
+            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error})",
+            advice="a file of results/plan/bundles, which `fedloom plan --write` writes",
         ) from None
 
 
 def _check(member: Member, location: Location) -> None:
-    """Refuse (`ConfigError`) a run whose id is not that of its spec and code."""
+    """Raise `ConfigError` if a run's id is not that of its spec and code."""
     try:
         point = identity.point(member.spec, member.code, member.defaults)
         run = identity.run(point, member.spec["seed"])
         training = member.spec["training"]
     except (KeyError, TypeError) as error:
-        raise ConfigError(location / "spec", f"is no run's ({error!r})") from None
+        raise ConfigError(location / "spec", f"is not the spec of a run ({error!r})") from None
     start = member.spec.get("start")
-    started = start is None or member.start == identity.run(start, member.seed)
-    if member.run != run or not started:
+    has_its_start = start is None or member.start == identity.run(start, member.seed)
+    if member.run != run or not has_its_start:
         problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
-        raise ConfigError(location / "run", problem, "a bundle as it was planned; plan again")
+        raise ConfigError(location / "run", problem, advice="plan again")
     for i, name in enumerate(member.keep):
         if name not in ON_DEMAND:
             raise unknown(location / "keep" / i, "file", name, ON_DEMAND)

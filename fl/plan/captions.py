@@ -198,14 +198,14 @@ def entries(expansion: Expansion) -> dict[str, EntrySummary]:
 def names(expansion: Expansion) -> dict[str, list[str]]:
     """Return the names of all components that a study uses, by kind of the registry."""
     from fl.data.materials import task_name  # They import pandas, as planning has by now.
-    from fl.plan.specs import KINDS
+    from fl.plan.run_spec import COMPONENT_KINDS
 
     names: dict[str, set[str]] = {
         "analysis": {analysis.entry.name for analysis in expansion.analyses},
         "task": {task_name(run.spec["dataset"]) for run in expansion.runs},
     }
     for run in expansion.runs:
-        for key, kind in KINDS.items():
+        for key, kind in COMPONENT_KINDS.items():
             given = run.spec.get(key, ())
             for each in [given] if isinstance(given, Mapping) else given:
                 names.setdefault(kind, set()).add(each["name"])

@@ -20,12 +20,13 @@ from fl.base.places import path_of
 from fl.base.schema import REWEIGHTED
 from fl.data import materials
 from fl.data.contents import stamp
-from fl.plan import config, specs
+from fl.plan import config
 from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Execution, Settings, Study
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.rehearsal import Rehearsal, Rehearsed
+from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_alike
 
 
@@ -263,7 +264,7 @@ class _Place:
     def _code(self, method: Point, spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
         """The code of a point, and its keys at their defaults, for all seeds and starts."""
         if id(method) not in self._codes:
-            self._codes[id(method)] = specs.code(spec), specs.defaults(spec)
+            self._codes[id(method)] = RunSpec(spec).code, RunSpec(spec).default_keys
         return self._codes[id(method)]
 
     def runs(self, entry: MethodEntry, seed: int) -> Iterator[Run]:

@@ -20,7 +20,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -117,12 +117,12 @@ def form_jobs(
         }
 
 
-def readers(studies: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """By bundle, the studies that need it: of a plan, or of its summary in ``plan.json``."""
+def readers(bundles_of_study: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return the studies that need each bundle, by bundle."""
     by_bundle: dict[str, list[str]] = {}
-    for name, study in studies.items():
-        for bundle in study.get("bundles") or {run["bundle"] for run in study["runs"]}:
-            by_bundle.setdefault(bundle, []).append(name)
+    for study, bundles in bundles_of_study.items():
+        for bundle in bundles:
+            by_bundle.setdefault(bundle, []).append(study)
     return by_bundle
 
 

@@ -21,8 +21,10 @@ from fl.base.units import counted
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.plan import config, plan_files
-from fl.plan.analyses import planned_analyses
+from fl.plan.analyses import PlannedAnalysis, planned_analyses
+from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study
+from fl.plan.plan_files import PlanSummary
 from fl.plan.published_cells import published_cells
 from fl.plan.study_plan import AnalysisReference, PlannedRun, StudyPlan
 from fl.pytorch import allocator
@@ -37,42 +39,64 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class PlannedPartition:
+    """How to make a partition.
+
+    Attributes:
+        dataset: Id of the data set.
+        spec: Spec of the data set.
+        scheme: Spec of the partition scheme.
+        text: The partition as a study writes it.
+    """
+
+    dataset: str
+    spec: dict[str, Any]
+    scheme: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """The plan of some studies.
 
     Attributes:
-        studies: By name: title, metric, hash and runs, for `fl.report.tables`.
-        bundles: By id: runs with their specs, needs and execution, for `fl.runner.job`.
-        datasets, partitions: By id, how to make them.
-        analyses: By id, what they read, for `fl.report.make_analysis`.
-        watched: By path, the `stamp` of each file outside config that the plan depends on.
+        settings: What ``config.yaml`` says.
+        studies: The studies by name.
+        bundles: The bundles by id.
+        datasets: Specs of the data sets by id.
+        partitions: The partitions by id.
+        watched: The `stamp` of each file outside config that the plan depends on, by path.
+        analyses: The analyses by id.
     """
 
     settings: Settings
-    studies: dict[str, dict[str, Any]]
-    bundles: dict[str, dict[str, Any]]
+    studies: dict[str, StudyPlan]
+    bundles: dict[str, Bundle]
     datasets: dict[str, dict[str, Any]]
-    partitions: dict[str, dict[str, Any]]
+    partitions: dict[str, PlannedPartition]
     watched: dict[str, str]
-    analyses: dict[str, dict[str, Any]]
+    analyses: dict[str, PlannedAnalysis]
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The runs of all bundles by id."""
+        return {member.run: member for each in self.bundles.values() for member in each.runs}
 
 
-def make(
-    folder: Path,
-    studies: Sequence[str] = (),
-    checked: bool = True,
-) -> Plan:
-    """The plan of the studies that a config folder or ``studies`` names.
+def make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
+    """Make the plan of the studies that a config folder or ``studies`` names.
 
     Args:
+        folder: The config folder.
+        studies: Names of studies; by default those of ``config.yaml``.
         checked: Whether models and methods are tried. If not, runs and bundles are the same.
 
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
-    settings, wanted, location = read_request(folder, studies)
-    given = {name: config.read_study(folder, name, location) for name in wanted}
-    return make_from(folder, settings, given, checked)
+    settings, names, location = read_request(folder, studies)
+    written = {name: config.read_study(folder, name, location) for name in names}
+    return make_from(folder, settings, written, checked)
 
 
 def make_from(
@@ -81,70 +105,61 @@ def make_from(
     studies: Mapping[str, tuple[Study, Location]],
     checked: bool = True,
 ) -> Plan:
-    """The plan of studies that are given, wherever they were written.
+    """Make the plan of studies that were read from files or are arguments of a call.
 
     Args:
-        folder: The config's, for all but the studies.
+        folder: The config folder, for methods and published numbers.
         settings: What its ``config.yaml`` says.
-        studies: By name, what a study says and where it stands.
-        checked: See `make`.
+        studies: Each study and its location, by name.
+        checked: Whether models and methods are tried.
 
     Raises:
         ConfigError: For anything in the studies that is wrong.
     """
     if checked:
-        told = counted(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
-        log.info("planning %s: each method is tried on its model, which takes seconds", told)
-    from fl.plan.captions import study_settings
+        names = counted(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
+        log.info("planning %s: each method is tried on its model, which takes seconds", names)
+    from fl.plan.captions import study_settings  # These import torch, which takes seconds, too.
     from fl.plan.components import OwnFiles
-    from fl.plan.expand import (  # They import torch, which takes seconds, too.
-        check_resources,
-        expand,
-    )
+    from fl.plan.expand import check_resources, expand
 
-    users_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
+    own_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals: dict[str, Rehearsal] = {}
     with allocator.kept():
         expansions = [
             expand(
-                folder, name, study, location, settings.execution, users_files, rehearsals, checked
+                folder, name, study, location, settings.execution, own_files, rehearsals, checked
             )
             for name, (study, location) in studies.items()
         ]
-    runs = {run.id: run for e in expansions for run in e.runs}
-    starts = {run.start for run in runs.values() if run.start}
-    kept = {
-        WEIGHTS: {run.id for e in expansions if e.needs_weights for run in e.runs} | starts,
-        PREDICTIONS: {run.id for e in expansions if e.needs_predictions for run in e.runs},
-    }
-    bundles = _bundles(runs, kept, settings, folder)
+    runs = {run.id: run for expansion in expansions for run in expansion.runs}
+    bundles = _bundles(runs, _files_to_keep(expansions, runs), settings, folder)
     for expansion in expansions:
         check_resources(expansion, settings, folder)
-    home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
-    settings_of = {e.name: study_settings(e.runs) for e in expansions}
-    listed = {e.name: _listed(e, settings_of[e.name], home) for e in expansions}
-    analyses = {
-        e.name: list(planned_analyses(e, [asdict(run) for run in listed[e.name]]))
-        for e in expansions
-    }
+    bundle_of_run = {member.run: each.bundle for each in bundles.values() for member in each.runs}
+    planned_studies: dict[str, StudyPlan] = {}
+    analyses: dict[str, PlannedAnalysis] = {}
+    for expansion in expansions:
+        study_runs = study_settings(expansion.runs)
+        planned_runs = _planned_runs(expansion, study_runs, bundle_of_run)
+        of_study = list(planned_analyses(expansion, planned_runs))
+        planned_studies[expansion.name] = _study_plan(
+            expansion, study_runs, planned_runs, of_study, folder
+        )
+        analyses |= {analysis.analysis: analysis for analysis in of_study}
     return Plan(
         settings=settings,
-        studies={
-            e.name: _study(
-                e, settings_of[e.name], listed[e.name], analyses[e.name], folder
-            ).to_json()
-            for e in expansions
-        },
+        studies=planned_studies,
         bundles=bundles,
-        datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
-        partitions={r.partition.id: _partition(r) for r in runs.values()},
-        watched=dict(sorted((path, was) for e in expansions for path, was in e.watched.items())),
-        analyses={made["analysis"]: made for of_study in analyses.values() for made in of_study},
+        datasets={run.dataset.id: run.dataset.spec for run in runs.values()},
+        partitions={run.partition.id: _planned_partition(run) for run in runs.values()},
+        watched=dict(sorted(pair for e in expansions for pair in e.watched.items())),
+        analyses=analyses,
     )
 
 
 def read_request(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Location]:
-    """The settings of a config folder, the studies asked for, and where they are named.
+    """Return settings, the names of the studies to plan, and where they are named.
 
     Raises:
         ConfigError: For what is wrong with the config of all studies.
@@ -153,19 +168,32 @@ def read_request(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[s
     config.check_methods(folder)
     location = Location(os.path.relpath(folder / "config.yaml")) / "studies"
     location = Location("the command line") if studies else location
-    wanted = list(dict.fromkeys(studies or settings.studies))
-    if not wanted:
-        raise ConfigError(location, "is empty", "at least one study")
-    return settings, wanted, location
+    names = list(dict.fromkeys(studies or settings.studies))
+    if not names:
+        raise ConfigError(location, "is empty", advice="name at least one study")
+    return settings, names, location
+
+
+def _files_to_keep(expansions: Iterable[Expansion], runs: Mapping[str, Run]) -> dict[str, set[str]]:
+    """Return the runs that must have each optional file, by the file's name."""
+    kept: dict[str, set[str]] = {
+        WEIGHTS: {run.start for run in runs.values() if run.start},
+        PREDICTIONS: set(),
+    }
+    for expansion in expansions:
+        ids = {run.id for run in expansion.runs}
+        kept[WEIGHTS] |= ids if expansion.needs_weights else set()
+        kept[PREDICTIONS] |= ids if expansion.needs_predictions else set()
+    return kept
 
 
 def _bundles(
     runs: Mapping[str, Run],
-    kept: Mapping[str, set[str]],
+    files_to_keep: Mapping[str, set[str]],
     settings: Settings,
     folder: Path,
-) -> dict[str, dict[str, Any]]:
-    """All seeds of a point are one bundle, over all studies; named by its members."""
+) -> dict[str, Bundle]:
+    """Put all seeds of a point, over all studies, into a bundle that is named by its runs."""
     points: dict[str, list[Run]] = {}
     for run in runs.values():
         points.setdefault(run.point, []).append(run)
@@ -173,58 +201,58 @@ def _bundles(
         point: identity.digest(sorted(run.id for run in members))
         for point, members in points.items()
     }
-    home = {run.id: names[run.point] for run in runs.values()}
-    return {
-        names[point]: {
-            "bundle": names[point],
-            "title": _title(members[0]),
-            "runs": [
-                {
-                    "run": run.id,
-                    "spec": run.spec,
-                    "code": run.code,
-                    "defaults": run.defaults,
-                    "start": run.start,
-                    "keep": [name for name, its in kept.items() if run.id in its],
-                }
-                for run in sorted(members, key=lambda r: r.spec["seed"])
+    bundles: dict[str, Bundle] = {}
+    for point, members in sorted(points.items(), key=lambda item: names[item[0]]):
+        first = members[0]
+        bundles[names[point]] = Bundle(
+            bundle=names[point],
+            title=_title(first),
+            runs=[
+                Member(
+                    run=run.id,
+                    spec=run.spec,
+                    code=run.code,
+                    defaults=run.defaults,
+                    start=run.start,
+                    keep=[name for name, ids in files_to_keep.items() if run.id in ids],
+                )
+                for run in sorted(members, key=lambda run: run.spec["seed"])
             ],
-            "dataset": members[0].dataset.id,
-            "partition": members[0].partition.id,
-            "after": sorted({home[run.start] for run in members if run.start}),
-            "unstackable": members[0].unstackable,
-            "results": settings.results,
-            "data": settings.data,
-            "sources": settings.sources,
-            "lock": str(folder / LOCK),
-            "plugins": list(settings.plugins),
-            "execution": asdict(members[0].execution),
-        }
-        for point, members in sorted(points.items(), key=lambda item: names[item[0]])
-    }
+            dataset=first.dataset.id,
+            partition=first.partition.id,
+            after=sorted({names[runs[run.start].point] for run in members if run.start}),
+            unstackable=first.unstackable,
+            results=settings.results,
+            data=settings.data,
+            sources=settings.sources,
+            lock=str(folder / LOCK),
+            plugins=[*settings.plugins],
+            execution=first.execution,
+        )
+    return bundles
 
 
 def _title(run: Run) -> str:
-    """What sets a bundle apart from others: ``FedProx(mu=0.5) on digits / natural / cnn``."""
+    """Title of the bundle of a run: ``FedProx(mu=0.5) on digits / natural / cnn``."""
     point = ", ".join(f"{key}={value}" for key, value in run.grid.items())
-    place = " / ".join(choice.text for choice in (run.dataset, run.partition, run.model))
-    return f"{run.title}{f'({point})' if point else ''} on {place}"
+    scenario = " / ".join(choice.text for choice in (run.dataset, run.partition, run.model))
+    return f"{run.title}{f'({point})' if point else ''} on {scenario}"
 
 
-def _partition(run: Run) -> dict[str, Any]:
-    return {
-        "dataset": run.dataset.id,
-        "spec": run.dataset.spec,
-        "scheme": run.partition.spec,
-        "text": run.partition.text,
-    }
+def _planned_partition(run: Run) -> PlannedPartition:
+    return PlannedPartition(
+        dataset=run.dataset.id,
+        spec=run.dataset.spec,
+        scheme=run.partition.spec,
+        text=run.partition.text,
+    )
 
 
-def _listed(
-    expansion: Expansion, settings: StudySettings, home: Mapping[str, str]
+def _planned_runs(
+    expansion: Expansion, settings: StudySettings, bundle_of_run: Mapping[str, str]
 ) -> list[PlannedRun]:
-    """List the runs of a study; ``home`` has the bundle of each run."""
-    from fl.plan.captions import scenario_key  # It imports pandas, as planning has by now.
+    """List the runs of a study."""
+    from fl.plan.captions import scenario_key
 
     return [
         PlannedRun(
@@ -237,7 +265,7 @@ def _listed(
             model=run.model.text,
             partition_id=run.partition.id,
             seed=run.spec["seed"],
-            bundle=home[run.id],
+            bundle=bundle_of_run[run.id],
             setting=settings.setting_ids[scenario_key(run)],
             draw=settings.draws[scenario_key(run)],
             start=run.start,
@@ -246,17 +274,17 @@ def _listed(
     ]
 
 
-def _study(
+def _study_plan(
     expansion: Expansion,
     settings: StudySettings,
     runs: list[PlannedRun],
-    analyses: Iterable[Mapping[str, Any]],
+    analyses: Iterable[PlannedAnalysis],
     folder: Path,
 ) -> StudyPlan:
-    from fl.plan import captions  # It imports pandas, as planning has by now.
+    from fl.plan import captions
 
     study = expansion.study
-    assert study.metric is not None, "`expand` settles it"
+    assert study.metric is not None, "`fl.plan.expand` settles it"
     plan = StudyPlan(
         study=expansion.name,
         title=study.title or expansion.name,
@@ -272,9 +300,7 @@ def _study(
         settings=settings.settings,
         shared=settings.shared,
         published=published_cells(expansion, folder),
-        analyses=[
-            AnalysisReference(made["analysis"], made["text"], made["title"]) for made in analyses
-        ],
+        analyses=[AnalysisReference(each.analysis, each.text, each.title) for each in analyses],
         titles=captions.titles(expansion.runs),
         models=expansion.parameters,
         seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
@@ -286,123 +312,147 @@ def _study(
 
 @cache
 def _presentation(templates: Path) -> tuple[str, dict[str, str]]:
-    """What shows a study's numbers; once a process, as it takes longer than a small plan."""
-    looks = {path.name: sha256(path) for path in templates.glob("report.*")}
-    return identity.room("report"), looks
+    """Hashes of the code and the templates of reports.
 
-
-def current_summary(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
-    """``<results>/plan/plan.json``, made again first if config or code changed.
-
-    It has the settings, by name each study's hash and bundles, and each bundle's needs.
+    They are computed once in a process, as that takes longer than a small plan.
     """
+    hashes = {path.name: sha256(path) for path in templates.glob("report.*")}
+    return identity.room("report"), hashes
+
+
+def current_summary(folder: Path, studies: Sequence[str] = ()) -> PlanSummary:
+    """Return ``<results>/plan/plan.json``, made again first if config or code changed."""
     studies = config.split_names(studies)
-    settings, wanted, _ = read_request(folder, studies)
-    known = _valid_summary(folder, settings)
-    if [*known.get("studies", ())] == wanted:
-        return known
+    settings, names, _ = read_request(folder, studies)
+    summary = _valid_summary(folder, settings)
+    if summary is not None and [*summary["studies"]] == names:
+        return summary
     return make_and_write(folder, studies)[1]
 
 
 def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
-    """`make`, or without torch what is in ``<results>/plan``, if that is what would be made."""
-    settings, wanted, _ = read_request(folder, studies)
-    known = _valid_summary(folder, settings)
-    if not {*wanted} <= {*known.get("studies", ())}:
+    """Read the plan of some studies if it is current; else `make` it, which imports torch."""
+    settings, names, _ = read_request(folder, studies)
+    summary = _valid_summary(folder, settings)
+    if summary is None or not {*names} <= {*summary["studies"]}:
         return make(folder, studies, checked)
-    summaries = [known["studies"][name] for name in wanted]
-    names: dict[str, Iterable[str]] = {"studies": wanted}
-    for kind in ("bundles", "partitions", "analyses"):
-        names[kind] = sorted({name for summary in summaries for name in summary[kind]})
-    names["datasets"] = {known["bundles"][name]["dataset"] for name in names["bundles"]}
     home = Path(settings.results) / "plan"
-    made = {
-        kind: {name: plan_files.read_item(home, kind, name) for name in names[kind]}
-        for kind in names
-    }
-    return Plan(settings=settings, watched=known["watched"], **made)
+    of_studies = [summary["studies"][name] for name in names]
+    bundles = _sorted_names(study["bundles"] for study in of_studies)
+    partitions = _sorted_names(study["partitions"] for study in of_studies)
+    analyses = _sorted_names(study["analyses"] for study in of_studies)
+    datasets = {summary["bundles"][name]["dataset"] for name in bundles}
+
+    def read(kind: plan_files.ItemKind, name: str) -> dict[str, Any]:
+        return plan_files.read_item(home, kind, name)
+
+    return Plan(
+        settings=settings,
+        watched=summary["watched"],
+        studies={name: StudyPlan.from_json(read("studies", name)) for name in names},
+        bundles={name: Bundle.from_json(read("bundles", name), Location(name)) for name in bundles},
+        datasets={name: read("datasets", name) for name in datasets},
+        partitions={name: PlannedPartition(**read("partitions", name)) for name in partitions},
+        analyses={name: PlannedAnalysis.from_json(read("analyses", name)) for name in analyses},
+    )
 
 
-def study_plan(folder: Path, name: str) -> dict[str, Any]:
-    """A study, for the config as it is now; read where it is planned."""
+def _sorted_names(names: Iterable[Iterable[str]]) -> list[str]:
+    return sorted({name for several in names for name in several})
+
+
+def study_plan(folder: Path, name: str) -> StudyPlan:
+    """Return the plan of a study for the config as it is now."""
     return read_or_make(folder, [name]).studies[name]
 
 
-def _valid_summary(folder: Path, settings: Settings) -> dict[str, Any]:
-    """``plan.json``, if nothing has to be made for its studies; else empty."""
+def _valid_summary(folder: Path, settings: Settings) -> PlanSummary | None:
+    """Return the written plan's summary if nothing must be made again for its studies."""
     home = Path(settings.results) / "plan"
     try:
-        known = plan_files.read_summary(home)
+        summary = plan_files.read_summary(home)
     except DataError:
-        return {}
-    if not known or known["key"] != plan_files.fingerprint(folder, [*known["studies"]], settings):
-        return {}
-    return known if are_unchanged(known["watched"]) and _is_complete(home, known) else {}
+        return None
+    if summary is None:
+        return None
+    if summary["key"] != plan_files.fingerprint(folder, [*summary["studies"]], settings):
+        return None
+    return summary if are_unchanged(summary["watched"]) and _is_complete(home, summary) else None
 
 
-def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
-    """Make and write a plan; the content of its ``plan.json``.
+def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, PlanSummary]:
+    """Make and write a plan; return it and the content of its ``plan.json``.
 
     Raises:
         FedloomError: If the disk refuses, where possible before anything is planned.
     """
     studies = config.split_names(studies)
-    settings, wanted, _ = read_request(folder, studies)
+    settings, names, _ = read_request(folder, studies)
     home = Path(settings.results) / "plan"
     check_writable(home)
-    # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
-    key = plan_files.fingerprint(folder, wanted, settings)
+    # Taken before the plan is made: an edit meanwhile makes it again the next time.
+    key = plan_files.fingerprint(folder, names, settings)
     plan = make(folder, studies)
     write_files(plan)
-    return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
+    summary = _summary(plan, key)
+    plan_files.write(home / "plan.json", summary)
+    return plan, summary
 
 
 def write_files(plan: Plan) -> None:
-    """Write the files of a plan, but for the summary by which Snakemake goes."""
+    """Write the files of a plan except the summary by which Snakemake goes."""
     home = Path(plan.settings.results) / "plan"
-    for kind in plan_files.KINDS:
-        for name, content in getattr(plan, kind).items():
+    items: dict[plan_files.ItemKind, dict[str, dict[str, Any]]] = {
+        "studies": {name: study.to_json() for name, study in plan.studies.items()},
+        "bundles": {name: each.to_json() for name, each in plan.bundles.items()},
+        "datasets": plan.datasets,
+        "partitions": {name: asdict(partition) for name, partition in plan.partitions.items()},
+        "analyses": {name: analysis.to_json() for name, analysis in plan.analyses.items()},
+    }
+    for kind, contents in items.items():
+        for name, content in contents.items():
             plan_files.write(home / kind / f"{name}.json", content)
 
 
-def _is_complete(home: Path, known: Mapping[str, Any]) -> bool:
-    """Whether the files of all studies and bundles that a plan names are there."""
-    return all(
-        (home / kind / f"{name}.json").exists()
-        for kind in ("studies", "bundles", "analyses")
-        for name in known[kind]
-    )
+def _is_complete(home: Path, summary: PlanSummary) -> bool:
+    """Whether the files of all studies, bundles and analyses that a summary names exist."""
+    paths = [home / "studies" / f"{name}.json" for name in summary["studies"]]
+    paths += [home / "bundles" / f"{name}.json" for name in summary["bundles"]]
+    paths += [home / "analyses" / f"{name}.json" for name in summary["analyses"]]
+    return all(path.exists() for path in paths)
 
 
-def _summary(plan: Plan, key: str) -> dict[str, Any]:
+def _summary(plan: Plan, key: str) -> PlanSummary:
     return {
         "key": key,
-        "settings": asdict(plan.settings),
+        "settings": plan_files.as_json(asdict(plan.settings)),
         "watched": plan.watched,
-        "runs": sorted({m["run"] for b in plan.bundles.values() for m in b["runs"]}),
+        "runs": sorted(plan.members),
         "studies": {
             name: {
-                "hash": study["hash"],
-                "bundles": sorted({run["bundle"] for run in study["runs"]}),
-                "partitions": sorted({run["partition_id"] for run in study["runs"]}),
-                "analyses": [analysis["analysis"] for analysis in study["analyses"]],
+                "hash": study.hash,
+                "bundles": study.bundles,
+                "partitions": sorted({run.partition_id for run in study.runs}),
+                "analyses": [analysis.analysis for analysis in study.analyses],
             }
             for name, study in plan.studies.items()
         },
         "bundles": {
             name: {
-                "runs": [m["run"] for m in bundle["runs"]],
-                "keep": {m["run"]: m["keep"] for m in bundle["runs"] if m["keep"]},
-                **{key: bundle[key] for key in ("dataset", "partition", "after")},
+                "runs": [member.run for member in each.runs],
+                "keep": {member.run: member.keep for member in each.runs if member.keep},
+                "dataset": each.dataset,
+                "partition": each.partition,
+                "after": each.after,
             }
-            for name, bundle in plan.bundles.items()
+            for name, each in plan.bundles.items()
         },
         "analyses": {
-            name: {"bundles": analysis["bundles"]} for name, analysis in plan.analyses.items()
+            name: {"bundles": analysis.bundles} for name, analysis in plan.analyses.items()
         },
     }
 
 
 def are_unchanged(watched: Mapping[str, str]) -> bool:
-    """Whether the user's files are unchanged."""
-    return all(stamp([Path(path)]) == was for path, was in watched.items())
+    """Whether the user's files still have their stamps."""
+    return all(stamp([Path(path)]) == expected for path, expected in watched.items())

@@ -42,10 +42,10 @@ from fl.engine import modality
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import Composed, build
 from fl.engine.loader import ask
-from fl.plan import specs
 from fl.plan.added import Added
 from fl.plan.components import Inputs
 from fl.plan.grids import Point
+from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario
 from fl.pytorch import private
 from fl.pytorch.memory import exhausted
@@ -142,7 +142,7 @@ class Rehearsal:
         """
         spec = {"method": point.spec, **point.added}
         training = Training(**point.training)
-        composed = specs.composed(spec)
+        composed = RunSpec(spec).composed
         if len(self._networks) > 1:
             modality.check(not declared(composed.method).modalities, self._networks)
         tried = []

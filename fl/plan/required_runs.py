@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fl.base.errors import FedloomError
 from fl.plan import config, plan
+from fl.plan.bundle import Member
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class RequiredRuns:
         unplanned: By study that cannot be planned, the reason.
     """
 
-    members: dict[str, dict[str, Any]] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
     unplanned: dict[str, FedloomError] = field(default_factory=dict)
 
     @property
@@ -50,11 +50,11 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
     for name in studies:
         try:
             make = plan.make if anew else plan.read_or_make
-            bundles = make(folder, [name], checked=False).bundles
+            members = make(folder, [name], checked=False).members
         except FedloomError as error:
             required.unplanned[name] = error
         else:
-            required.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
+            required.members.update(members)
     return required
 
 

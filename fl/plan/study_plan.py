@@ -136,6 +136,11 @@ class StudyPlan:
     names: dict[str, list[str]]
     hash: str = ""
 
+    @property
+    def bundles(self) -> list[str]:
+        """The ids of the bundles that train the study's runs."""
+        return sorted({run.bundle for run in self.runs})
+
     def sealed(self, *presentation: Any) -> StudyPlan:
         """Return the plan with its hash, which covers ``presentation`` too."""
         content = {**self.to_json(), "hash": digest([self.to_json(), *presentation])}

@@ -163,6 +163,6 @@ def _tables(
     """A study's plan, its long table and its runs table."""
     results = Path(results)
     plan = read_plan(study, results) if isinstance(study, str) else study
-    settings = plan_files.read(results / "plan" / "plan.json").get("settings", {})
+    settings = plan_files.read_unchecked(results / "plan" / "plan.json").get("settings", {})
     store = Path(store or settings.get("store", results / "runs"))
     return plan, *result_files.read(plan, store, results)

@@ -16,8 +16,9 @@ from fl.analyses import Result
 from fl.base import files, identity, registry
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import COMPLETE, MISSING, StudySetting
-from fl.plan import plan_files, specs
+from fl.plan import plan_files
 from fl.plan.analyses import PAGE, RECORD, TABLE, folder_of
+from fl.plan.run_spec import RunSpec
 from fl.report import partitions, tables
 from fl.store.store import Store
 
@@ -138,7 +139,7 @@ class _Stored:
             bundle = plan_files.read_bundle(self.results / "plan", name)
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
-            self.shared[name] = specs.assemble(spec, bundle.folders, torch.device(self.device))
+            self.shared[name] = RunSpec(spec).assemble(bundle.folders, torch.device(self.device))
         simulation: Simulation = self.shared[name]
         return simulation
 
@@ -150,7 +151,7 @@ class _Stored:
 
     def domains(self) -> list[str]:
         bundle = plan_files.read_bundle(self.results / "plan", self.planned["bundle"])
-        return specs.domains_of(bundle.runs[0].spec, bundle.folders)
+        return RunSpec(bundle.runs[0].spec).domains(bundle.folders)
 
     @cached_property
     def _partition(self) -> partitions.Partition:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fl.base.errors import DataError, FedloomError
-from fl.plan import specs
+from fl.plan import run_spec
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Execution, Settings
+from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
 from fl.store import import_export, maintenance
 from fl.store.import_export import NEW
@@ -89,8 +90,8 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
     if problems := maintenance.problems(store, run):
         raise DataError("; ".join(problems))
     record = store.record(run)
-    spec = specs.with_defaults(record["spec"])
-    code = specs.code(spec)
+    spec = run_spec.with_defaults(record["spec"])
+    code = RunSpec(spec).code
     if not anyway:
         _check(run, record, code)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
@@ -113,10 +114,10 @@ def _members(run: str, store: Store, scratch: Store, code: Mapping[str, str]) ->
     for mate in stack if run in stack else [run]:
         if mate == run or (store.has(mate) and not maintenance.problems(store, mate)):
             record = store.record(mate)
-            start, spec = record.get("start"), specs.with_defaults(record["spec"])
+            start, spec = record.get("start"), run_spec.with_defaults(record["spec"])
             lacks = start is not None and not scratch.has(start, (WEIGHTS,))
             if not lacks or import_export.bring(str(start), store, scratch).outcome == NEW:
-                yield Member(mate, spec, dict(code), specs.defaults(spec), start, keep=[])
+                yield Member(mate, spec, dict(code), RunSpec(spec).default_keys, start, keep=[])
 
 
 def _check(run: str, record: Mapping[str, Any], code: Mapping[str, str]) -> None:

@@ -10,17 +10,17 @@ import torch
 from fl.base.errors import FedloomError
 from fl.data import materials
 from fl.engine.simulate import Round
-from fl.plan import specs
 from fl.plan.bundle import Bundle, Member
+from fl.plan.run_spec import RunSpec
 from fl.runner import environment
 from fl.runner.stack import Stack
 
 
 def check_code(member: Member) -> None:
     """Refuse (`FedloomError`) a run whose code differs from that it was planned with."""
-    now = specs.code(member.spec)
+    now = RunSpec(member.spec).code
     changed = [key for key, code in member.code.items() if now.get(key) != code]
-    changed += sorted({*member.defaults} - {*specs.defaults(member.spec)})
+    changed += sorted({*member.defaults} - {*RunSpec(member.spec).default_keys})
     if changed:
         raise FedloomError(
             f"{member.run}: the code of its {', '.join(changed)} changed after it was planned; "
@@ -40,7 +40,7 @@ def record(
         "spec": member.spec,
         "code": member.code,
         "defaults": member.defaults,
-        "code_files": specs.code_files(member.spec),
+        "code_files": RunSpec(member.spec).code_files,
         "data": materials.contents_of(member.code, folders.data, folders.results),
         "start": member.start,
         "versions": environment.versions(),

@@ -11,8 +11,8 @@ from fl.base.errors import DataError, Location
 from fl.base.schema import PERSONAL
 from fl.engine import assembly, train_on
 from fl.engine.simulation import Simulation
-from fl.plan import specs
 from fl.plan.bundle import Bundle, Member
+from fl.plan.run_spec import RunSpec
 from fl.pytorch import allocator
 from fl.runner import compiler
 from fl.store.store import Store
@@ -40,8 +40,8 @@ def made(
     """
     spec = member.spec
     if like is not None:
-        return assembly.reseeded(like, spec, specs.components_of(spec))
-    simulation = specs.assemble(spec, bundle.folders, device)
+        return assembly.reseeded(like, spec, RunSpec(spec).components)
+    simulation = RunSpec(spec).assemble(bundle.folders, device)
     if isinstance(spec.get("train_on"), str):
         return train_on.images(simulation, _images(store, spec["train_on"]))
     return simulation

@@ -67,8 +67,9 @@ def _jobs(
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"
     bundles = {name: plan_files.read_bundle(home, name) for name in lacking}
+    readers = jobs.readers({name: s["bundles"] for name, s in planned["studies"].items()})
     nodes = [config.Node(**node) for node in settings["nodes"]]
-    for job in jobs.form_jobs(bundles, store, merge, jobs.readers(planned["studies"])):
+    for job in jobs.form_jobs(bundles, store, merge, readers):
         partition = job["execution"]["slurm_partition"]
         room = [
             node.memory_mb for node in nodes if node.slurm_partition == partition and node.memory_mb

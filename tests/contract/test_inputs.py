@@ -23,7 +23,7 @@ from fl.engine import assembly
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import Parts
 from fl.engine.simulation import Simulation
-from fl.plan import specs
+from fl.plan.run_spec import RunSpec
 
 WHERE = Location("test")
 FUSION = {
@@ -106,7 +106,7 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two() -> None:
         joined.numpy(), labels.numpy(), {"scale": 1.0, "mean": 0.0, "sd": 1.0}, dtype=torch.float64
     )
     plain = assembly._simulation(
-        Parts(None, specs.composed({"method": {"name": "fedavg"}, "terms": []})),
+        Parts(None, RunSpec({"method": {"name": "fedavg"}, "terms": []}).composed),
         *(network, simulation.training, arrays, simulation.client_data, 3, 5),
     )
     state, rows = worlds.run(simulation)

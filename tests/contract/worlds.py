@@ -26,7 +26,7 @@ from fl.engine.client_data import ClientData
 from fl.engine.serving import serving
 from fl.engine.simulation import DTYPES, Simulation
 from fl.engine.state import RoundPlan, State
-from fl.plan import specs
+from fl.plan.run_spec import RunSpec
 
 CLASSES = 3
 SIZES = (13, 5, 20, 9)
@@ -142,7 +142,7 @@ def world(
         at_server=serving(arrays, held, network, settled, CLASSES, seed),
     )
     try:
-        built = build(specs.composed(spec), context)
+        built = build(RunSpec(spec).composed, context)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise

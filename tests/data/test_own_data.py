@@ -29,7 +29,8 @@ from fl.data import columns, contents, holdings, pictures
 from fl.data.prepared import Prepared
 from fl.engine.simulation import Simulation
 from fl.plan import bundle as bundles
-from fl.plan import plan, specs
+from fl.plan import plan
+from fl.plan.run_spec import RunSpec
 
 READER = '''"""Measurements: rows of two numbers and a label.
 
@@ -421,7 +422,7 @@ def assembled() -> tuple[Simulation, pd.DataFrame]:
     assert main.main(["plan", "--write"]) == 0
     [name] = names()["bundles"]
     bundle = bundles.read(Path(f"results/plan/bundles/{name}.json"))
-    simulation = specs.assemble(bundle.runs[0].spec, bundle.folders, torch.device("cpu"))
+    simulation = RunSpec(bundle.runs[0].spec).assemble(bundle.folders, torch.device("cpu"))
     [table] = Path("results/partitions").glob("*/partition.parquet")
     return simulation, holdings.read(table)
 

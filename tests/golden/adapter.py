@@ -23,7 +23,7 @@ from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on
 from fl.engine.assembly import Parts
 from fl.engine.simulation import Simulation
-from fl.plan import specs
+from fl.plan.run_spec import RunSpec
 
 ADDED = registry.ADDED
 WHERE = Location("golden")
@@ -59,7 +59,7 @@ def simulated(
     }
     parts = Parts(
         registry.entry_of("model", spec["model"])[1],
-        specs.composed(spec),
+        RunSpec(spec).composed,
         registry.find("task", world.get("task", "classification"), WHERE).make({}),
         tuple(Modality(*kind) for kind in given.get("modalities", ())),
     )

@@ -14,7 +14,7 @@ from typing import Any
 from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Location
-from fl.plan import specs
+from fl.plan import run_spec
 
 FILE = Path(__file__).parent / "defaults.json"
 
@@ -25,7 +25,7 @@ Defaults = Mapping[str, Mapping[str, Any]]
 def now() -> Defaults:
     """Those of the code at hand."""
     targets = {identity.CORE: Training}
-    for kind in specs.KINDS.values():
+    for kind in run_spec.COMPONENT_KINDS.values():
         for root in identity.roots():
             if root.startswith(label := identity.entry(kind, "")):
                 name = root.removeprefix(label)

@@ -18,7 +18,8 @@ from fl.base import identity
 from fl.base.files import write_json
 from fl.cli import main
 from fl.engine.simulate import Round
-from fl.plan import plan, specs
+from fl.plan import plan
+from fl.plan.run_spec import RunSpec
 from fl.runner import progress
 from fl.store.store import Store
 
@@ -53,7 +54,7 @@ class Planned:
         content = self.bundle(label)
         edit(content)
         for member in content["runs"]:
-            member["defaults"] = specs.defaults(member["spec"])
+            member["defaults"] = RunSpec(member["spec"]).default_keys
             point = identity.point(member["spec"], member["code"], member["defaults"])
             member["run"] = identity.run(point, member["spec"]["seed"])
         write_json(self.spec(label), content)
@@ -119,8 +120,8 @@ def make(
         "plugins": [str(folder) for folder in plugins],
     }
     found = plan.make(write_config(root, study, settings))
-    for run in found.studies["tiny"]["runs"]:
-        write_json(root / f"{run['method']}.json", found.bundles[run["bundle"]])
+    for run in found.studies["tiny"].runs:
+        write_json(root / f"{run.method}.json", found.bundles[run.bundle].to_json())
     return Planned(root)
 
 

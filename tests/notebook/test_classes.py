@@ -104,8 +104,8 @@ def test_a_class_is_a_plugin_that_a_study_can_name(cells: Any, tmp_path: Path) -
     config = planning.write_config(
         tmp_path, {"methods": entries}, {"plugins": [str(package.absolute())]}
     )
-    again = plan.make(config).studies["tiny"]["runs"]
-    assert {run["run"] for run in again} == {run["run"] for run in own.study["runs"]}
+    again = plan.make(config).studies["tiny"].runs
+    assert {run.run for run in again} == {run["run"] for run in own.study["runs"]}
 
 
 def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:

@@ -55,7 +55,7 @@ def test_arrays_are_named_by_content_and_a_study_can_name_them(tmp_path: Path) -
             "training": {"rounds": 2},
         },
     )
-    assert ids(first) == sorted(r["run"] for r in plan.make(config).studies["tiny"]["runs"])
+    assert ids(first) == sorted(r.run for r in plan.make(config).studies["tiny"].runs)
     X2 = X.copy()  # noqa: N806
     X2[7, 2] += 1
     other = fl.run(dataset=fl.arrays(X2, Y, client=WHOSE, name="other"), **CALL, seeds=2)

@@ -53,7 +53,7 @@ def test_a_call_and_a_file_name_the_same_runs_and_share_them(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = fl.run(methods=[{"ditto": {"lam": (0.1, 1.0)}}, "fedavg"], **CALL)
-    assert ids(called) == {run["run"] for run in plan.study_plan(Path("config"), "tiny")["runs"]}
+    assert ids(called) == {run.run for run in plan.study_plan(Path("config"), "tiny").runs}
     loaded = fl.load("tiny")
     pd.testing.assert_frame_equal(loaded.table(), called.table())
     pd.testing.assert_frame_equal(loaded.curves(), called.curves())

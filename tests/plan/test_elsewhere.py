@@ -26,16 +26,14 @@ def test_an_entry_runs_on_its_own_data_and_others_start_from_it(tmp_path: Path) 
     alphas = [{"dirichlet": {"clients": 4, "alpha": [0.5, 5.0], "min_samples": 5}}]
     study = {"partitions": alphas, "methods": methods(dataset=OTHER, partition=HALVES)}
     found = plan.make(planning.write_config(tmp_path, study), checked=False)
-    runs = {run["method"]: [] for run in found.studies["tiny"]["runs"]}
-    for run in found.studies["tiny"]["runs"]:
-        runs[run["method"]].append(run)
+    runs = {run.method: [] for run in found.studies["tiny"].runs}
+    for run in found.studies["tiny"].runs:
+        runs[run.method].append(run)
     [before] = runs["before"]  # Once, however many partitions the study has.
-    assert before["dataset"] == "synthetic(alpha=0.0, clients=4, samples=40)"
-    assert before["partition"] == "homogeneous(clients=2)"
-    assert [run["start"] for run in runs["tuned"]] == [before["run"]] * 2
-    assert {run["dataset"] for run in runs["tuned"]} == {
-        "synthetic(alpha=1.0, clients=4, samples=40)"
-    }
+    assert before.dataset == "synthetic(alpha=0.0, clients=4, samples=40)"
+    assert before.partition == "homogeneous(clients=2)"
+    assert [run.start for run in runs["tuned"]] == [before.run] * 2
+    assert {run.dataset for run in runs["tuned"]} == {"synthetic(alpha=1.0, clients=4, samples=40)"}
     assert len(found.datasets) == 2 and len(found.partitions) == 3
 
 
@@ -44,8 +42,8 @@ def test_what_it_is_trained_on_is_part_of_what_starts_from_it(tmp_path: Path) ->
     for number, alpha in enumerate((0.0, 0.5)):
         other = {"synthetic": {**OTHER["synthetic"], "alpha": alpha}}
         config = planning.write_config(tmp_path / str(number), {"methods": methods(dataset=other)})
-        runs = plan.make(config, checked=False).studies["tiny"]["runs"]
-        names.append({run["method"]: run["run"] for run in runs})
+        runs = plan.make(config, checked=False).studies["tiny"].runs
+        names.append({run.method: run.run for run in runs})
     assert names[0]["before"] != names[1]["before"]
     assert names[0]["tuned"] != names[1]["tuned"]
 

@@ -152,7 +152,7 @@ def test_evaluation_that_fills_the_memory_of_a_job_is_told(
                 member["spec"]["training"] |= {"rounds": 200, "evaluate_every": 2, **training}
 
         study.change(method, edit)
-        return crowded(Bundle.of(study.bundle(method), WHERE))
+        return crowded(Bundle.from_json(study.bundle(method), WHERE))
 
     rows = 100_000 * 2 * 3 * 100 * 2 * stages
     assert told() == (rows, rows * ROW // 2**20)

@@ -64,15 +64,15 @@ def test_the_grid_of_what_an_entry_starts_from_keeps_its_names(tmp_path: Path) -
     study = {"training": {**planning.STUDY["training"], "lr": [0.01, 0.1]}, "methods": methods}
     study["partitions"] = [{"natural": {"val": 0.2}}]
     config = planning.write_config(tmp_path, study)
-    runs = plan.make(config, checked=False).studies["tiny"]["runs"]
-    points = {label: [r["point"] for r in runs if r["method"] == label] for label in methods}
+    runs = plan.make(config, checked=False).studies["tiny"].runs
+    points = {label: [r.point for r in runs if r.method == label] for label in methods}
     both = [(own, before) for own in (0.01, 0.1) for before in (0.01, 0.1)]
     assert points["fedavg"] == [{"lr": 0.01}, {"lr": 0.1}]
     assert points["ft"] == [{"start.lr": before, "lr": own} for own, before in both]
     assert points["fixed"] == [{"start.lr": 0.01}, {"start.lr": 0.1}]
     assert points["finetune-l2p"] == [{"start.start.lr": 0.01}, {"start.start.lr": 0.1}]
     for label, own in points.items():
-        named = {r["run"]: str(r["point"]) for r in runs if r["method"] == label}
+        named = {r.run: str(r.point) for r in runs if r.method == label}
         assert len(set(named.values())) == len(named) == len(own)
 
 

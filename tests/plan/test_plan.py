@@ -13,7 +13,7 @@ import yaml
 from fl.base.errors import ConfigError
 from fl.cli import main
 from fl.plan import config as config_files
-from fl.plan import plan, plan_files, specs
+from fl.plan import plan, plan_files, run_spec
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
 
@@ -207,11 +207,11 @@ def test_two_studies_share_a_run_and_its_bundle(config: Path):
     study(config, "b", seeds=[1, 2], methods={"fedavg": None, "fedprox": None})
     (config / "config.yaml").write_text("studies: [a, b]\n")
     found = plan.make(config)
-    a, b = ({(r["method"], r["seed"]): r for r in found.studies[n]["runs"]} for n in "ab")
+    a, b = ({(r.method, r.seed): r for r in found.studies[n].runs} for n in "ab")
     assert a["fedavg", 1] == b["fedavg", 1]
-    assert len({run["bundle"] for run in [*a.values(), b["fedavg", 1], b["fedavg", 2]]}) == 1
-    shared = found.bundles[a["fedavg", 0]["bundle"]]
-    assert [member["spec"]["seed"] for member in shared["runs"]] == [0, 1, 2]
+    assert len({run.bundle for run in [*a.values(), b["fedavg", 1], b["fedavg", 2]]}) == 1
+    shared = found.bundles[a["fedavg", 0].bundle]
+    assert [member.seed for member in shared.runs] == [0, 1, 2]
     assert len(found.bundles) == 2
 
 
@@ -219,14 +219,14 @@ def test_a_bundle_names_what_it_needs(config: Path):
     methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg"}}
     study(config, methods=methods)
     found = plan.make(config)
-    by = {run["method"]: found.bundles[run["bundle"]] for run in found.studies["a"]["runs"]}
-    assert by["ft"]["after"] == [by["fedavg"]["bundle"]]
-    assert by["fedavg"]["after"] == []
-    assert [m["keep"] for m in by["fedavg"]["runs"]] == [["final.safetensors"]] * 2
-    assert [m["keep"] for m in by["ft"]["runs"]] == [[], []]
-    assert [m["start"] for m in by["ft"]["runs"]] == [m["run"] for m in by["fedavg"]["runs"]]
-    assert by["ft"]["dataset"] in found.datasets
-    assert by["ft"]["partition"] in found.partitions
+    by = {run.method: found.bundles[run.bundle] for run in found.studies["a"].runs}
+    assert by["ft"].after == [by["fedavg"].bundle]
+    assert by["fedavg"].after == []
+    assert [m.keep for m in by["fedavg"].runs] == [["final.safetensors"]] * 2
+    assert [m.keep for m in by["ft"].runs] == [[], []]
+    assert [m.start for m in by["ft"].runs] == [m.run for m in by["fedavg"].runs]
+    assert by["ft"].dataset in found.datasets
+    assert by["ft"].partition in found.partitions
 
 
 CELLS = {
@@ -242,7 +242,7 @@ def published(config: Path, **changes: Any) -> list[dict[str, Any]]:
     lines = ["table,row,column,value,sd,note", "1,FedAvg,all,71.5,0.4,", "2,FedAvg,all,9,,x"]
     (config / "published" / "paper.csv").write_text("\n".join(lines) + "\n")
     study(config, published=[{**CELLS, **changes}])
-    return list(plan.make(config).studies["a"]["published"])
+    return list(plan.make(config).studies["a"].published)
 
 
 def test_published_cells_are_looked_up(config: Path):
@@ -406,24 +406,24 @@ def test_execution_is_no_part_of_identity(config: Path):
     (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, backend: debug}\n")
     after = plan.make(config)
     assert list(after.bundles) == list(before.bundles)
-    assert [b["execution"]["threads"] for b in after.bundles.values()] == [3]
-    assert after.studies["a"]["hash"] == before.studies["a"]["hash"]
+    assert [b.execution.threads for b in after.bundles.values()] == [3]
+    assert after.studies["a"].hash == before.studies["a"].hash
 
 
 def test_execution_is_layered_and_the_entry_wins(config: Path):
     ids = {run.id for run in runs(config, methods={"fedavg": None, "fedprox": None, "x": X})}
     (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, memory_mb: 500}\n")
     (config / "methods" / "fedprox.yaml").write_text("execution: {memory_mb: 700, gpus: 1}\n")
-    entry = {"execution": {"gpus": 2, "partition": "big"}}
+    entry = {"execution": {"gpus": 2, "slurm_partition": "big"}}
     methods = {"fedavg": None, "fedprox": entry, "x": X}
     study(config, methods=methods, execution={"memory_mb": 600, "minutes": 9})
     found = plan.make(config)
-    by = {r["method"]: found.bundles[r["bundle"]]["execution"] for r in found.studies["a"]["runs"]}
-    keys = ("threads", "memory_mb", "minutes", "gpus", "partition")
-    assert [by["fedavg"][key] for key in keys] == [3, 600, 9, None, None]
-    assert [by["fedprox"][key] for key in keys] == [3, 700, 9, 2, "big"]
-    assert [by["x"][key] for key in keys] == [3, 700, 9, 1, None]
-    assert {run["run"] for run in found.studies["a"]["runs"]} == ids
+    by = {r.method: found.bundles[r.bundle].execution for r in found.studies["a"].runs}
+    keys = ("threads", "memory_mb", "minutes", "gpus", "slurm_partition")
+    assert [getattr(by["fedavg"], key) for key in keys] == [3, 600, 9, None, None]
+    assert [getattr(by["fedprox"], key) for key in keys] == [3, 700, 9, 2, "big"]
+    assert [getattr(by["x"], key) for key in keys] == [3, 700, 9, 1, None]
+    assert {run.run for run in found.studies["a"].runs} == ids
 
 
 def test_an_execution_that_is_wrong_is_named_where_it_stands(config: Path):
@@ -775,13 +775,13 @@ def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
     spec = {"name": "resnet18", "weights": "weights.pth"}
     weights = Path("weights.pth")
     weights.write_bytes(b"one")
-    first = specs.model_code(spec)
+    first = run_spec.model_code(spec)
     weights.write_bytes(b"two")
     os.utime(weights, (1, 1))
-    assert specs.model_code(spec) != first
+    assert run_spec.model_code(spec) != first
     weights.write_bytes(b"one")
     os.utime(weights, (2, 2))
-    assert specs.model_code(spec) == first
+    assert run_spec.model_code(spec) == first
 
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -811,7 +811,7 @@ def test_titles_decide_no_identity(config: Path):
     found = runs(config, **titled)
     assert [run.id for run in found] == [run.id for run in plain]
     assert [run.model.text for run in found] == [run.model.text for run in plain]
-    told = plan.make(config).studies["a"]
+    told = plan.make(config).studies["a"].to_json()
     assert told["titles"] == {
         "dataset": {plain[0].dataset.text: "Drawn"},
         "partition": {"natural": "Own clients"},
@@ -833,7 +833,7 @@ def test_a_plan_tells_how_entries_train_and_how_large_models_are(config: Path):
     methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg", "lr": [0.1, 0.2]}}
     methods |= {"cos": {"method": "ditto", "terms": {"cosine": {"layers": ["1"], "mu": 2}}}}
     found = runs(config, methods=methods)
-    told = plan.make(config).studies["a"]
+    told = plan.make(config).studies["a"].to_json()
     # 60 inputs, 8 hidden units, 10 classes, and their biases.
     assert told["models"] == {"mlp(hidden=[8])": {found[0].dataset.text: 60 * 8 + 8 + 8 * 10 + 10}}
     assert told["seeds"] == [0, 1]

@@ -36,8 +36,7 @@ def planned(folder: Path, **changes: Any) -> StudyPlan:
     (folder / "studies" / "tiny.yaml").write_text(
         yaml.safe_dump({**study, **changes}, sort_keys=False)
     )
-    made = plan.make(folder, ["tiny"], checked=False).studies["tiny"]
-    return StudyPlan.from_json(made)
+    return plan.make(folder, ["tiny"], checked=False).studies["tiny"]
 
 
 def draws(study: StudyPlan) -> dict[str, list[str]]:

@@ -227,14 +227,14 @@ def test_a_key_of_an_analysis_renames_it_and_no_run(tmp_path: Path) -> None:
         return planned_with(tmp_path / name, **{"methods": {"pfedgraph": None}, **study})
 
     def named(made: plan.Plan) -> list[str]:
-        return [analysis["analysis"] for analysis in made.studies["tiny"]["analyses"]]
+        return [analysis.analysis for analysis in made.studies["tiny"].analyses]
 
     first = planned("a", analyses=ANALYSES)
     other = planned("b", analyses=[{"features": {"samples": 30}}, "cooperation"])
     assert first.bundles.keys() == other.bundles.keys()
     assert named(first)[0] != named(other)[0]
     assert named(first)[1] == named(other)[1]
-    assert first.studies["tiny"]["hash"] != other.studies["tiny"]["hash"], "the page shows another"
+    assert first.studies["tiny"].hash != other.studies["tiny"].hash, "the page shows another"
     told = [{"features": {"samples": 20, "title": "Features"}}, {"cooperation": {"title": "Who"}}]
     titled = planned("c", analyses=told, methods={"pfedgraph": {"title": "Graph"}})
     assert named(titled) == named(first), "titles decide nothing"

@@ -72,8 +72,8 @@ def test_every_example_of_the_guide_is_planned(
         settings, study = example, BASE
     write(tmp_path / "config/config.yaml", {"studies": ["quickstart"], **settings})
     write(tmp_path / "config/studies/example.yaml", study)
-    runs = plan.make(tmp_path / "config", ["example"]).studies["example"]["runs"]
-    assert {run["method"] for run in runs} == set(study["methods"])
+    runs = plan.make(tmp_path / "config", ["example"]).studies["example"].runs
+    assert {run.method for run in runs} == set(study["methods"])
 
 
 def write(path: Path, values: dict) -> None:

@@ -181,7 +181,9 @@ def study(root: Path) -> Reader:
     value = yaml.safe_load(path.read_text())
 
     def read() -> None:
-        json.dumps(plan.make(folder).bundles, allow_nan=False).encode()
+        json.dumps(
+            [each.to_json() for each in plan.make(folder).bundles.values()], allow_nan=False
+        ).encode()
 
     return Reader(path, read, lambda d: yaml.dump(strange(value, d)).encode())
 

@@ -541,7 +541,7 @@ def test_a_bundle_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixt
     assert study.train("cut") == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {study.spec('cut')}: cannot be read as a bundle (")
-    assert ". Allowed: a file that" in line
+    assert ". Try: a file of results/plan/bundles" in line
 
 
 def test_data_that_is_damaged_is_named(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:

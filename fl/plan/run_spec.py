@@ -1,0 +1,190 @@
+"""The spec of a run, and the components that it names: its model, its method, its code."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fl.api.training import Training
+from fl.base import fields, identity, registry
+from fl.base.errors import Location
+from fl.base.files import sha256
+from fl.base.places import Folders
+from fl.base.registry import entry_of, find
+from fl.data import materials
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from fl.data.prepared import Prepared
+    from fl.engine.assembly import Composed, Parts
+    from fl.engine.simulation import Simulation
+
+Spec = Mapping[str, Any]
+"""A run's whole spec; that of a component is ``{"name": ..., key: value, ...}``."""
+
+COMPONENT_KINDS = {
+    "dataset": "data set",
+    "partition": "partition scheme",
+    "model": "model",
+    "method": "method",
+    **registry.ADDED,
+}
+"""The registry's kind of each component of a spec, by its key."""
+
+
+class NamedComponent(NamedTuple):
+    """A component of a spec: its key (``method``, ``terms.0``), its values, its class."""
+
+    key: str
+    values: dict[str, Any]
+    target: Any
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run's spec; the components that it names are made once, when they are asked for.
+
+    Attributes:
+        spec: Every choice that decides the run's numbers, as plans and records write it.
+    """
+
+    spec: Spec
+
+    @cached_property
+    def composed(self) -> Composed:
+        """The method with the terms, alterations and upload filters that the study adds."""
+        from fl.engine.assembly import Composed
+
+        added = {
+            key: tuple(entry_of(kind, each)[1] for each in self.spec.get(key, ()))
+            for key, kind in registry.ADDED.items()
+        }
+        return Composed(entry_of("method", self.spec["method"])[1], **added)
+
+    @cached_property
+    def components(self) -> Parts:
+        """The objects that a simulation is made of."""
+        from fl.engine.assembly import Parts
+
+        return Parts(
+            entry_of("model", self.spec["model"])[1],
+            self.composed,
+            materials.task_of(self.spec["dataset"]),
+            materials.modalities_of(self.spec["dataset"]),
+        )
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """The versions of code, or hashes of edited code, and the ids of data, by root."""
+        dataset = materials.dataset_id(self.spec["dataset"])
+        return {
+            **{key: identity.code(root) for key, root in self._roots.items()},
+            **identity.versions_of_settings(self.spec),
+            "core": identity.code(identity.CORE),
+            "model": model_code(self.spec["model"]),
+            "dataset": dataset,
+            "partition": materials.partition_id(self.spec["partition"], dataset),
+        }
+
+    @cached_property
+    def code_files(self) -> dict[str, str]:
+        """Hashes of the files behind the run that are not certified."""
+        return identity.edited(
+            identity.CORE,
+            identity.DATA,
+            identity.entry("data set", self.spec["dataset"]["name"]),
+            identity.entry("partition scheme", self.spec["partition"]["name"]),
+            *self._roots.values(),
+        )
+
+    @cached_property
+    def default_keys(self) -> list[str]:
+        """The keys that have their defaults, as ``training.momentum``, ``terms.0.mu``.
+
+        A run's name leaves them out (`fl.base.identity.point`), so that a key that Fedloom gets
+        later renames no run. ``tests/golden/defaults.json`` shows whether a default changed.
+        """
+        named = [("training", self.spec["training"], Training), *named_components(self.spec)]
+        return [
+            f"{component}.{key}"
+            for component, values, target in named
+            for key in fields.at_default(target, values)
+        ]
+
+    def assemble(self, folders: Folders, device: torch.device) -> Simulation:
+        """Return the run's simulation; missing data and partitions are made first."""
+        from fl.engine.assembly import assemble
+
+        return assemble(self.spec, self.components, *self._data(folders), device)
+
+    def domains(self, folders: Folders) -> list[str]:
+        """Return the domain of most of each client's training samples; empty if there are none."""
+        prepared, table = self._data(folders)
+        return materials.domains_of(table, prepared)
+
+    def _data(self, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
+        """Return data set and partition: made if they do not exist, else checked."""
+        dataset = self.spec["dataset"]
+        supply = materials.supply(dataset, folders.sources, folders.lock)
+        prepared = materials.prepare(dataset, folders.data, supply)
+        prepared.verify()
+        table = materials.partition(self.spec["partition"], dataset, folders.data, folders.results)
+        return prepared, table
+
+    @cached_property
+    def _roots(self) -> dict[str, str]:
+        """The roots of the code of all components that train the run, by their key in `code`."""
+        added = {
+            f"{'term' if key == 'terms' else key} {each['name']}": identity.entry(
+                kind, each["name"]
+            )
+            for key, kind, each in registry.added(self.spec)
+        }
+        return {
+            **added,
+            "method": identity.entry("method", self.spec["method"]["name"]),
+            "model": identity.entry("model", self.spec["model"]["name"]),
+            "task": identity.entry("task", materials.task_name(self.spec["dataset"])),
+        }
+
+
+def named_components(spec: Spec) -> Iterator[NamedComponent]:
+    """Yield the components that a spec names."""
+    for key, kind in COMPONENT_KINDS.items():
+        component = spec.get(key, [])
+        several = {f"{key}.{i}": values for i, values in enumerate(component)}
+        by_key = several if isinstance(component, list) else {key: component}
+        for full_key, values in by_key.items():
+            target = find(kind, values["name"], Location("the spec")).target
+            yield NamedComponent(full_key, values, target)
+
+
+def with_defaults(spec: Spec) -> dict[str, Any]:
+    """Return the spec of a stored run with the defaults of keys that were added after it."""
+    completed = copy.deepcopy(dict(spec))
+    for _, values, target in named_components(completed):
+        for key, field in fields.fields(target).items():
+            if field.default is not fields.REQUIRED:
+                values.setdefault(key, field.default)
+    return completed
+
+
+def model_code(model: Spec) -> str:
+    """Return the code of a model, with the content of a weights file of the user's own."""
+    code = identity.code(identity.entry("model", model["name"]))
+    weights = model.get("weights")
+    if not isinstance(weights, str) or not Path(weights).is_file():
+        return code
+    return identity.digest([code, _file_hash(weights, Path(weights).stat().st_mtime_ns)])
+
+
+@cache
+def _file_hash(path: str, changed: int) -> str:
+    """Hash of a file; ``changed`` is its time, so that an edited file is read again."""
+    return sha256(Path(path))
