@@ -1,1 +1,1 @@
-"""The pieces that methods are composed of."""
+"""Building blocks that several methods, terms and models share."""

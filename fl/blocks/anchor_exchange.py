@@ -1,7 +1,7 @@
 """Methods whose clients share anchors, the mean feature of every class (`fl.blocks.anchors`).
 
-Anchors come to the server in one of two ways: in a phase of their own before clients train, or
-with what clients send after training.
+Anchors reach the server in one of two ways: in a phase of their own before clients train, or with
+the uploads that follow training.
 """
 
 from __future__ import annotations
@@ -29,26 +29,28 @@ from fl.api import (
 from fl.blocks.anchors import feature_sums, local_anchors, zero_anchors
 
 ANCHORS = "anchors"
-"""In the server's tree, [classes, features]; zero for a class without an anchor."""
+"""Key in the server's tree: anchors [classes, features]; zero for a class without an anchor."""
 ANCHOR_ROUND, TRAINED_MODEL = "anchors' round", "anchors' model"
-"""In the server's tree, the round's number; in a client's, for a moment, what it just trained."""
+"""Keys: the round's number in the server's tree, and the trained model in a client's."""
 
 AnchorUpdate = Callable[[Tensor, Tree], Tensor]
-"""(anchors before, what clients send, see `fl.blocks.anchors.local_anchors`) -> anchors."""
+"""(previous anchors, uploads as `fl.blocks.anchors.local_anchors` makes them) -> new anchors."""
 InitialAnchors = Callable[[Network, Tree, int], Tensor]
-"""(network, first variables, classes) -> what the server has before there are anchors."""
+"""(network, initial variables, classes) -> the server's anchors at the beginning."""
 TreePair = tuple[Tree, Tree]
 
 
 def anchors_before_training(
     method: Method, context: BuildContext, update: AnchorUpdate, first: int
 ) -> Method:
-    """The method, with a phase before each round that renews the anchors.
+    """Add a phase that renews the anchors before each round.
 
-    The anchors are of the model that is sent, completed by the client's own weights.
+    Anchors are computed with the model that clients receive, completed by the client's own weights.
 
     Args:
-        gather: Makes the anchors of all clients from what they send.
+        method: The method to extend.
+        context: The context in which the method was built.
+        update: A function that makes the anchors of all clients from their uploads.
         first: The first round with that phase.
     """
     network, classes = context.network, context.classes
@@ -77,17 +79,19 @@ def anchors_after_training(
     first: int = 1,
     initial: InitialAnchors = zero_anchors,
 ) -> Method:
-    """The method, whose clients send the anchors of what they just trained with the rest.
+    """Let clients upload the anchors of the model that they just trained.
 
-    These anchors guide in the next round.
+    These anchors guide training in the next round.
 
     Args:
-        gather: As in `anchors_before_training`.
+        method: The method to extend.
+        context: The context in which the method was built.
+        update: A function that makes the anchors of all clients from their uploads.
         first: The first round in which anchors guide.
-        start: What the server has before there are any.
+        initial: A function that makes the server's anchors at the beginning.
 
     Raises:
-        FedloomError: For a method that does not end a round with training.
+        FedloomError: For a method whose rounds do not end with training.
     """
     network, classes = context.network, context.classes
     *earlier_passes, last_pass = method.passes
@@ -129,7 +133,7 @@ def _with_anchors(
     aggregate: Aggregate,
     initial: InitialAnchors,
 ) -> Method:
-    """The method whose server keeps ``keys`` and sends its anchors."""
+    """Return the method with a server that keeps ``keys`` and sends its anchors."""
     network, inner_send = context.network, method.send
 
     def init(variables: Tree) -> TreePair:
@@ -166,7 +170,7 @@ def _with_anchors(
 
 
 def _check_held(counts: Tensor) -> None:
-    """Raise `FedloomError` for a class without a training sample, by counts [classes]."""
+    """Raise `FedloomError` if counts [classes] are zero for some class."""
     for label in (counts == 0).nonzero()[:1, 0].tolist():
         raise FedloomError(
             f"anchors: no client that takes part has a training sample of class {label}, so it has "
@@ -175,7 +179,7 @@ def _check_held(counts: Tensor) -> None:
 
 
 def _keep_trained_model(pass_: Pass) -> Pass:
-    """The pass, whose client keeps what it trained."""
+    """Return the pass with an end that keeps the trained model in the client's tree."""
 
     def end(server: Tree, client: Tree, work: Tree) -> TreePair:
         if "frozen" not in work:
@@ -194,7 +198,7 @@ def _keep_trained_model(pass_: Pass) -> Pass:
 
 
 def _complete_model(network: Network, client: Tree, server: Tree) -> Tree:
-    """The server's model, completed by the client's own weights."""
+    """Return the server's model, completed by the client's own weights."""
     model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
     if len(model["params"]) < len(network.names["params"]):
         raise FedloomError(

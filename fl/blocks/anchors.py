@@ -1,6 +1,6 @@
-"""Anchors: the mean feature of every class, which clients share in place of samples.
+"""Anchors: the mean feature of every class, which clients share instead of samples.
 
-Called anchors by FedFM (Ye et al. 2023) and prototypes by FedProto (Tan et al. 2022).
+FedFM (Ye et al. 2023) calls them anchors, FedProto (Tan et al. 2022) prototypes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ AnchorAverage = Literal["weighted", "uniform"]
 def class_sums(
     features: Tensor, labels: Tensor, weight: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Sums of features by class, [C, d], and of weights by class, [C].
+    """Sum features by class, [C, d], and weights by class, [C].
 
     Args:
-        features: [b, d].
-        labels, weight: [b].
+        features: Features of a batch, [b, d].
+        labels: The class of each sample, [b].
+        weight: The weight of each sample, [b].
+        classes: The number of classes, C.
     """
     membership = F.one_hot(labels, classes).to(features.dtype) * weight[:, None].to(features.dtype)
     return membership.T @ features, membership.sum(0)
@@ -36,32 +38,32 @@ def class_sums(
 def class_means(
     features: Tensor, labels: Tensor, weight: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Means of features by class, [C, d], and sums of weights by class, [C].
+    """Average features by class, [C, d], and sum weights by class, [C].
 
-    The arguments are those of `class_sums`. The mean of a class that does not occur is zero.
+    The mean of a class that does not occur is zero. The arguments are those of `class_sums`.
     """
     return means_from_sums(*class_sums(features, labels, weight, classes))
 
 
 def means_from_sums(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Means [..., C, d] from sums of that shape, zero where the count is 0; and the counts [...,
-    C].
-    """
+    """Return means [..., C, d], zero where the count is 0, and the counts [..., C]."""
     return sums / torch.where(counts > 0, counts, 1)[..., None], counts
 
 
 def weighted_anchors(class_means: Tensor, counts: Tensor) -> Tensor:
-    """sum_k n_kc m_kc / sum_k n_kc over clients, [C, d]; zero for a class that no client holds.
+    """Average class means over clients by samples: sum_k n_kc m_kc / sum_k n_kc, [C, d].
+
+    The result is zero for a class that no client holds.
 
     Args:
-        means: [K, C, d].
-        counts: [K, C].
+        class_means: The means m of each client and class, [K, C, d].
+        counts: The samples n of each client and class, [K, C].
     """
     return means_from_sums((class_means * counts[..., None]).sum(0), counts.sum(0))[0]
 
 
 def uniform_anchors(class_means: Tensor, counts: Tensor) -> Tensor:
-    """As `weighted_anchors`, but every client that holds a class has the same weight."""
+    """Average means of classes over the clients that hold the class, each with the same weight."""
     return weighted_anchors(class_means, (counts > 0).to(class_means.dtype))
 
 
@@ -69,28 +71,31 @@ ANCHOR_AVERAGES = {"weighted": weighted_anchors, "uniform": uniform_anchors}
 
 
 def update_anchors(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
-    """The ``new`` anchors [C, d], with the ``old`` ones for classes that no client held.
+    """Return the ``new`` anchors [C, d], with the ``old`` ones for classes that no client held.
 
     Args:
+        old: The previous anchors, [C, d].
+        new: The anchors of this round, [C, d].
         counts: Samples by client and class, [K, C].
     """
     return torch.where((counts.sum(0) > 0)[:, None], new, old)
 
 
 def has_anchor(anchors: Tensor) -> Tensor:
-    """Which classes have an anchor, [C]; the anchor of the others is zero."""
+    """Whether each class has an anchor, [C]; the anchor of the others is zero."""
     return (anchors != 0).any(-1)
 
 
 def guiding_losses(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
-    """The contrastive-guiding loss of every sample, [b]: the cross-entropy of cos(z, a_c) / tau.
+    """Contrastive guiding loss of every sample, [b]: the cross-entropy of cos(z, a_c) / tau over c.
 
     Classes without an anchor are left out of the softmax, and the loss of their samples is 0.
 
     Args:
-        features: z, [b, d].
-        labels: [b].
-        anchors: a, [C, d].
+        features: Features z, [b, d].
+        labels: The class of each sample, [b].
+        anchors: Anchors a, [C, d].
+        tau: The temperature.
     """
     has_class = has_anchor(anchors)
     similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
@@ -101,18 +106,18 @@ def guiding_losses(features: Tensor, labels: Tensor, anchors: Tensor, tau: float
 
 
 def contrastive_guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
-    """The mean of `guiding_losses` over the batch, a scalar."""
+    """Mean of `guiding_losses` over the batch, a scalar."""
     return guiding_losses(features, labels, anchors, tau).mean()
 
 
 def squared_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
-    """||z - a_y||^2 of every sample, [b]; 0 where the class has no anchor."""
+    """Squared distance ||z - a_y||^2 of every sample, [b]; 0 if the class has no anchor."""
     squared_distance = (features - anchors[labels]).square().sum(-1)
     return torch.where(has_anchor(anchors)[labels], squared_distance, 0)
 
 
 def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
-    """lam times the loss that guides features to the ``anchors`` in the server's tree."""
+    """Return lam times the loss that guides features to the ``anchors`` in the server's tree."""
 
     def term(forward: Forward) -> Tensor:
         if "anchors" not in forward.shared:
@@ -132,29 +137,29 @@ def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
 
 
 def zero_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
-    """Zeros [C, d], for the time before there are anchors; they guide nothing."""
+    """Return zeros [C, d], which guide nothing, as anchors before the first ones are computed."""
     params = variables["params"]
     example: Tensor = next(iter(params.values()))
     return example.new_zeros((classes, feature_width(network, params)))
 
 
 def feature_sums(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
-    """What a sweep sees, in evaluation mode: sums of features by class, and counts."""
+    """Sum features and samples by class in evaluation mode, for a sweep."""
     output = network.eval(variables["params"], variables["buffers"], batch["x"])
     sums, counts = class_sums(output.features.flatten(1), batch["y"], batch["weight"], classes)
     return {"sums": sums, "counts": counts}
 
 
 def local_anchors(totals: Tree) -> Tree:
-    """What a client sends: the mean feature of each class, and the number of its samples."""
+    """Return a client's upload: the mean feature and the number of samples of each class."""
     class_mean, counts = means_from_sums(totals["sums"], totals["counts"])
     return {"means": class_mean, "counts": counts}
 
 
 def anchor_average(average: AnchorAverage) -> Callable[[Tensor, Tree], Tensor]:
-    """What makes the next anchors from the old ones and what clients send.
+    """Return a function that makes the next anchors from the previous ones and the uploads.
 
-    A class that no client holds keeps its old anchor.
+    A class that no client holds keeps its previous anchor.
     """
 
     def update(old: Tensor, uploads: Tree) -> Tensor:

@@ -1,4 +1,4 @@
-"""What alterations have in common: whether a batch is altered, whom a sample is mixed with."""
+"""Functions that alterations share: whether a batch is altered, and how samples are paired."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from fl.api import BuildContext, FedloomError, keyed
 
 
 def is_altered(key: Tensor, stream: int, p: float) -> Tensor:
-    """Whether a batch is altered, with probability p: a scalar.
+    """Draw whether a batch is altered, with probability p; a scalar.
 
-    Only the first sample's key decides, whoever else is in the batch.
+    Only the first sample's key decides, whatever other samples the batch has.
 
     Args:
-        key: Of each sample, [b].
+        key: The key of each sample, [b].
+        stream: The stream of the key's random numbers.
+        p: The probability.
     """
     return keyed.uniform(key[0], stream) < p
 
 
 def draw_partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
-    """A permutation [b] of the samples that have a weight; the others keep their places.
+    """Draw a permutation [b] of the samples with a weight; the others keep their positions.
 
     Args:
-        key: Of each sample, [b]; it decides the draw.
+        key: The key of each sample, [b], which decides the draw.
+        weight: The weight of each sample, [b].
+        stream: The stream of the keys' random numbers.
     """
     position = torch.arange(len(key), device=key.device)
     is_present = weight > 0
@@ -36,7 +40,7 @@ def draw_partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
 
 
 def check_mixed_labels(context: BuildContext, name: str) -> None:
-    """Raise `FedloomError` where the task's loss knows no mixed labels."""
+    """Raise `FedloomError` if the task's loss cannot take mixed labels."""
     if not context.task.mixes:
         raise FedloomError(
             f"alterations.{name}: mixes labels, which the loss of {context.task.name} cannot take. "
@@ -45,10 +49,12 @@ def check_mixed_labels(context: BuildContext, name: str) -> None:
 
 
 def check_feature_maps(features: Tensor, location: str, layer: str) -> None:
-    """Raise `FedloomError` unless a layer gives images, [b, c, h, w].
+    """Raise `FedloomError` unless the output of a layer has the shape of images, [b, c, h, w].
 
     Args:
+        features: The output of the layer.
         location: The key that names the layer.
+        layer: The layer's name.
     """
     if features.dim() != 4:
         shape = ", ".join(map(str, features.shape[1:]))

@@ -1,4 +1,4 @@
-"""Supervised contrast: it draws samples of one class together and pushes all others apart.
+"""Supervised contrastive loss: it draws samples of one class together and pushes others apart.
 
 P. Khosla et al. Supervised Contrastive Learning. NeurIPS 2020. arXiv:2004.11362 (equation 2).
 """
@@ -13,16 +13,17 @@ from torch import Tensor
 def supervised_contrastive_loss(
     features: Tensor, labels: Tensor, tau: float = 0.07, weight: Tensor | None = None
 ) -> Tensor:
-    """The supervised contrastive loss, a scalar.
+    """Supervised contrastive loss, a scalar.
 
-    The mean over anchors i of -mean over positives p of log softmax over all others of <z_i, z_p> /
-    tau.
+    It is the mean over anchors i of -mean_p log softmax_p(<z_i, z_p> / tau), where p are the
+    positives of i and the softmax runs over all other samples.
 
     Args:
-        features: [n, d]; they are normalised to length 1 here.
-        labels: [n]. Positives are the other samples with the anchor's label; an anchor without one
-            counts 0.
-        weight: [n]; samples with 0 are neither anchors nor others.
+        features: Features, [n, d]; they are normalised to length 1 here.
+        labels: Classes, [n]. Positives are the other samples with the anchor's label; the loss of
+            an anchor without positives is 0.
+        tau: The temperature.
+        weight: Weights, [n]; samples with weight 0 are neither anchors nor compared.
     """
     z = F.normalize(features, dim=1)
     is_present = torch.ones_like(z[:, 0]) if weight is None else weight.to(z.dtype)

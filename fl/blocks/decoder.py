@@ -1,9 +1,9 @@
-"""Decoders: inputs again from the features that go into the classifier, for autoencoders.
+"""Decoders, which reconstruct inputs from the features that enter the classifier.
 
-One for each input of a sample, of two linear layers with ReLU between them. Numbers are held to by
-the squared error. Of tokens a decoder says which there are, not where: it gives one distribution
-over all tokens for the whole text, held to by the cross-entropy of every place. (Places after a
-text's end are a token, too.)
+There is one decoder for each input of a sample, of two linear layers with ReLU between them. The
+loss of numbers is the squared error. For tokens, a decoder predicts which tokens a text has, but
+not their positions: it returns one distribution over all tokens for the whole text, and the loss is
+the cross-entropy of every position. Positions after the end of a text hold a token, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fl.blocks import linear_layers
 from fl.blocks.linear_layers import linear_parameters
 
 SINGLE_INPUT = "x"
-"""The name of the input, where there is one."""
+"""The name of the input of a model that has only one."""
 
 
 def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-    """The shapes of a sample's inputs by name, and which of them are tokens."""
+    """Return the shapes of a sample's inputs by name, and the names of inputs that are tokens."""
     if context.shapes:
         return dict(context.shapes), context.tokens
     return {SINGLE_INPUT: context.shape}, frozenset(
@@ -32,11 +32,12 @@ def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], fro
 
 
 def initial_decoders(context: BuildContext, width: int, params: Tree) -> Tree:
-    """First weights of a decoder for each input, drawn by the run's seed.
+    """Draw the initial weights of a decoder for each input, by the run's seed.
 
     Args:
-        width: Between its layers.
-        params: Of the network.
+        context: The context in which the method is built.
+        width: The number of units between the two layers.
+        params: The network's parameters.
     """
     network, example = context.network, trees.leaves(params)[0]
     shapes, tokens = input_shapes(context)
@@ -55,7 +56,7 @@ def initial_decoders(context: BuildContext, width: int, params: Tree) -> Tree:
 
 
 def reconstruction_term(context: BuildContext) -> Term:
-    """What a client's decoders, beside its network, miss of its samples: the sum over inputs."""
+    """Return a loss term: the reconstruction error of a client's decoders, summed over inputs."""
     tokens = input_shapes(context)[1]
 
     def term(forward: Forward) -> Tensor:
@@ -73,15 +74,17 @@ def reconstruction_term(context: BuildContext) -> Term:
 
 
 def decode(decoder: Tree, features: Tensor) -> Tensor:
-    """What a decoder gives for features [b, d]: numbers [b, size], or scores of tokens."""
+    """Apply a decoder to features [b, d]; returns numbers [b, size] or scores of tokens."""
     hidden, output = decoder["hidden"], decoder["output"]
     activations = F.relu(F.linear(features, hidden["weight"], hidden["bias"]))
     return F.linear(activations, output["weight"], output["bias"])
 
 
 def reconstruction_error(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
-    """By sample, [b]: the mean squared error of numbers [b, size]; or the mean cross-entropy of
-    tokens [b, places] under one distribution by their scores, [b, different tokens].
+    """Reconstruction error of each sample, [b].
+
+    It is the mean squared error of numbers [b, size], or the mean cross-entropy of tokens [b,
+    length] under one distribution with scores [b, vocabulary].
     """
     if tokens:
         return -decoded_x.log_softmax(1).gather(1, x).mean(1)

@@ -1,4 +1,4 @@
-"""MMD-D: a discrepancy whose kernel contains a small network, trained to tell two samples apart.
+"""MMD-D: a discrepancy whose kernel contains a network that is trained to separate two samples.
 
 S. Ayromlou, D. B. Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section
 3.4), after F. Liu et al. Learning deep kernels for non-parametric two-sample tests. ICML 2020.
@@ -23,43 +23,48 @@ from fl.blocks.kernel_ratio import RatioInputs, moved_apart, ratio
 HIDDEN, FEATURES = 10, 50
 BANDWIDTHS = {"phi": 0.005, "q": 2048.0}
 LAST_LAYER = "3"
-"""The last layer of the featurizer."""
+"""The name of the last layer of the featurizer."""
 
 Form = Literal["product", "sum"]
-"""Whether q multiplies both terms of the kernel, as in the released code, or stands alone."""
+"""Whether q multiplies both terms of the kernel (the released code) or only the second one."""
 
 
 @dataclass(frozen=True)
 class DeepKernel:
-    """A kernel with its parameters. To make one costs nothing, so training makes one in each step.
+    """A deep kernel with its parameters.
 
-    ``product``: k(a, b) = [(1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps] exp(-|a - b|^2 / s_q);
-    ``sum``: (1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps exp(-|a - b|^2 / s_q) (equation 2).
+    With the form ``product``, k(a, b) = [(1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps] exp(-|a -
+    b|^2 / s_q); with ``sum``, k(a, b) = (1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps exp(-|a -
+    b|^2 / s_q) (equation 2).
 
-    Samples x and y have the same number of rows, ``[..., n, d]``; results are ``[...]``.
+    Samples x and y have the same number of rows, ``[..., n, d]``; results are ``[...]``. An
+    instance costs nothing, so training creates one in each step.
 
     Attributes:
-        params: A tree as `start` makes it, with or without the leading dimensions of the samples.
+        params: A tree as `start` returns it, with or without the leading dimensions of the samples.
             ``featurizer``: phi, linear layers d-10-10-10-50 with softplus between them;
             ``epsilon``: the logit of eps; ``phi``, ``q``: the square roots of the bandwidths, as in
             the released code.
+        form: The form of the kernel.
     """
 
     params: Tree
     form: Form = "product"
 
     def having(self, leaves: Sequence[Tensor]) -> DeepKernel:
-        """The kernel of other parameters, in the order of `fl.api.trees.leaves`."""
+        """Return the kernel with other parameters, in the order of `fl.api.trees.leaves`."""
         return DeepKernel(trees.unflatten(self.params, leaves), self.form)
 
     @staticmethod
     def start(width: int, seed: int, dtype: torch.dtype = torch.float32) -> Tree:
-        """Parameters to begin with, on the CPU; the same for the same seed.
+        """Draw initial parameters on the CPU by a seed.
 
         Bandwidths are .005 (phi) and 2048 (q), and eps is below 1e-10.
 
         Args:
             width: The number of features, d.
+            seed: The seed of the random numbers.
+            dtype: The type of the parameters.
         """
         sizes = pairwise((width, HIDDEN, HIDDEN, HIDDEN, FEATURES))
         with torch.random.fork_rng(devices=[]):
@@ -78,7 +83,7 @@ class DeepKernel:
     def mmd2(self, x: Tensor, y: Tensor) -> Tensor:
         """MMD-D^2: the mean of h(s, t) over different rows s and t (Liu et al. 2020, equation 2).
 
-        It is unbiased and may be negative; for one row it is 0. It can be differentiated by x, any
+        It is unbiased and may be negative; for one row it is 0. It can be differentiated by x any
         number of times; y and the parameters are constants.
         """
         leaves = [leaf.detach() for leaf in trees.leaves(self.params)]
@@ -86,7 +91,7 @@ class DeepKernel:
         return value
 
     def mmd2_and_slope(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """`mmd2` and its gradient by x, written out."""
+        """Return `mmd2` and its gradient by x, written out by hand."""
         layers = self._layers(torch.stack([x, y], -3))
         hidden_x, hidden_y = layers[-1].mT.unbind(-3)
         weight, n = self.params["featurizer"][LAST_LAYER]["weight"], x.shape[-2]
@@ -114,23 +119,25 @@ class DeepKernel:
     def objective(
         self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
     ) -> Tensor:
-        """MMD-D^2 / sigma, what training the kernel maximises (equation 3).
+        """MMD-D^2 / sigma, which training the kernel maximises (equation 3).
 
         sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, where r_s is the mean of h(s, t) over
         all t.
 
         Args:
-            shift: By how many places the rows of y are moved, as by `torch.roll`, before they are
-                paired with those of x.
-            plain: `fl.blocks.distances.three_distances` of x and y (unshifted), where the caller
-                has them already.
+            x: The first sample, ``[..., n, d]``.
+            y: The second sample, ``[..., n, d]``.
+            shift: The number of positions by which the rows of y are moved, as by `torch.roll`,
+                before they are paired with those of x.
+            plain: `fl.blocks.distances.three_distances` of x and y (unshifted), if the caller has
+                them already.
         """
         return self.ascent(x, y, shift=shift, plain=plain)[0]
 
     def ascent(
         self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
     ) -> tuple[Tensor, Tree]:
-        """`objective` and its gradient by the parameters, for each of the leading dimensions.
+        """Return `objective` and its gradient by the parameters, for each leading dimension.
 
         The gradient is written out (see `fl.blocks.kernel_ratio`), and the samples are constants.
         """
@@ -159,8 +166,9 @@ class DeepKernel:
         }
 
     def _layers(self, samples: Tensor) -> list[Tensor]:
-        """What each layer of phi takes, ``[..., samples, width, n]``: few rows, as their products
-        are faster than those of few columns.
+        """Return the input of each layer of phi, ``[..., samples, width, n]``.
+
+        Samples are columns, because products of few rows are faster than those of few columns.
         """
         layers_out = [samples.mT]
         for layer in self._first_layers():
@@ -169,11 +177,13 @@ class DeepKernel:
         return layers_out
 
     def _slopes(self, layers: list[Tensor], gradient: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The gradient by what each layer but the last gives before its softplus, and by the
-        samples, from that by what the last one takes.
+        """Return the gradients by each layer's output before its softplus, and by the samples.
+
+        The last layer is left out.
 
         Args:
-            layers: As `_layers` gives them.
+            layers: Inputs of the layers, see `_layers`.
+            gradient: The gradient by the input of the last layer.
         """
         slopes: list[Tensor] = []
         for layer, layer_output in zip(
@@ -186,8 +196,11 @@ class DeepKernel:
         return slopes[::-1], gradient
 
     def _backward(self, layers: list[Tensor], gradient: Tensor, by_weight: Tensor) -> Tree:
-        """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
-        10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
+        """Return the gradient by the layers of phi.
+
+        It follows from the gradients by the input of the last layer, ``[..., 2, n, 10]``, and by
+        its weight. The bias of the last layer moves all features alike, so no distance depends on
+        it.
         """
         slopes, _ = self._slopes(layers, gradient.mT)
         gradients = [
@@ -198,23 +211,23 @@ class DeepKernel:
         return dict(zip(self.params["featurizer"], [*gradients, last_layer], strict=True))
 
     def _first_layers(self) -> list[Tree]:
-        """The layers of phi but the last."""
+        """Return all layers of phi but the last."""
         return [layer for name, layer in self.params["featurizer"].items() if name != LAST_LAYER]
 
     def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Bandwidths s_phi and s_q, and eps, each ``[...]``."""
+        """Return the bandwidths s_phi and s_q, and eps, each ``[...]``."""
         params = self.params
         return params["phi"].square(), params["q"].square(), params["epsilon"].sigmoid()
 
 
 class _MMD2(torch.autograd.Function):
-    """`DeepKernel.mmd2`: automatic differentiation takes almost twice as long."""
+    """Autograd function of `DeepKernel.mmd2`; automatic differentiation takes twice as long."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, kernel: DeepKernel, *leaves: Tensor) -> tuple[Tensor, Tensor]:
-        """The value, and its gradient by x."""
+        """Return the value and its gradient by x."""
         return kernel.having(leaves).mmd2_and_slope(x, y)
 
     @staticmethod
@@ -226,7 +239,7 @@ class _MMD2(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        """That gradient, times the one by the value."""
+        """Multiply the gradient by x with the gradient by the value."""
         x, y, slope, *leaves = ctx.saved_tensors
         no_gradients = (None,) * (2 + len(leaves))
         if gradient is None:
@@ -237,10 +250,10 @@ class _MMD2(torch.autograd.Function):
 
 
 def _slope(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient by x of sum_st a_st |x_s - x_t|^2 - 2 b_st |x_s - y_t|^2, where the first of
-    weights is a, symmetric, and the last one b, ``[..., 3, n, n]``.
+    """Gradient by x of sum_st a_st |x_s - x_t|^2 - 2 b_st |x_s - y_t|^2.
 
-    Where y is near x, a is near b, so that differences are taken of these first.
+    The weights are ``[..., 3, n, n]``: the first matrix is a, symmetric, and the last one b. If y
+    is near x, a is near b; so the differences of these are taken first.
     """
     b = weights.select(-3, 2)
     drift = weights.select(-3, 0) - b

@@ -1,7 +1,7 @@
-"""Squared distances within and between two samples, precise also where the samples are close.
+"""Squared distances within and between two samples, precise also if the samples are close.
 
 With the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and the
-others follow in the same way. Where nothing moves, all of them are therefore equal to the last bit,
+others follow in the same way. If nothing moves, all of them are therefore equal to the last bit,
 and rounding errors are as small as the moves are, not as large as the samples are.
 """
 
@@ -12,12 +12,15 @@ from torch import Tensor
 
 
 def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-    """|x_s - x_t|^2, |y_s - y_t|^2, |x_s - y_t|^2 and |y_s - x_t|^2, ``[..., 4, rows, columns]``.
+    """Return four squared distances of rows: ``[..., 4, rows, columns]``.
+
+    They are |x_s - x_t|^2, |y_s - y_t|^2, |x_s - y_t|^2 and |y_s - x_t|^2.
 
     Args:
-        x, y: The same number of rows each, ``[..., n, d]``.
-        start, stop: The rows s; t runs from ``start`` to the last row. By default both are all
-            rows.
+        x: The first sample, ``[..., n, d]``.
+        y: The second sample, with as many rows.
+        start: The first row s; t runs from it to the last row.
+        stop: The end of the rows s; by default the last row is included.
     """
     moves = y - x
     stacked = torch.stack([x - x.mean(dim=-2, keepdim=True), moves], dim=-3)
@@ -37,12 +40,14 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
 
 
 def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tensor:
-    """|x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2 of all rows, ``[..., 3, n, n]``.
+    """Return |x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2 of all rows, ``[..., 3, n, n]``.
 
-    As `squared_distances` without |y_s - x_t|^2, in fewer passes over the pairs.
+    It computes `squared_distances` without |y_s - x_t|^2, in fewer passes over the pairs.
 
     Args:
-        metric: G, ``[..., d, d]``, symmetric, where |a|^2 is not a'a but a'Ga.
+        x: The first sample, ``[..., n, d]``.
+        y: The second sample, with as many rows.
+        metric: G, ``[..., d, d]``, symmetric, if |a|^2 means a'Ga and not a'a.
     """
     moves, centred = y - x, x - x.mean(dim=-2, keepdim=True)
     stacked = torch.stack([centred, moves], dim=-3)

@@ -17,13 +17,15 @@ LENGTH_EPS = 1e-6
 
 
 def gradient_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """sum over tensors and rows of 1 - <r, s> / (|r| |s| + 1e-6); a scalar, 0 without a row.
+    """Distance of two gradients: the sum over tensors and rows of 1 - <r, s> / (|r| |s| + 1e-6).
 
-    A row is what stands at one index of dimension 0, as a vector: the weights that lead to one
-    output. Tensors of one dimension (biases, scales of a normalisation) are left out.
+    The result is a scalar, 0 without a row. A row is a tensor at one index of dimension 0, as a
+    vector: the weights that lead to one output. Tensors of one dimension (biases, scales of a
+    normalisation) are left out.
 
     Args:
-        a, b: Gradients of the same weights, in the same order.
+        a: Gradients by some weights.
+        b: Gradients by the same weights, in the same order.
     """
     pairs = [(r.flatten(1), s.flatten(1)) for r, s in zip(a, b, strict=True) if r.dim() > 1]
     if not pairs:
@@ -37,19 +39,20 @@ def _cosine_distance(r: Tensor, s: Tensor) -> Tensor:
 
 
 def _row_length(rows: Tensor) -> Tensor:
-    """The length of every row; where it is 0, its gradient is 0 too."""
+    """Length of every row; if it is 0, its gradient is 0 too."""
     square = rows.square().sum(-1)
     is_nonzero = square > 0
     return torch.where(is_nonzero, square, 1).sqrt() * is_nonzero
 
 
 def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> Tensor:
-    """sum over classes of || mean of real features - mean of virtual ones ||^2, a scalar.
+    """Distance of feature means: sum over classes of || mean real - mean virtual ||^2, a scalar.
 
     A class without real features is left out.
 
     Args:
-        real, virtual: By class, the features [n, d] of its images; n may differ.
+        real: By class, the features [n, d] of its real images; n may differ.
+        virtual: By class, the features [m, d] of its virtual images; m may differ.
     """
     mean_pairs = [(r.mean(0), v.mean(0)) for r, v in zip(real, virtual, strict=True) if len(r)]
     if not mean_pairs:
@@ -58,12 +61,12 @@ def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> 
 
 
 def stacked_distribution_distance(real: Tensor, virtual: Tensor, weight: Tensor) -> Tensor:
-    """`distribution_distance` of all classes at once.
+    """Return `distribution_distance` of all classes at once.
 
     Args:
         real: Features [classes, n, d].
         virtual: Features [classes, m, d].
-        weight: Of the real features, [classes, n]; 0 for one that does not count.
+        weight: Weights of the real features, [classes, n]; 0 leaves a feature out.
     """
     total = weight.sum(1)
     mean = (real * weight.unsqueeze(-1)).sum(1) / total.clamp(min=1).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Features of the model being trained beside those of the shared one, which drift terms compare."""
+"""Features of the model in training and of the shared model, which drift terms compare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Drift:
     """Layers of a network, by module name, whose features a term compares.
 
     Attributes:
-        unit: Whether every sample's features are divided by their length.
+        network: The network; its passes return the features of these layers.
+        layers: The names of the layers.
+        unit: Whether the features of every sample are divided by their length.
     """
 
     network: Network
@@ -32,18 +34,19 @@ class Drift:
         self.network.tap(self.layers)
 
     def reference(self, outputs_of: See) -> dict[str, Tensor]:
-        """The shared model's features, see `fl.api.term.Reference`."""
+        """Return the shared model's features, see `fl.api.term.Reference`."""
         taps = outputs_of(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}
 
     def features(self, forward: Forward) -> LayerFeatures:
-        """The own features in training mode; the shared ones in evaluation mode and without
-        gradient.
+        """Return the own features in training mode, and the shared ones in evaluation mode.
+
+        The shared features have no gradient.
         """
         return self._compare(forward.output.taps, forward.batch)
 
     def look(self, variables: Tree, batch: Batch) -> Tree:
-        """As `features`, with both models in evaluation mode."""
+        """Return `features` with both models in evaluation mode."""
         output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
         return dict(self._compare(output.taps, batch))
 
@@ -64,7 +67,7 @@ def check_two_samples(context: BuildContext, term: str) -> None:
 
 
 def tap_widths(context: BuildContext, variables: Tree) -> dict[str, int]:
-    """By layer asked for, its number of features."""
+    """Return the number of features of each tapped layer."""
     example = trees.leaves(variables["params"])[0]
     x = zero_inputs(context, 1, example)
     taps = context.network.eval(variables["params"], variables["buffers"], x).taps
@@ -72,7 +75,7 @@ def tap_widths(context: BuildContext, variables: Tree) -> dict[str, int]:
 
 
 def unit_rows(features: LayerFeatures) -> LayerFeatures:
-    """Every sample's features divided by their length."""
+    """Divide the features of every sample by their length."""
     return {
         name: {k: F.normalize(t, dim=-1) for k, t in pair.items()}
         for name, pair in features.items()
@@ -80,18 +83,20 @@ def unit_rows(features: LayerFeatures) -> LayerFeatures:
 
 
 ROUNDING_UNITS = 64
-"""Units of rounding by which the features of two models differ before they count as apart."""
+"""Features of two models differ if they are further apart than this many units of rounding."""
 
 
 def update_where_different(updated: Tree, previous: Tree, features: Mapping[str, Tensor]) -> Tree:
-    """``new``, but ``old`` for clients that have nothing to adapt to.
+    """Return ``updated``, but ``previous`` for clients that have nothing to adapt to.
 
-    These are clients whose features are not all finite, or whose features are the same for both
-    models but for rounding, as at the beginning of a round. From the latter, a solver or an
-    optimizer that looks at ratios would make something arbitrary.
+    These are clients whose features are not all finite, or whose features are equal for both models
+    up to rounding, as at the beginning of a round. For the latter, a solver or an optimizer that
+    divides small numbers would return something arbitrary.
 
     Args:
-        two: The features ``own`` and ``shared``, [..., n, d].
+        updated: The adapted state.
+        previous: The state before.
+        features: The features ``own`` and ``shared``, [..., n, d].
     """
     local, shared = features["own"], features["shared"]
     gap = (local - shared).square().sum((-2, -1))
@@ -108,9 +113,7 @@ def update_where_different(updated: Tree, previous: Tree, features: Mapping[str,
 def apply_in_groups(
     fn: Callable[[Tree, Tree], Tree], state: Tree, features: Tree, size: int
 ) -> Tree:
-    """``fn`` of one client; where there is a stack of clients, of ``size`` of them at a time, to
-    save memory.
-    """
+    """Apply ``fn`` to one client, or to ``size`` clients of a stack at a time, to save memory."""
     leaf = trees.leaves(features)[0]
     if leaf.dim() == 2 or len(leaf) <= size:
         return fn(state, features)

@@ -1,4 +1,4 @@
-"""Inputs that are all zeros, to find out what shapes a network's layers have."""
+"""Inputs that are all zeros, to find out the shapes of a network's layers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from fl.api import BuildContext, Inputs
 
 
 def zero_inputs(context: BuildContext, count: int, example: Tensor) -> Inputs:
-    """So many inputs of zeros, on the device and of the type of ``like``, a weight; tokens are
-    whole numbers.
+    """Return ``count`` inputs of zeros, with the device and type of ``example``, a weight.
+
+    Tokens are whole numbers.
     """
     if not context.shapes:
         dtype = torch.int64 if context.network.of_tokens else example.dtype

@@ -21,9 +21,9 @@ def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> 
 
 
 def train_from_payload(pass_: Pass) -> Pass:
-    """The pass, which takes the client's `PAYLOAD` tree wherever it would take the server's.
+    """Return the pass with the client's `PAYLOAD` tree in place of the server's tree.
 
-    A proximal term, for example, then pulls towards what the server made for this client.
+    A proximal term, for example, then pulls towards the model that the server made for this client.
     """
 
     def begin(server: Tree, client: Tree) -> Tree:

@@ -1,8 +1,8 @@
-"""Layers whose channel statistics are augmented, and what clients tell each other of these.
+"""Layers that augment channel statistics, and the statistics that clients exchange for this.
 
 See `fl.blocks.feature_statistics` for the papers. Each layer augments the features of a batch with
-some probability. When it does, the client updates its running means of the channel means and
-deviations. From these the server knows how much each channel varies over clients.
+some probability. When it does, the client updates its running averages of the channel means and
+deviations. From these the server learns how much each channel varies between clients.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
 Fusion = Literal["adaptive", "direct"]
 ALTERATION = "fedfa"
 STATISTICS = "statistics"
-"""In the server's tree, by layer: the clients' running mean and sd, and the variances of both."""
+"""Key in the server's tree: by layer, clients' running mean and sd, and the variances of both."""
 
 ALTER_STREAM, NOISE_STREAM = range(2)
 """Streams of a layer's keys."""
 
 CHANNEL_CACHE: WeakKeyDictionary[Network, dict[str, int]] = WeakKeyDictionary()
-"""By layer, the channels that a pass has shown: one over large images takes a second."""
+"""Channels by layer that a pass has shown: a pass over large images takes a second."""
 
 FeatureChange = Callable[[Tensor, Tensor, Batch], Tensor]
 """(features [b, c, h, w], noise [2, b, c], batch) -> features."""
 
 
 def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
-    """How many channels each layer gives, as seen in a pass over zeros.
+    """Return the number of channels of each layer's output, as a pass over zeros shows it.
 
-    Where ``layers`` names none, they are the model's own blocks.
+    If ``layers`` is empty, the layers are the model's own blocks.
 
     Raises:
-        FedloomError: If there are no layers, or for a layer that the model does not have or use, or
-            that gives no images.
+        FedloomError: If there are no layers, or for a layer that the model does not have, does not
+            use, or whose output has not the shape of images.
     """
     network = context.network
     layers = layers or network.blocks
@@ -79,7 +79,7 @@ def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, 
 
 
 def _channels_in_pass(context: BuildContext, layers: tuple[str, ...]) -> dict[str, int]:
-    """`channel_counts` of layers that are named, from a pass."""
+    """Return `channel_counts` of named layers, from a pass."""
     # A view, so that finding out shapes leaves the study's network as it is.
     network, sizes = context.network.view(), dict[str, int]()
 
@@ -106,14 +106,16 @@ def _channels_in_pass(context: BuildContext, layers: tuple[str, ...]) -> dict[st
 def random_augmentation(
     context: BuildContext, layers: tuple[str, ...], p: float, change: FeatureChange
 ) -> BuildContext:
-    """The setting with one alteration more: each layer changes a batch's features by chance.
+    """Add an alteration to the context: each layer changes the features of a batch at random.
 
     Args:
-        p: The probability; each layer draws for itself.
-        change: What is done to the features.
+        context: The context in which a method is built.
+        layers: The names of the layers; empty: the model's own blocks.
+        p: The probability of a change; each layer draws for itself.
+        change: A function that changes the features.
 
     Raises:
-        FedloomError: As `channel_counts`.
+        FedloomError: See `channel_counts`.
     """
 
     def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
@@ -127,7 +129,7 @@ def random_augmentation(
 def federated_augmentation(
     context: BuildContext, layers: tuple[str, ...], p: float, momentum: Share
 ) -> BuildContext:
-    """Add the alteration of FedFA^l; `with_exchanged_statistics` exchanges its state."""
+    """Add the alteration of FedFA^l, whose state `with_exchanged_statistics` exchanges."""
 
     def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
         layer_state, weight = state[layer], batch["weight"]
@@ -163,14 +165,17 @@ def federated_augmentation(
 def with_exchanged_statistics(
     base: Method, context: BuildContext, layers: tuple[str, ...], fusion: Fusion
 ) -> Method:
-    """The method, whose clients send the running means that `federated_augmentation` keeps.
+    """Let clients upload the running averages that `federated_augmentation` keeps.
 
-    The server keeps their plain mean over clients (weighted by samples where the task counts no
+    The server keeps their unweighted mean over clients (weighted by samples if the task counts no
     classes) and their variance over clients, from which the weights of channels follow. Before
     round 1 means are 0, deviations and variances 1, as in the released code.
 
     Args:
-        base: A method made with the setting that `federated_augmentation` returned.
+        base: A method built in the context that `federated_augmentation` returned.
+        context: That context.
+        layers: The names of the layers; empty: the model's own blocks.
+        fusion: Whether weights of channels follow from their variances or are these.
     """
     sizes, local = channel_counts(context, layers), only(base)
 
@@ -235,14 +240,14 @@ def _change_at_random(features: Tensor, batch: Batch, p: float, change: FeatureC
 
 
 def _initial_state(statistics: Tree, fusion: Fusion) -> Tree:
-    """A layer's state at the beginning of a round, from what the server sent."""
+    """Return a layer's state at the beginning of a round, from the server's statistics."""
     weights_of = adaptive_weights if fusion == "adaptive" else torch.clone
     gammas = {f"gamma_{key}": weights_of(statistics[f"{key}_variance"]) for key in ("mean", "sd")}
     return {"mean": statistics["mean"], "sd": statistics["sd"], **gammas}
 
 
 def _updated_statistics(old: Tree, deviation: Tree, squared_deviation: Tree) -> Tree:
-    """What the server knows of a layer.
+    """Return the server's statistics of a layer after a round.
 
     Variances are (1/M) sum_m (t_m - mean)^2. They are computed around the previous mean, which is
     near, so that little is lost to rounding.

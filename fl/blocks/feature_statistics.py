@@ -1,9 +1,9 @@
-"""Channel statistics of features: drawn anew in training, and compared between clients.
+"""Channel statistics of features, which are randomised in training and compared between clients.
 
 Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995, and its sequel,
 Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
-All functions allow further dimensions before those that they name.
+All functions allow further dimensions before those in their docstrings.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ def channel_moments(x: Tensor, eps: float = VARIANCE_EPS) -> tuple[Tensor, Tenso
 
 
 def restyle(x: Tensor, mean: Tensor, sd: Tensor, new_mean: Tensor, new_sd: Tensor) -> Tensor:
-    """(x - mean) / sd * new_sd + new_mean of x [b, c, h, w]; the four are [b, c]."""
+    """Replace channel means and deviations: (x - mean) / sd * new_sd + new_mean.
+
+    x is [b, c, h, w], and the four statistics are [b, c].
+    """
     scale = new_sd / sd
     shift = new_mean - mean * scale
     return x * scale[..., None, None] + shift[..., None, None]
 
 
 def batch_mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The mean [c] of values [b, c] over samples that have a weight; 0 if none has.
+    """Mean [c] of values over the samples with a weight; 0 if no sample has one.
 
     Args:
-        weight: [b]; without it all samples count.
+        values: Values by sample and channel, [b, c].
+        weight: Weights by sample, [b]; without it all samples count.
     """
     if weight is None:
         return values.mean(-2)
@@ -47,8 +51,9 @@ def batch_mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def batch_variance(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The unbiased variance [c] of values [b, c], over samples as in `batch_mean`; 0 for fewer than
-    2.
+    """Unbiased variance [c] of values [b, c] over the samples that `batch_mean` counts.
+
+    It is 0 for fewer than two samples.
     """
     if weight is None:
         return values.var(-2, correction=min(1, values.shape[-2] - 1))
@@ -66,16 +71,20 @@ def augment(
     eps: float = VARIANCE_EPS,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Features whose channel means and deviations are drawn anew, around what they are.
+    """Draw new channel means and deviations for features, around their present ones.
 
     The variance of a statistic is (gamma + 1) times its variance over the batch (plus ``eps``).
-    Gradients go through all statistics, as in the released code.
+    Gradients flow through all statistics, as in the released code.
 
     Args:
-        x: [b, c, h, w].
-        noise_mean, noise_sd: Standard normal numbers, [b, c].
-        gamma_mean, gamma_sd: What the other clients add to the variances, [c].
-        weight: [b]; samples with 0 are left out of the variance over the batch.
+        x: Features, [b, c, h, w].
+        noise_mean: Standard normal numbers for the means, [b, c].
+        noise_sd: Standard normal numbers for the deviations, [b, c].
+        gamma_mean: The addition of other clients to the variance of means, [c].
+        gamma_sd: The addition of other clients to the variance of deviations, [c].
+        eps: A number that is added to variances.
+        weight: Weights by sample, [b]; samples with weight 0 are left out of the variance over the
+            batch.
     """
     mean, sd = channel_moments(x, eps)
     statistics = []
@@ -86,16 +95,16 @@ def augment(
 
 
 def adaptive_weights(variance: Tensor, eps: float = VARIANCE_EPS) -> Tensor:
-    """How much more a channel's statistic may vary, [C]; 1 on average.
+    """Weight of each channel by its variance over clients, [C]; 1 on average.
 
-    C t / sum t with t = 1 / (1 + 1 / (variance + eps)), for variances over clients [C].
+    It is C t / sum t with t = 1 / (1 + 1 / (variance + eps)), for variances [C].
     """
     t = 1 / (1 + 1 / (variance + eps))
     return t * (variance.shape[-1] / t.sum(-1, keepdim=True))
 
 
 def update_running_means(running: Tree, batch_means: Tree, is_met: Tensor, momentum: float) -> Tree:
-    """Running means [c] after a batch with the means ``seen``; as they were where ``met`` is 0."""
+    """Update running means [c] by those of a batch; they stay as they are if ``is_met`` is 0."""
 
     def move(old: Tensor, new: Tensor) -> Tensor:
         moved = momentum * old + (1 - momentum) * new

@@ -1,10 +1,10 @@
-"""FINCH: clusters by each point's first neighbour, without a number to set.
+"""FINCH: clusters by each point's first neighbour, without a parameter to choose.
 
 Sarfraz, Sharma, Stiefelhagen. Efficient Parameter-free Clustering Using First Neighbor Relations.
 CVPR 2019. arXiv:1902.11266.
 
-Written here because a step is a few lines, and the authors' package brings scikit-learn and
-approximate neighbours with it, which are of no use for tens of prototypes.
+The implementation is our own, because a step takes a few lines, and the authors' package needs
+scikit-learn and approximate neighbours, which are of no use for tens of prototypes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def finch(points: Tensor) -> Tensor:
-    """Cluster numbers from 0 of points [n, d], compared by cosines: int64 [n], in host memory.
+    """Cluster points [n, d] by cosines; returns cluster numbers, int64 [n], in host memory.
 
     Points are joined with their nearest ones, then the means of clusters, as long as each step
     leaves at least two clusters fewer. The result is the coarsest partition with more than one
@@ -34,7 +34,7 @@ def finch(points: Tensor) -> Tensor:
 
 
 def first_neighbour_clusters(points: Tensor) -> Tensor:
-    """Cluster numbers [n] of points that chains of first neighbours link, however long."""
+    """Join points along chains of first neighbours; returns numbers of clusters, [n]."""
     count = len(points)
     if count == 1:
         return torch.zeros(1, dtype=torch.int64)
@@ -50,6 +50,6 @@ def first_neighbour_clusters(points: Tensor) -> Tensor:
 
 
 def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
-    """The mean point of every cluster, [clusters, d]."""
+    """Return the mean point of every cluster, [clusters, d]."""
     membership = F.one_hot(labels).to(points.dtype)
     return (membership.T @ points) / membership.sum(0)[:, None]

@@ -1,4 +1,4 @@
-"""Images that the server distils from the rounds' updates, and of which every client has a copy.
+"""Virtual images that the server distils from the rounds' updates and sends to every client.
 
 C.-Y. Huang, R. Jin, C. Zhao, D. Xu, X. Li. Federated Learning on Virtual Heterogeneous Data with
 Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (section 3.3.2).
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from fl.api import BuildContext, Pass, Phase, ServerWork, Sweep, Tree, keyed, learning_rate, trees
 from fl.blocks import local_images
+from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.gradient_matching import match_gradient
 from fl.blocks.keyed_random import keyed_normal
 from fl.blocks.local_images import VIRTUAL_IMAGES
 
 GLOBAL_IMAGES = "anchors"
-"""In a client's tree, the global images that it was sent last."""
+"""Key in a client's tree: its latest copy of the global images."""
 IMAGE_STREAM = keyed.stream_of("global images")
 
 
@@ -28,8 +29,13 @@ IMAGE_STREAM = keyed.stream_of("global images")
 class GlobalImages:
     """The server's images, under `VIRTUAL_IMAGES` in its tree, which also has a ``key``.
 
-    count: of each class. due: whether they are distilled in a round. steps, lr, momentum: of
-    gradient matching in such a round.
+    Attributes:
+        context: The context in which the method is built.
+        count: The number of images of each class.
+        is_due: Whether images are distilled in a round.
+        steps: Steps of gradient matching in such a round.
+        lr: The learning rate of gradient matching.
+        momentum: The momentum of gradient matching.
     """
 
     context: BuildContext
@@ -40,17 +46,17 @@ class GlobalImages:
     momentum: float
 
     def initial_images(self, key: Tensor, dtype: torch.dtype) -> Tensor:
-        """What they begin as."""
+        """Draw the initial images, Gaussian noise."""
         shape = (self.context.classes * self.count, *self.context.shape)
         return keyed_normal(key, IMAGE_STREAM, shape).to(dtype)
 
     def labelled_copy(self, work: Tree) -> tuple[Tensor, Tensor]:
-        """A client's copy in its work tree, and the labels."""
+        """Return a client's copy of the images, from its work tree, and their labels."""
         images = work[GLOBAL_IMAGES]
         return images, local_images.image_labels(self.context.classes, self.count, images)
 
     def sending_phase(self) -> Phase:
-        """At first and after the images changed: all clients get them."""
+        """Return the phase in which all clients get images: at first, and after a change."""
 
         def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
             return {**client, GLOBAL_IMAGES: server[VIRTUAL_IMAGES]}, {}
@@ -60,15 +66,17 @@ class GlobalImages:
 
         return Phase(
             (Sweep(look, end, split="none"),),
-            local_images.aggregate_nothing,
+            aggregate_nothing,
             due=lambda round_: round_ == 1 or self.is_due(round_ - 1),
             send=lambda server: {VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]},
             everyone=True,
         )
 
     def distil(self, server: Tree, mean: Tree, round_: int) -> Tensor:
-        """The images after a round in which they are due: their gradient at the weights before it
-        is brought towards what the round's mean moved by, over the rate.
+        """Return the images after a round in which distillation is due.
+
+        Their gradient at the weights before the round is brought towards the change of the mean
+        model in that round, divided by the learning rate.
         """
         lr = learning_rate(self.context.training, round_)
         target = trees.apply(lambda old, new: (old - new) / lr, server["params"], mean["params"])
@@ -85,7 +93,7 @@ class GlobalImages:
         )
 
     def server_work(self) -> ServerWork:
-        """For what a run costs."""
+        """Return the server's work, for the costs of a run."""
         once = replace(self, steps=1)
         return ServerWork(
             lambda round_: self.steps if self.is_due(round_) else 0,
@@ -96,10 +104,13 @@ class GlobalImages:
 def train_on_local_and_global(
     pass_: Pass, shared: GlobalImages, images: int, is_due: Callable[[int], bool]
 ) -> Pass:
-    """The pass, in the rounds that are due, over a client's images and its copy of the global ones.
+    """Train on a client's images and its copy of the global ones.
 
     Args:
-        images: Of the client, per class.
+        pass_: The pass to change.
+        shared: The global images.
+        images: The number of a client's own images of each class.
+        is_due: Whether the pass takes place in a round.
     """
     classes, counts = shared.context.classes, (images, shared.count)
 

@@ -1,4 +1,4 @@
-"""How dissimilar clients are at a model: what their gradients have, and have not, in common.
+"""Dissimilarity of clients at a model: how much their gradients differ.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
 2020. arXiv:1812.06127 (definition 3, figures 2, 6 and 8).
@@ -30,21 +30,22 @@ from fl.blocks.exchange import send_all_but
 TreePair = tuple[Tree, Tree]
 
 DISSIMILARITY_MEASURES = ("variance", "dissimilarity")
-"""In the server's tree and in traces, of the model with which the last measured round began:
-E||grad F_k - grad f||^2, and B = sqrt(E||grad F_k||^2 / ||grad f||^2), which is 1 where all
-gradients are one. The mean E is over all clients that may take part, weighted as in the mean of
-models; 0 and 0 before it was measured.
+"""Keys in the server's tree and in traces, for the model at the beginning of a measured round.
+
+They are E||grad F_k - grad f||^2, and B = sqrt(E||grad F_k||^2 / ||grad f||^2), which is 1 if all
+gradients are equal. The mean E is over all clients that may take part, weighted as in the mean of
+models. Both are 0 before the first measurement.
 """
 
 
 def with_dissimilarity(method: Method, context: BuildContext) -> Method:
-    """The method, with a phase before each evaluated round that measures, and changes nothing.
+    """Add a phase before each evaluated round that measures dissimilarity and changes nothing.
 
-    In it every client, also those that are not drawn, makes the mean gradient of its training
+    In it every client, drawn for the round or not, computes the mean gradient of its training
     samples in evaluation mode. Its bytes and operations are counted as those of any phase.
 
     Raises:
-        FedloomError: Where clients differ in modality, and so have not all weights.
+        FedloomError: If clients differ in modality, and so do not have all weights.
     """
     if context.lacking:
         raise FedloomError(
@@ -82,13 +83,13 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
 
 
 def is_evaluated(context: BuildContext) -> Callable[[int], bool]:
-    """Whether a round is evaluated."""
+    """Return a function that says whether a round is evaluated."""
     interval, last_round = context.training.evaluate_every, context.training.rounds
     return lambda round_: round_ % interval == 0 or round_ == last_round
 
 
 def gradient_sweep(context: BuildContext) -> Sweep:
-    """A sweep that sends a client's mean ``gradient``, and its squared length, ``square``."""
+    """Return a sweep that uploads a client's mean ``gradient`` and its squared norm, ``square``."""
     network, task = context.network, context.task
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
@@ -108,12 +109,12 @@ def gradient_sweep(context: BuildContext) -> Sweep:
 
 
 def squared_norm(tree: Tree) -> Tensor:
-    """The squared length of all leaves together."""
+    """Squared norm of all leaves together."""
     return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum()
 
 
 def dissimilarity_measures(mean: Tree) -> dict[str, Tensor]:
-    """The `DISSIMILARITY_MEASURES` from the mean ``gradient`` and the mean ``square``."""
+    """Compute the `DISSIMILARITY_MEASURES` from the mean ``gradient`` and the mean ``square``."""
     common = squared_norm(mean["gradient"])
     return {
         "variance": (mean["square"] - common).clamp(min=0),

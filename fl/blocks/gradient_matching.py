@@ -28,15 +28,21 @@ def match_gradient(
     momentum: float,
     key: Tensor,
 ) -> Tensor:
-    """The images after ``steps`` steps that bring their gradient towards ``target``.
+    """Move images by ``steps`` steps so that their gradient approaches ``target``.
 
     The gradient is that of one cross-entropy over all classes, at ``variables``.
     `gradient_distance` compares it with the target.
 
     Args:
-        target: A tree like the parameters.
-        lr, momentum: Of the steps.
-        key: int64, for what is random in the network.
+        network: The network.
+        variables: Its parameters and buffers.
+        images: The images to begin with, [n, channels, height, width].
+        labels: Their classes, [n].
+        target: The target gradient, a tree like the parameters.
+        steps: The number of steps.
+        lr: The learning rate.
+        momentum: The momentum.
+        key: A key, int64, for random numbers in the network.
     """
     optimizer = sgd(momentum)
     params: Tree = {"images": images}

@@ -1,4 +1,4 @@
-"""Features held to the histograms that they have over all clients: FedFA^h.
+"""FedFA^h: features are aligned with their histograms over all clients.
 
 See `fl.blocks.histograms` for the paper.
 """
@@ -35,10 +35,10 @@ from fl.blocks.histograms import histogram_sums, symmetric_kl
 from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
 
 HISTOGRAM = "histogram"
-"""In the server's tree: [channels, bins] over all clients; zeros before there is one."""
+"""Key in the server's tree: [channels, bins] over all clients; zeros before the first round."""
 
 MIN_SAMPLES = 2
-"""Samples of which there is a histogram."""
+"""The smallest number of samples that have a histogram."""
 
 
 def check_batch_size(context: BuildContext, method: str) -> None:
@@ -51,12 +51,13 @@ def check_batch_size(context: BuildContext, method: str) -> None:
 
 
 def alignment_features(context: BuildContext) -> Callable[[Output], Tensor]:
-    """Which features of a pass are aligned, [b, c, ...].
+    """Return a function that selects the aligned features of a pass, [b, c, ...].
 
-    They are what goes into the classifier; where the model has none, what its last block gives.
+    They are the classifier's input; in a model without a classifier, the output of its last block.
 
     Raises:
-        FedloomError: If there is neither, or if the block gives no images.
+        FedloomError: If the model has neither, or if the block's output has not the shape of
+            images.
     """
     network = context.network
     if network.head:
@@ -72,15 +73,16 @@ def alignment_features(context: BuildContext) -> Callable[[Output], Tensor]:
 
 
 def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
-    """lam times the symmetric KL between the batch's histogram and that of all clients.
+    """Return lam times the symmetric KL of the batch's and the server's histogram, a loss term.
 
-    It is the mean over channels; 0 for a batch in which fewer than two samples have a weight.
+    It is the mean over channels; 0 for a batch with fewer than two weighted samples.
 
     Args:
+        context: The context in which the method is built.
         lam: The weight of the term.
-        bins, tau: As in `fl.blocks.histograms.soft_bins`.
+        bins: The number of bins, see `fl.blocks.histograms.soft_bins`.
+        tau: The temperature of the bins.
     """
-
     features_of = alignment_features(context)
 
     def term(forward: Forward) -> Tensor:
@@ -95,13 +97,16 @@ def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> 
 
 
 def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
-    """The method with the term `alignment_term`; its clients send histograms of their features too.
+    """Let clients upload histograms of their features, for the term `alignment_term`.
 
-    The histograms are of the model that the client just trained, in evaluation mode. A client with
-    fewer than two samples counts as if its histogram were the one that it was sent.
+    The histograms are those of the model that the client just trained, in evaluation mode. A client
+    with fewer than two samples uploads the histogram that it received.
 
     Args:
-        lam, bins, tau: As in `alignment_term`.
+        base: The method to extend.
+        context: The context in which it was built.
+        bins: The number of bins.
+        tau: The temperature of the bins.
     """
     network, features_of = context.network, alignment_features(context)
 

@@ -1,4 +1,4 @@
-"""Soft histograms of features, and how far two of them are apart.
+"""Soft histograms of features, and a distance between two of them.
 
 Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 SHARE_EPS = 1e-6
-"""Added to the shares of a histogram, so that an empty bin has a logarithm."""
+"""A number added to the shares of a histogram, so that an empty bin has a logarithm."""
 
 
 def positions_as_rows(features: Tensor) -> Tensor:
-    """Features [b, c, ...] as [b, positions, c]: each pixel of a map counts as a sample."""
+    """Reshape features [b, c, ...] to [b, positions, c]: each pixel of a map counts as a sample."""
     return features.flatten(2).movedim(1, -1) if features.dim() > 2 else features[:, None]
 
 
 def soft_bins(values: Tensor, bins: int, tau: float) -> Tensor:
-    """How much of each value is in each bin, [..., bins]; the shares add up to 1.
+    """Share of each value in each bin, [..., bins]; the shares add up to 1.
 
     The logistic function brings values into the range from 0 to 1, which the bins divide equally.
     The shares are softmax((l u - sum_{j<l} j / bins) / tau), l = 1, 2, ...; as tau tends to 0, the
@@ -36,11 +36,13 @@ def soft_bins(values: Tensor, bins: int, tau: float) -> Tensor:
 def histogram_sums(
     features: Tensor, weight: Tensor, bins: int, tau: float
 ) -> tuple[Tensor, Tensor]:
-    """Sums of `soft_bins` over samples and positions, [c, bins], and the weight of all samples.
+    """Sum `soft_bins` over samples and positions, [c, bins], and the weights of samples, a scalar.
 
     Args:
-        features: [b, c, ...].
-        weight: [b].
+        features: Features, [b, c, ...].
+        weight: The weight of each sample, [b].
+        bins: The number of bins.
+        tau: The temperature of the bins.
     """
     binned = soft_bins(positions_as_rows(features), bins, tau).mean(1)
     weight = weight.to(features.dtype)
@@ -48,6 +50,6 @@ def histogram_sums(
 
 
 def symmetric_kl(p: Tensor, q: Tensor) -> Tensor:
-    """(KL(p || q) + KL(q || p)) / 2 of histograms [..., bins]: [...]."""
+    """Symmetric divergence (KL(p || q) + KL(q || p)) / 2 of histograms [..., bins]: [...]."""
     log_ratio = (p + SHARE_EPS).log() - (q + SHARE_EPS).log()
     return ((p - q) * log_ratio).sum(-1) / 2

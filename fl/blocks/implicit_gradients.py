@@ -1,11 +1,11 @@
-"""Gradients of a validation loss with respect to the hyper-parameters of training.
+"""Gradients of a validation loss by the hyper-parameters of training.
 
 Lorraine, Vicol, Duvenaud. Optimizing Millions of Hyperparameters by Implicit Differentiation.
 AISTATS 2020. arXiv:1911.02590.
 
-Where training has reached weights w at which d L_T / d w = 0, the implicit function theorem says
-how they move with the hyper-parameters: d w / d params = -(d2 L_T / d w^2)^-1 d2 L_T / (d params d
-w). The inverse is replaced by a Neumann series that is cut off.
+If training has reached weights w at which d L_T / d w = 0, the implicit function theorem gives
+their derivative: d w / d params = -(d2 L_T / d w^2)^-1 d2 L_T / (d params d w). A truncated Neumann
+series replaces the inverse.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ Loss = Callable[[dict[str, Any], dict[str, Any]], Tensor]
 def hypergradient(
     train_loss: Loss, val_loss: Loss, weights: Tree, params: Tree, psi: float, terms: int
 ) -> Tree:
-    """d L_V / d params - p d2 L_T / (d params d weights), a tree like ``params``.
+    """Derivative of the validation loss by ``params``, through the trained weights.
 
-    p = sum_{j=0..terms} v (1 - psi H)^j with v = d L_V / d weights and H the Hessian of L_T. As
-    terms grow, psi p tends to v H^-1; p itself is *not* multiplied by psi, as in the code of FedL2P
-    (Lee et al. 2023, algorithm 2). Nothing is clamped.
+    It is d L_V / d params - p d2 L_T / (d params d weights), a tree like ``params``, with p =
+    sum_{j=0..terms} v (1 - psi H)^j, v = d L_V / d weights and H the Hessian of L_T. As terms grow,
+    psi p tends to v H^-1; p itself is *not* multiplied by psi, as in the code of FedL2P (Lee et al.
+    2023, algorithm 2). Nothing is clamped.
 
     Args:
+        train_loss: The training loss L_T of weights and params.
+        val_loss: The validation loss L_V of weights and params.
+        weights: The trained weights.
+        params: The hyper-parameters.
         psi: The step of the series; it converges if psi is below 2 / the largest eigenvalue of H.
-        terms: Terms of the series after the first; 0 takes v for p.
+        terms: The number of terms of the series after the first; 0 takes v for p.
     """
     v, direct = grad(val_loss, argnums=(0, 1))(dict(weights), dict(params))
     return trees.apply(torch.add, direct, response(train_loss, v, weights, params, psi, terms))
@@ -43,17 +48,17 @@ def hypergradient(
 def response(
     train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
 ) -> Tree:
-    """- p d2 L_T / (d params d weights) of `hypergradient`, for a given v, a tree like weights."""
+    """Return - p d2 L_T / (d params d weights) of `hypergradient`, for a given v."""
     return trees.apply(torch.neg, curvature(train_loss, v, weights, params, psi, terms)[1])
 
 
 def curvature(
     train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
 ) -> tuple[Tree, Tree]:
-    """p H and p d2 L_T / (d params d weights), for p as in `hypergradient` and a given v.
+    """Return p H and p d2 L_T / (d params d weights), for the p of `hypergradient` and a given v.
 
     The gradient of the loss is computed once, and its graph kept; each of the ``terms + 1``
-    products with it costs about two gradients. Nothing can be differentiated by them again, which
+    products with it costs about two gradients. The results cannot be differentiated again, which
     saves the graph of the products.
     """
     pull_back = vjp(grad(train_loss), dict(weights), dict(params))[1]

@@ -1,11 +1,11 @@
-"""MMD^2 / sigma of a deep kernel and its gradient, written out.
+"""MMD^2 / sigma of a deep kernel and its gradient, written out by hand.
 
-Training a kernel needs nothing else of it (see `fl.blocks.deep_kernel`). Written out, value and
-gradient take a few passes over the pairs, client after client, while a cache holds them; automatic
-differentiation would keep every step on the way, for all clients, and go through it again.
+Training a kernel needs nothing else (see `fl.blocks.deep_kernel`). Written out, value and gradient
+take a few passes over the pairs, client after client, while a cache holds them; automatic
+differentiation would store every intermediate result, for all clients, and go through it again.
 
-The last layer of the featurizer is linear, so distances behind it are those before it in the metric
-W'W, which has fewer dimensions than there are features.
+The last layer of the featurizer is linear. So distances after it are distances before it in the
+metric W'W, which has fewer dimensions than there are features.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 from fl.blocks.distances import three_distances
 
 RIDGE = 1e-8
-"""What is added to the variance (Liu et al. 2020, equation 5)."""
+"""A number added to the variance (Liu et al. 2020, equation 5)."""
 
 ENTRIES_AT_ONCE = 2**20
-"""Entries of kernels that are worked on at once, so that a cache holds them."""
+"""Entries of kernels that are computed at once, so that a cache holds them."""
 
 LOG2_E = math.log2(math.e)
 
@@ -30,11 +30,18 @@ LOG2_E = math.log2(math.e)
 class RatioInputs(NamedTuple):
     """Two samples and a kernel between them; all tensors have the same leading dimensions.
 
-    x, y: what the last layer of the featurizer takes, ``[..., n, r]``. weight: W of that layer,
-    ``[..., features, r]``. phi, q, epsilon: bandwidths and eps, ``[...]``. plain: `three_distances`
-    of the samples themselves, ``[..., 3, n, n]``. apart: the squared distances of their rows, the
-    second sample's moved by ``shift`` places, ``[..., n]``. product: whether q multiplies both
-    terms.
+    Attributes:
+        x: The first sample at the last layer of the featurizer, ``[..., n, r]``.
+        y: The second sample at that layer.
+        weight: The weight W of that layer, ``[..., features, r]``.
+        phi: The bandwidth of the deep kernel, ``[...]``.
+        q: The bandwidth of the plain kernel.
+        epsilon: The weight eps of the plain kernel.
+        plain: `three_distances` of the samples themselves, ``[..., 3, n, n]``.
+        paired_distances: The squared distances of the samples' rows, the second sample's moved by
+            ``shift`` positions, ``[..., n]``.
+        shift: The number of positions.
+        product: Whether q multiplies both terms.
     """
 
     x: Tensor
@@ -50,7 +57,7 @@ class RatioInputs(NamedTuple):
 
 
 class RatioGradient(NamedTuple):
-    """A gradient by the first of the inputs; the samples themselves are constants."""
+    """A gradient by the first six fields of `RatioInputs`; the samples themselves are constants."""
 
     x: Tensor
     y: Tensor
@@ -79,13 +86,13 @@ def ratio(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
 def _two_kernels(
     deep: Tensor, plain: Tensor, phi: Tensor, q: Tensor, product: bool
 ) -> tuple[Tensor, Tensor]:
-    """A - 1 and B - 1, where B = exp(-plain / q), and A = exp(-deep / phi), times B for a product;
-    ``deep`` is used up.
+    """Return A - 1 and B - 1: B = exp(-plain / q), A = exp(-deep / phi), times B for a product.
 
-    Less one, kernels are small where rows are near, so that their sums lose no digits. Powers of
-    two take a quarter of the time of expm1. Where rows are near a single entry is then less
-    precise, but its rounding error is its own, so that little of it is left in sums over rows
-    (docs/benchmarks.md).
+    The memory of ``deep`` is overwritten.
+
+    Less one, kernels are small if rows are near, so that their sums lose no digits. Powers of two
+    take a quarter of the time of expm1. A single entry of near rows is then less precise, but its
+    rounding error is its own, so that little of it remains in sums over rows (docs/benchmarks.md).
     """
     plain_kernel, deep_kernel = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
     if product:
@@ -94,17 +101,17 @@ def _two_kernels(
 
 
 def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
-    """Rows of x less those of y, which are moved by ``shift`` places, ``[..., n, d]``."""
+    """Rows of x minus those of y, which are moved by ``shift`` positions, ``[..., n, d]``."""
     return x - y.roll(shift, -2)
 
 
 def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
-    """The same of all clients at once.
+    """Compute `ratio` of all clients at once.
 
-    Of a kernel k between rows, the value is differentiated first by the sums over t of k(x_s, x_t)
-    - k(x_s, y_t), u, and of k(y_s, y_t) - k(x_t, y_s), v, and by k(x_s, y_s), p. The gradient by
-    k(x_s, x_t) = k(x_t, x_s) is then u_s + u_t, by k(y_s, y_t) v_s + v_t, and by k(x_s, y_t) it is
-    -(u_s + v_t), with p beside it where rows are the same.
+    For a kernel k between rows, the value is differentiated first by two sums over t: u, the
+    gradient by that of k(x_s, x_t) - k(x_s, y_t), and v, by that of k(y_s, y_t) - k(x_t, y_s); and
+    by k(x_s, y_s), p. The gradient by k(x_s, x_t) = k(x_t, x_s) is then u_s + u_t, by k(y_s, y_t)
+    it is v_s + v_t, and by k(x_s, y_t) it is -(u_s + v_t), plus p if both rows have the same index.
     """
     x, y, weight, phi, q, epsilon, plain, paired_distances, shift, product = inputs
     metric, gap = weight.mT @ weight, moved_apart(x, y, shift)
@@ -154,8 +161,9 @@ def _times_plain(
     paired_deep_kernel: Tensor,
     paired_plain_kernel: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """What q divides in exponents times what it does so in: row sums, and of the pairs; ``far`` is
-    used up.
+    """Multiply kernels with the distances that q divides: row sums, and pairs.
+
+    The memory of ``plain_kernel`` is overwritten.
     """
     plain, paired_distances, epsilon = inputs.plain, inputs.paired_distances, inputs.epsilon
     if not inputs.product:
@@ -169,8 +177,10 @@ def _times_plain(
 
 
 def _objective(sums: Tensor, paired_entries: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The value from a kernel's row sums, ``[..., 2, n]``, and its entries k(x_s, y_s), ``[...,
-    n]``; the gradient by the sums, and by each of these entries, ``[...]``.
+    """Return the value and its gradients, from the row sums and paired entries of a kernel.
+
+    The row sums are ``[..., 2, n]``, the entries k(x_s, y_s) ``[..., n]``. The gradients are by the
+    sums, and by each of these entries, ``[...]``.
     """
     n = sums.shape[-1]
     pairs = max(n * (n - 1), 1)
@@ -185,27 +195,29 @@ def _objective(sums: Tensor, paired_entries: Tensor, shift: int) -> tuple[Tensor
 
 
 def _expand(scalar: Tensor, dims: int) -> Tensor:
-    """A number for each leading dimension, shaped to broadcast over ``dims`` more."""
+    """Reshape a number for each leading dimension to broadcast over ``dims`` more."""
     return scalar.reshape(scalar.shape + (1,) * dims)
 
 
 def _row_sums(blocks: Tensor) -> Tensor:
-    """sum_t k(x_s, x_t) - k(x_s, y_t) and sum_t k(y_s, y_t) - k(x_t, y_s), ``[..., 2, n]``."""
+    """Sum k(x_s, x_t) - k(x_s, y_t) and k(y_s, y_t) - k(x_t, y_s) over t, ``[..., 2, n]``."""
     within_x, within_y, between = blocks.sum(-1).unbind(-2)
     return torch.stack([within_x - between, within_y - blocks.select(-3, 2).sum(-2)], -2)
 
 
 def _outer(slope: Tensor) -> Tensor:
-    """The gradient by every entry of a kernel, ``[..., 3, n, n]``, from that by its row sums; the
-    pairs (s, t) and (t, s) within a sample count together.
+    """Gradient by every entry of a kernel, ``[..., 3, n, n]``, from the gradient by its row sums.
+
+    The pairs (s, t) and (t, s) within a sample count together.
     """
     u, v = slope.unbind(-2)
     return torch.stack([u, v, -u], -2)[..., None] + torch.stack([u, v, -v], -2)[..., None, :]
 
 
 def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """sum_t a_st (z_s - z_t) over all rows z_t of both samples, for the rows of x and of y, which
-    should not be far from 0.
+    """Return sum_t a_st (z_s - z_t) over all rows z_t of both samples, for the rows of x and of y.
+
+    The rows should not be far from 0.
     """
     # Transposed, as few rows times a wide matrix are faster than a wide matrix times few columns.
     row_pull = (torch.stack([x, y, y], -3).mT @ a.mT).mT

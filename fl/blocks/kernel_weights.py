@@ -1,4 +1,4 @@
-"""The weights of kernels that tell two samples apart best: a small quadratic program, in batches.
+"""Weights of kernels that separate two samples best: a small quadratic program, in batches.
 
 S. Ayromlou, D. B. Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (equation 1),
 after A. Gretton et al. Optimal kernel choice for large-scale two-sample tests. NIPS 2012.
@@ -15,22 +15,22 @@ from torch import Tensor
 from fl.base.errors import extra
 
 BLOCKS, PIVOTS = 3, 200
-"""Steps that exchange many kernels at once, and the most steps that exchange one; see `solve`."""
+"""Steps that exchange many kernels at once, and the limit of single exchanges, see `solve`."""
 
 SMALL = 1e-14
-"""What counts as zero in a problem that is scaled to unit diagonal and largest entry 1."""
+"""The largest number that counts as zero in a scaled problem."""
 
 SINGULAR = 1e-12
-"""The least ridge, as a share of the mean variance: it matters only where none is asked for."""
+"""The smallest ridge, as a share of the mean variance; it matters only if no ridge is set."""
 
 
 def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Tensor:
     """Kernel weights beta, ``[..., r]``: non-negative, with sum 1 (section 3.3).
 
-    argmin 1/2 b'(2 Q + ridge I) b with m'b = 1 and b >= 0, then b divided by its sum. If m has no
-    positive entry, the one kernel with the largest m_j / (2 Q + ridge I)_jj gets all the weight; of
-    equal ones the first, so that equal batches get the first kernel. If m or Q is not finite, the
-    weights are 1/r each; a caller that would rather keep its old weights has to look at m.
+    They are argmin 1/2 b'(2 Q + ridge I) b with m'b = 1 and b >= 0, then b divided by its sum. If m
+    has no positive entry, the kernel with the largest m_j / (2 Q + ridge I)_jj gets all the weight;
+    of equal ones the first, so that equal batches get the first kernel. If m or Q is not finite,
+    the weights are 1/r each; a caller that prefers its previous weights has to check m.
 
     The program is homogeneous in b: the weights are those of argmin 1/2 c'A c - m'c, c >= 0, which
     `solve` finds exactly. No gradient flows through them. They are computed in double precision and
@@ -39,6 +39,7 @@ def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Te
     Args:
         mmd2: m, ``[..., r]``.
         covariance: Q, ``[..., r, r]``.
+        ridge: The ridge epsilon.
     """
     m, q = mmd2.detach().double(), covariance.detach().double()
     sound = m.isfinite().all(dim=-1) & q.isfinite().all(dim=-1).all(dim=-1)
@@ -57,7 +58,7 @@ def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Te
 
 
 def optimal_kernel_weights_cvxpy(mmd2: Tensor, covariance: Tensor, ridge: float) -> Tensor:
-    """`optimal_kernel_weights` by a solver of quadratic programs, one problem after another.
+    """Compute `optimal_kernel_weights` by a quadratic programming solver, one by one.
 
     It needs cvxpy, and m and Q have to be finite. The weights agree to 1e-6, mostly to 1e-9.
     """
@@ -73,9 +74,9 @@ def optimal_kernel_weights_cvxpy(mmd2: Tensor, covariance: Tensor, ridge: float)
 
 
 def _solve_by_cvxpy(a: np.ndarray, m: np.ndarray) -> np.ndarray:
-    """The weights for one m with a positive entry, [r].
+    """Return the weights for one m with a positive entry, [r].
 
-    The solver gets the homogeneous program, scaled to unit diagonal, where it is most precise.
+    The solver gets the homogeneous program, scaled to unit diagonal, for which it is most precise.
     """
     with extra("solver: cvxpy"):
         import cvxpy
@@ -99,30 +100,30 @@ def _ridge(q: Tensor, ridge: float) -> Tensor:
 
 
 def _one_hot(index: Tensor, r: int) -> Tensor:
-    """True at ``index``, [..., 1], and nowhere else: [..., r]."""
+    """Return True at ``index``, [..., 1], and False elsewhere: [..., r]."""
     return torch.arange(r, device=index.device) == index
 
 
 @torch.library.custom_op("fedloom::nonnegative_quadratic", mutates_args=())
 def solve(a: Tensor, m: Tensor) -> Tensor:
-    """argmin 1/2 c'A c - m'c over c >= 0, ``[..., r]``, for A with unit diagonal and max m = 1.
+    """Solve argmin 1/2 c'A c - m'c over c >= 0, ``[..., r]``; A has unit diagonal, max m = 1.
 
     The result is exact, by active sets: it is a set S with c = A_SS^-1 m_S >= 0 on it and A c - m
-    >= 0 off it. The search starts from the kernel that is best alone. `BLOCKS` times, all entries
-    that are negative are exchanged, which is mostly enough (Judice and Pires 1994). Where it is
-    not, entries are exchanged one at a time along A c - m + t d, as t goes from a value at which
-    all is well down to 0 (the parametric principal pivoting of Cottle, Pang and Stone 1992, section
-    4.5); only ties can make that cycle.
+    >= 0 off it. The search starts from the best single kernel. `BLOCKS` times, all negative entries
+    are exchanged, which is mostly enough (Judice and Pires 1994). If it is not, entries are
+    exchanged one at a time along A c - m + t d, as t goes from a value for which the set is right
+    down to 0 (the parametric principal pivoting of Cottle, Pang and Stone 1992, section 4.5); only
+    ties can make that cycle.
 
-    For `torch.func.vmap` and the compiler this is one operation, as the number of steps is found on
-    the way; `PIVOTS` bounds it.
+    For `torch.func.vmap` and the compiler this is one operation, because the number of steps
+    depends on the data; `PIVOTS` bounds it.
     """
     r = m.shape[-1]
     a, target = a.reshape(-1, r, r), m.reshape(-1, r, 1)
     eye = torch.eye(r, dtype=a.dtype, device=a.device)
 
     def basic(chosen: Tensor, targets: Tensor) -> Tensor:
-        """c on S and w off S, for each column of ``right``."""
+        """Return c on S and A c - m off S, for each column of ``targets``."""
         inside = chosen.unsqueeze(-1)
         factor, _ = torch.linalg.cholesky_ex(torch.where(inside & inside.mT, a, eye))
         c = torch.cholesky_solve(targets * inside, factor)

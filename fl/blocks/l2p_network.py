@@ -1,11 +1,11 @@
-"""Fine-tuning that is steered layer by layer: by rates, and by whose statistics normalise.
+"""FedL2P's network: fine-tuning controlled by learning rates and by mixed normalisation statistics.
 
 Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
 
-The client's *hyper-parameters* steer it: ``beta`` [B], for each layer of batch normalisation the
-share of the client's own statistics, and ``rates`` [P], a learning rate for each parameter tensor.
-They follow from *statistics* of what goes into the layers of the stored model, by meta-nets that
-are trained or by values that are fixed.
+A client's *hyper-parameters* control its fine-tuning: ``beta`` [B], for each layer of batch
+normalisation the share of the client's own statistics, and ``rates`` [P], a learning rate for each
+parameter tensor. They follow from *statistics* of the inputs of the stored model's layers, by
+meta-nets that are trained or by fixed values.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ from fl.blocks.metanets import BNNet, LRNet, Statistics, mixed_statistics, symme
 from fl.pytorch import private
 
 VARIANCE_FLOOR = 1e-5
-"""Added to variances before their root is taken."""
+"""A number that is added to variances before their root is taken."""
 
 INITIAL_BETA = 0.5
-"""About what BNNet says at first."""
+"""The approximate initial output of BNNet."""
 
 NET_RULES = ("constant", "sigmoid")
-"""How nets speak, where they are in what is ``fixed``: told nothing, so that they say the same to
-every client; BNNet bounded by a sigmoid.
+"""Rules for nets, as keys of the ``fixed`` values.
+
+`constant`: nets get zeros as inputs, so that their outputs are the same for every client;
+`sigmoid`: a sigmoid bounds BNNet's outputs.
 """
 
 Convolution = nn.modules.conv._ConvNd
 
 
 class L2PNetwork:
-    """A network whose batch normalisation mixes statistics, and which measures what goes into
-    layers.
+    """A network that mixes normalisation statistics and measures the inputs of layers.
+
+    It works on a view of the context's network, which stays as it is.
 
     Attributes:
-        normalised: The layers of batch normalisation that keep running statistics, B of them.
-        measured: The layers whose inputs are measured, M: convolutional, normalising and linear
-            ones.
+        network: The view.
+        task: The task, whose loss is minimised.
+        normalised: The names of layers of batch normalisation with running statistics, B of them.
+        measured: The names of layers whose inputs are measured, M of them: convolutional,
+            normalising and linear ones.
     """
 
     def __init__(self, context: BuildContext) -> None:
@@ -58,9 +63,10 @@ class L2PNetwork:
     # Statistics of what goes into layers
 
     def input_sums(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
-        """For a sweep: sums over a batch of what goes into layers.
+        """Sum the inputs of layers over a batch, for a sweep.
 
-        For each measured layer they are over the whole input, for each normalised one by channel.
+        For each measured layer the sums are over the whole input, for each normalised one by
+        channel.
         """
         sums: dict[str, Any] = {"whole": {}, "channels": {}}
 
@@ -87,11 +93,11 @@ class L2PNetwork:
         return sums
 
     def statistics(self, sums: Tree, buffers: Tree) -> dict[str, Tensor]:
-        """What meta-nets are told, from the sums of `look`.
+        """Compute the inputs of the meta-nets from the sums of `input_sums`.
 
         Returns:
-            ``xi`` [B], how far a client's inputs are from the running statistics of the stored
-            model, and ``inputs`` [2M], their mean and deviation by layer.
+            ``xi`` [B], the divergence of a client's inputs from the running statistics of the
+            stored model, and ``inputs`` [2M], their mean and deviation by layer.
         """
         example = next((b for b in buffers.values() if b.is_floating_point()), None)
         xi = []
@@ -112,7 +118,7 @@ class L2PNetwork:
         }
 
     def zero_client_state(self, example: Tensor) -> Tree:
-        """Statistics and hyper-parameters of a client that has not been measured: zeros."""
+        """Return statistics and hyper-parameters of a client that has not been measured: zeros."""
         sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
         hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
         return {
@@ -130,8 +136,14 @@ class L2PNetwork:
         begin: float = INITIAL_BETA,
         sigmoid: bool = False,
     ) -> Tree:
-        """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt; ``begin``, ``sigmoid``: of
-        BNNet.
+        """Draw the initial weights of the meta-nets ``bn`` and ``lr`` that are learnt.
+
+        Args:
+            context: The context, with the seed and the learning rate of the run.
+            example: A tensor with the precision and device of the result.
+            learns: The names of the nets that are learnt.
+            begin: The approximate initial output of BNNet.
+            sigmoid: Whether a sigmoid bounds BNNet's outputs.
         """
         generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "meta-nets"))
         count, nets = len(self.network.names["params"]), dict[str, Any]()
@@ -158,7 +170,7 @@ class L2PNetwork:
         return {**values, **dict.fromkeys(rules, example.new_ones(()))}
 
     def hyperparameters(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
-        """A client's ``beta`` and ``rates``, equation 4; what no net says comes from ``fixed``."""
+        """Return a client's ``beta`` and ``rates``, equation 4; ``fixed`` replaces missing nets."""
         layers, count = len(self.normalised), len(self.network.names["params"])
         if "constant" in fixed:
             statistics = trees.apply(torch.zeros_like, statistics)
@@ -177,8 +189,9 @@ class L2PNetwork:
     def train(
         self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, batch: Batch
     ) -> Output:
-        """The outputs in training mode, which moves ``buffers``; ``stored``: those of the stored
-        model.
+        """Return the outputs in training mode, which moves ``buffers``.
+
+        The stored model's buffers are ``stored``.
         """
         around, moved_buffers = self._mixing(buffers, stored, beta, training=True)
         output = self.network.train(
@@ -187,14 +200,14 @@ class L2PNetwork:
         return output._replace(buffers={**output.buffers, **moved_buffers})
 
     def eval(self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, x: Tensor) -> Tensor:
-        """The outputs [b, classes] in evaluation mode; gradients of it may be nested."""
+        """Return the outputs [b, classes] in evaluation mode; gradients of them may be nested."""
         around, _ = self._mixing(buffers, stored, beta, training=False)
         return self.network.eval(params, buffers, x, nested=True, around=around).outputs
 
     def _mixing(
         self, buffers: Tree, stored: Tree, beta: Tensor, training: bool
     ) -> tuple[Around, dict[str, Tensor]]:
-        """What normalises in place of the layers, and the buffers, which it moves."""
+        """Return functions that replace the normalising layers, and the buffers that they move."""
         moved_buffers: dict[str, Tensor] = {}
 
         def mixed_normalisation(index: int, name: str) -> Any:
@@ -229,7 +242,7 @@ class L2PNetwork:
         }, moved_buffers
 
     def restarted_buffers(self, buffers: Tree) -> dict[str, Tensor]:
-        """The buffers with the running statistics of a fresh layer: 0 and 1."""
+        """Return the buffers with the running statistics of a new layer: 0 and 1."""
         restarted = dict(buffers)
         for name in self.normalised:
             for key, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
@@ -237,7 +250,7 @@ class L2PNetwork:
         return restarted
 
     def mixed_buffers(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
-        """Buffers with which the plain network does in evaluation mode what the mixing one does."""
+        """Return buffers with which the plain network evaluates as the mixing one does."""
         mixed_buffers = dict(buffers)
         for index, name in enumerate(self.normalised):
             for key in (f"{name}.running_mean", f"{name}.running_var"):
@@ -245,7 +258,7 @@ class L2PNetwork:
         return mixed_buffers
 
     def running_statistics(self, buffers: Tree) -> dict[str, Tensor]:
-        """The running statistics among buffers, which mixing needs from the stored model."""
+        """Return the running statistics among buffers; mixing needs those of the stored model."""
         keys = [f"{n}.running_{k}" for n in self.normalised for k in ("mean", "var")]
         return {key: buffers[key] for key in keys}
 
@@ -256,7 +269,7 @@ class L2PNetwork:
     # Fine-tuning
 
     def work_tree(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> Tree:
-        """The work tree of `tuning`: a model, and what steers it."""
+        """Return a work tree for `tuning_pass`: a model and its hyper-parameters."""
         names = self.network.names["params"]
         rates = {name: hyper["rates"][i] for i, name in enumerate(names)}
         return {
@@ -268,15 +281,13 @@ class L2PNetwork:
         }
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        """The task's loss, with mixed statistics."""
+        """Return the task's loss, with mixed statistics."""
         output = self.train(work["params"], work["buffers"], work["stored"], work["beta"], batch)
         return self.task.loss(output.outputs, batch), {"buffers": output.buffers}
 
 
 def _sums(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """For x [b, channels, n]: sums and sums of squares by channel, and how many numbers they are
-    of.
-    """
+    """Sum x [b, channels, n] and its squares by channel, and count the numbers."""
     wide = x.double()
     counts = weight.double()
     first, second = wide.sum(2), wide.square().sum(2)
@@ -288,7 +299,7 @@ def _sums(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
 
 
 def _moments(sums: Mapping[str, Tensor]) -> Statistics:
-    """Mean and unbiased variance by channel; 0 where there is nothing."""
+    """Mean and unbiased variance by channel; 0 without numbers."""
     count = sums["count"]
     mean = sums["sum"] / count.clamp(min=1)
     var = (sums["square"] - count * mean.square()) / (count - 1).clamp(min=1)

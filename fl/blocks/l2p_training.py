@@ -1,8 +1,8 @@
-"""How FedL2P trains its meta-nets: a client's iterations, and what the server makes of them.
+"""Training of FedL2P's meta-nets: a client's iterations, and the server's aggregation.
 
-An iteration is three passes. The stored model is fine-tuned as the meta-nets say (`_inner`); its
-loss on a validation batch is differentiated (`_judge`); and the meta-nets take a step along the
-hypergradient (`_conclude`), for which a fresh training batch is needed.
+An iteration has three passes. The stored model is fine-tuned with the hyper-parameters of the
+meta-nets (`_inner`); its loss on a validation batch is differentiated (`_judge`); and the meta-nets
+take a step along the hypergradient (`_conclude`), which needs a new training batch.
 
 The training loss depends on the rates through the last step of fine-tuning, w_K = w_{K-1} - eta g,
 with g constant (equations 9 and 10).
@@ -22,18 +22,19 @@ from fl.blocks.l2p_network import L2PNetwork
 from fl.blocks.l2p_tuning import tuning_step
 
 TRANSIENT_KEYS = ("meta", "tuned", "found", "judged")
-"""In a client's tree, what one pass hands to the next; removed when the phase ends."""
+"""Keys in a client's tree by which one pass hands values to the next; removed after the phase."""
 
 
 @dataclass(frozen=True)
 class MetaTrainingOptions:
-    """How meta-nets are trained.
+    """Options of the training of meta-nets.
 
     Attributes:
         gradient: `implicit`, or `fomaml`, the plain derivative through the last step.
-        psi, terms: Of the Neumann series.
-        rates: Of each part of the meta-nets.
-        clip: The largest size of an element of their gradient.
+        psi: The step of the Neumann series.
+        terms: The number of terms of the Neumann series.
+        rates: The learning rate of each of the meta-nets.
+        clip: The largest absolute value of an element of their gradient.
     """
 
     gradient: Literal["implicit", "fomaml"]
@@ -47,7 +48,7 @@ class MetaTraining:
     """The passes of an iteration.
 
     A server's tree has ``origin`` (the stored model), ``meta`` and ``fixed``; a client's tree has
-    ``statistics`` and, where it has meta-nets of its own, ``meta``.
+    ``statistics`` and, if it has meta-nets of its own, ``meta``.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class MetaTraining:
         self._round_filter = {} if is_due is None else {"due": is_due}
 
     def passes(self, end: Any) -> tuple[Pass, ...]:
-        """The passes of an iteration.
+        """Return the passes of an iteration.
 
         Args:
-            last: The end of the last pass; it gets the client's tree with ``meta`` as it is now.
+            end: The end of the last pass; it gets the client's tree with the present ``meta``.
         """
         round_filter = self._round_filter
 
@@ -140,7 +141,7 @@ class MetaTraining:
         return {"params": dict(meta), "tuned": tuned, "found": validation, "statistics": statistics}
 
     def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        """A scalar whose value is the validation loss and whose gradient is the hypergradient."""
+        """Return a scalar with the validation loss as value and the hypergradient as gradient."""
         hyper = self._network.hyperparameters(work["params"], server["fixed"], work["statistics"])
         constants = trees.apply(Tensor.detach, hyper)
         slopes = self._slope(server, work, constants, batch)
@@ -149,7 +150,7 @@ class MetaTraining:
         return work["found"]["loss"] + surrogate - surrogate.detach(), {}
 
     def _slope(self, server: Tree, work: Tree, constants: Tree, batch: Batch) -> dict[str, Tensor]:
-        """The derivative of the validation loss by a client's hyper-parameters."""
+        """Return the derivative of the validation loss by a client's hyper-parameters."""
         tuned, v = work["tuned"], work["found"]["grads"]["weights"]
         names, origin = self._network.network.names["params"], server["origin"]
 
@@ -210,10 +211,12 @@ def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
 
 
 def client_after_iteration(client: Tree, work: Tree, is_last: bool) -> Tree:
-    """The client's tree after an iteration, with the meta-nets as they are now.
+    """Return the client's tree after an iteration, with the present meta-nets.
 
     Args:
-        over: Whether this was the last iteration; then what passes hand on is removed.
+        client: The client's tree.
+        work: The work tree of the last pass.
+        is_last: Whether this was the last iteration; then transient keys are removed.
     """
     meta = {"meta": dict(work["params"])}
     if not is_last:
@@ -222,7 +225,7 @@ def client_after_iteration(client: Tree, work: Tree, is_last: bool) -> Tree:
 
 
 def validation_count_sweep() -> Sweep:
-    """How many validation samples a client has."""
+    """Return a sweep that counts a client's validation samples."""
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
         return {"held": batch["weight"].sum()}
@@ -236,7 +239,7 @@ def validation_count_sweep() -> Sweep:
 def average_and_keep_best(
     server: Tree, clients: Tree, uploads: Tree, n: Tensor
 ) -> tuple[Tree, Tree]:
-    """The mean of the nets, and those of the best round so far."""
+    """Average the nets over clients, and keep those of the best round."""
     meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
     is_better = judged < server["lowest"]
     best = trees.apply(lambda new, old: torch.where(is_better, new, old), meta, server["best"])

@@ -1,4 +1,4 @@
-"""Passes and sweeps of methods that steer how clients fine-tune a stored model.
+"""Passes and sweeps of methods that control how clients fine-tune a stored model.
 
 Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
 """
@@ -14,11 +14,11 @@ from fl.api import Batch, BuildContext, FedloomError, Pass, Rate, Sampling, Swee
 from fl.blocks.l2p_network import L2PNetwork
 
 TUNING_SPLITS = {"all": "train+val", "train": "train"}
-"""By the key ``samples``: the splits on which a client fine-tunes at the end."""
+"""By the value of the key ``samples``: the splits on which a client fine-tunes at the end."""
 
 
 def tuning_step(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-    """A plain gradient step at each tensor's own rate."""
+    """Take a plain gradient step at the own rate of each tensor."""
     moved = trees.apply(
         lambda w, g, rate: w - trees.align(rate, w) * g, work["params"], grads, work["rates"]
     )
@@ -26,7 +26,7 @@ def tuning_step(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> T
 
 
 def tuning_pass(l2p_network: L2PNetwork, begin: Any, end: Any, draws: Sampling) -> Pass:
-    """A pass of fine-tuning; ``begin`` gives `Steering.work`."""
+    """Return a pass of fine-tuning; ``begin`` returns an `L2PNetwork.work_tree`."""
     return Pass(begin, l2p_network.loss, tuning_step, end, draws)
 
 
@@ -35,7 +35,7 @@ StoredModel = Callable[[Tree, Tree], Tree]
 
 
 def server_model(server: Tree, client: Tree) -> Tree:
-    """The stored model where the server has it."""
+    """Return the stored model, if the server has it."""
     model: Tree = server["origin"]
     return model
 
@@ -47,11 +47,15 @@ def statistics_sweep(
     is_due: Callable[[int], bool] = lambda round_: True,
     steered: bool = False,
 ) -> Sweep:
-    """A sweep that puts a client's ``statistics`` into its tree.
+    """Return a sweep that stores a client's ``statistics`` in its tree.
 
     Args:
-        steered: Whether it also puts ``hyper`` there, which follows from the statistics by the nets
-            that the client or the server has.
+        l2p_network: The network whose layers are measured.
+        origin: A function that returns the stored model.
+        split: The split that is measured.
+        is_due: Whether the sweep takes place in a round.
+        steered: Whether it also stores ``hyper``, the hyper-parameters that the nets of the client
+            or the server predict.
     """
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
@@ -69,30 +73,25 @@ def statistics_sweep(
     return Sweep(look, end, split, is_due)
 
 
-def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-    """Nothing was sent."""
-    return dict(server), dict(clients)
-
-
 def client_hyperparameters(clients: Tree) -> dict[str, Tensor]:
-    """What every client was told; zeros before a client took part.
+    """Return the hyper-parameters and statistics of all clients; zeros before a client took part.
 
     Returns:
-        ``beta`` [clients, B], ``rates`` [clients, P], and what the nets were told, ``xi`` and
+        ``beta`` [clients, B], ``rates`` [clients, P], and the inputs of the nets, ``xi`` and
         ``inputs``.
     """
     return {**clients["hyper"], **clients["statistics"]}
 
 
 def check_no_added_loss(context: BuildContext, name: str) -> None:
-    """Raise `FedloomError` for what the study adds to a loss: the method has a loss of its own."""
+    """Raise `FedloomError` for terms and alterations: the method has a loss of its own."""
     added = {"terms": context.terms, "alterations": context.alterations}
     for key in [key for key, value in added.items() if value]:
         raise FedloomError(f"{name}: {key} are set. Allowed: none, as its loss is its own")
 
 
 def check_batch_norm(l2p_network: L2PNetwork, name: str) -> None:
-    """Raise `FedloomError` for a model in which there is nothing to mix."""
+    """Raise `FedloomError` for a model without running statistics to mix."""
     if not l2p_network.normalised:
         raise FedloomError(
             f"{name}: the model has no batch normalisation with running statistics. Allowed: one "

@@ -1,11 +1,11 @@
-"""Virtual images: a few per class that stand for a client's own, as leaves of its tree.
+"""Virtual images of clients: a few of each class that stand for a client's own samples.
 
 C.-Y. Huang, R. Jin, C. Zhao, D. Xu, X. Li. Federated Learning on Virtual Heterogeneous Data with
 Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (sections 3.3.1 and 5.1), after B.
 Zhao, H. Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181.
 
-The images are normalised, as a network gets them, and ordered by class, with the same number of
-each: [classes x count, channels, height, width].
+The images are leaves of the client's tree. They are normalised, like a network's inputs, and
+ordered by class, with the same number of each: [classes x count, channels, height, width].
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from fl.api import (
     trees,
 )
 from fl.blocks.distillation import stacked_distribution_distance
+from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.keyed_random import constant_parameters, keyed_normal, parameter_sampler
 from fl.blocks.siamese_augmentation import augment_groups, draw_change
 
 InitialImages = Literal["statistics", "noise", "real"]
-"""What virtual images begin as: Gaussian with the client's mean and deviation of every class and
-channel, Gaussian with mean 0 and deviation 1, or some of the client's own images.
+"""The initial virtual images.
+
+`statistics`: Gaussian with the client's mean and deviation of every class and channel; `noise`:
+Gaussian with mean 0 and deviation 1; `real`: some of the client's own images.
 """
 
 VIRTUAL_IMAGES = "images"
@@ -50,12 +53,12 @@ START_STREAM, ORDER_STREAM, PASS_STREAM = map(
 
 @dataclass(frozen=True)
 class MatchingOptions:
-    """How distribution matching goes.
+    """Options of distribution matching.
 
     Attributes:
         real: Real images of every class in a step.
-        lr: The rate of the virtual images; None: the run's.
-        momentum: That of the virtual images.
+        lr: The learning rate of the virtual images; None: the run's.
+        momentum: The momentum of the virtual images.
     """
 
     real: int
@@ -73,7 +76,7 @@ def check_image_inputs(context: BuildContext) -> None:
 
 
 def require_samples(count: int) -> Callable[[Tensor, Tensor], None]:
-    """A check: `FedloomError` unless every client has ``count`` training samples of every class."""
+    """Return a check that every client has ``count`` training samples of every class."""
 
     def check(counts: Tensor, clients: Tensor) -> None:
         for client in clients.tolist():
@@ -94,20 +97,20 @@ def require_samples(count: int) -> Callable[[Tensor, Tensor], None]:
 
 
 def image_labels(classes: int, count: int, example: Tensor) -> Tensor:
-    """The labels of virtual images, [classes x count]."""
+    """Return the labels of virtual images, [classes x count]."""
     return torch.arange(classes, device=example.device).repeat_interleave(count)
 
 
 def zero_images(context: BuildContext, variables: Tree, count: int) -> Tensor:
-    """Images of zeros, what a client has before it begins."""
+    """Return images of zeros, a client's virtual images before it begins."""
     example = next(iter(variables["params"].values()))
     return example.new_zeros(context.classes * count, *context.shape)
 
 
 def statistics_sweep(context: BuildContext, count: int, start: InitialImages) -> Sweep:
-    """A sweep over all samples, after which a client has its first virtual images.
+    """Return a sweep over all samples after which a client has its first virtual images.
 
-    The server's tree has to have a ``key``, int64.
+    The server's tree must have a ``key``, int64.
     """
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
@@ -134,7 +137,7 @@ def statistics_sweep(context: BuildContext, count: int, start: InitialImages) ->
 
 
 def real_image_pass(count: int) -> Pass:
-    """One step, after which a client's virtual images are ``count`` of its own of every class."""
+    """Return a pass of one step that takes ``count`` own images of every class as virtual ones."""
 
     def begin(server: Tree, client: Tree) -> Tree:
         return {"params": {VIRTUAL_IMAGES: client[VIRTUAL_IMAGES]}}
@@ -154,9 +157,9 @@ def _keep_images(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
 
 
 def initial_phase(context: BuildContext, count: int, start: InitialImages, *passes: Pass) -> Phase:
-    """Before round 1: every client gets its first virtual images, and goes on with ``passes``.
+    """Return a phase before round 1 in which every client gets its first virtual images.
 
-    The server's tree has to have a ``key``, int64.
+    Clients go on with ``passes``. The server's tree must have a ``key``, int64.
     """
     first: Pass | Sweep = statistics_sweep(context, count, start)
     if start == "real":
@@ -171,7 +174,7 @@ def initial_phase(context: BuildContext, count: int, start: InitialImages, *pass
 
 
 def first_images(images: Tensor, classes: int, count: int) -> Tensor:
-    """The first ``kept`` images of every class, [clients, classes x kept, ...]."""
+    """Return the first ``count`` images of every class, [clients, classes x count, ...]."""
     return images.unflatten(1, (classes, -1))[:, :, :count].flatten(1, 2).clone()
 
 
@@ -181,15 +184,18 @@ def distribution_matching(
     steps: Callable[[int], int],
     network: Literal["new", "shared"],
 ) -> Pass:
-    """Steps that draw the features of virtual images to those of a client's own, class by class.
+    """Return a pass that draws features of virtual images to those of real ones by class.
 
     In every step all classes go through the network at once. The real and the virtual images of a
-    class get the same random change. Real images are drawn without repetition; where a client has
-    fewer of a class than are asked for, all of them are taken.
+    class get the same random change. Real images are drawn without repetition; if a client has
+    fewer of a class than asked for, all of them are taken.
 
     Args:
-        steps: By round, how many steps.
-        network: A `new` one that is drawn for each step, or the `shared` one as the server sent it.
+        context: The context in which the method is built.
+        matching: The options of matching.
+        steps: The number of steps in a round.
+        network: `new`: a network that is drawn for each step; `shared`: the one that the server
+            sent.
     """
     net, sample_parameters, optimizer = (
         context.network,
@@ -240,7 +246,7 @@ def distribution_matching(
 
 
 ImageSource = Callable[[Tree], tuple[Tensor, Tensor]]
-"""From a work tree, the images that are trained on and their labels."""
+"""A function that returns the training images and their labels from a work tree."""
 
 
 def train_on_images(
@@ -250,15 +256,17 @@ def train_on_images(
     count: int,
     is_due: Callable[[int], bool],
 ) -> Pass:
-    """The pass, in the rounds that are due, with batches of virtual images.
+    """Return the pass with batches of virtual images, in the rounds that are due.
 
     The images come in a new order for every epoch. The last batch of an epoch is filled up with
-    others that have no weight. The batch of the client's own samples only gives size and keys.
+    images of weight 0. The batch of the client's own samples only decides size and keys.
 
     Args:
-        images: Gives the virtual images and their labels.
-        count: How many there are.
-        due: Whether the pass takes place in a round.
+        pass_: The pass to change.
+        context: The context in which the method is built.
+        images: A function that returns the virtual images and their labels.
+        count: The number of images.
+        is_due: Whether the pass takes place in a round.
 
     Raises:
         FedloomError: For terms that adapt to batches of a client's samples now and then.
@@ -300,8 +308,3 @@ def train_on_images(
 
     draws = Sampling(steps=lambda round_: steps if is_due(round_) else 0, keyed=True)
     return replace(pass_, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
-
-
-def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-    """The aggregate of a phase in which clients send nothing."""
-    return dict(server), dict(clients)

@@ -1,4 +1,4 @@
-"""Networks that say how a client should personalise a model, and the normalisation they steer.
+"""Networks that predict how to personalise a model, and the normalisation they control.
 
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
@@ -24,13 +24,16 @@ Statistics = tuple[Tensor, Tensor]
 def symmetric_kl(
     mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor, eps: float = 1e-5
 ) -> Tensor:
-    """How far two normal distributions are apart, the mean over channels; a scalar.
+    """Symmetric divergence of two normal distributions, the mean over channels; a scalar.
 
-    Half the sum of the Kullback-Leibler divergences in both directions, equation 3.
+    It is half the sum of the Kullback-Leibler divergences in both directions, equation 3.
 
     Args:
-        mean, var, other_mean, other_var: [channels].
-        eps: Added to the variances.
+        mean: Means of the first distribution, [channels].
+        var: Variances of the first distribution, [channels].
+        other_mean: Means of the second distribution, [channels].
+        other_var: Variances of the second distribution, [channels].
+        eps: A number that is added to the variances.
     """
     variance, other_variance = var + eps, other_var + eps
     # (one / other + other / one) / 4 - 1/2, in a form that loses no digits where they are alike.
@@ -40,7 +43,7 @@ def symmetric_kl(
 
 
 def clamp_through(x: Tensor, low: float, high: float) -> Tensor:
-    """x clamped to [low, high]; gradients pass as if it were not clamped (straight-through)."""
+    """Clamp x to [low, high]; gradients pass as if it were not clamped (straight-through)."""
     return x.clamp(low, high).detach() + (x - x.detach())
 
 
@@ -55,11 +58,17 @@ def mixed_batch_norm(
 ) -> tuple[Tensor, Statistics]:
     """Batch normalisation by statistics (1 - beta) pretrained + beta own, equation 2.
 
-    The own statistics are in training those of the batch (with the biased variance), otherwise the
-    running ones.
+    In training, the own statistics are those of the batch (with the biased variance); otherwise
+    they are the running ones.
 
     Args:
-        x: [n, channels, ...].
+        x: Features, [n, channels, ...].
+        beta: The share of the own statistics.
+        pretrained: The statistics of the stored model.
+        running: The client's running statistics.
+        training: Whether the pass is in training mode.
+        momentum: The momentum of the running statistics.
+        eps: A number that is added to the variance.
 
     Returns:
         The normalised x, without scale and shift, and the running statistics afterwards: in
@@ -79,7 +88,7 @@ def mixed_statistics(
     training: bool,
     momentum: float,
 ) -> tuple[Statistics, Statistics]:
-    """The statistics by which `mixed_batch_norm` normalises, and the running ones afterwards."""
+    """Return the statistics by which `mixed_batch_norm` normalises, and the next running ones."""
     statistics = running
     if training:
         dims = [d for d in range(x.dim()) if d != 1]
@@ -104,14 +113,15 @@ INITIAL_GAIN = 0.1
 
 @dataclass(frozen=True)
 class MetaNet:
-    """Three linear layers with ReLU between them; the outputs are clamped by `clamp_through`.
+    """Three linear layers with ReLU between them; `clamp_through` bounds the outputs.
 
     Weights are a tree: ``"0"``, ``"1"`` and ``"2"`` with ``weight`` and ``bias``.
 
     Attributes:
-        inputs, outputs: How many numbers go in and come out.
-        high: Outputs are between 0 and this.
-        begin: About what the outputs are at first.
+        inputs: The number of inputs.
+        outputs: The number of outputs.
+        begin: The approximate initial outputs.
+        high: The upper bound of outputs; the lower one is 0.
     """
 
     inputs: int
@@ -121,37 +131,38 @@ class MetaNet:
     high: ClassVar[float]
 
     def __call__(self, weights: Tree, x: Tensor) -> Tensor:
-        """[outputs] for x [inputs]."""
+        """Return outputs [outputs] for x [inputs]."""
         for number, layer in enumerate(weights.values()):
             x = F.linear(F.relu(x) if number else x, layer["weight"], layer["bias"])
         return self.bounded(x)
 
     @property
-    def last(self) -> float:
-        """The biases of the last layer at first."""
+    def output_bias(self) -> float:
+        """Initial biases of the last layer."""
         return self.begin
 
     def bounded(self, x: Tensor) -> Tensor:
-        """The outputs from what the last layer gives."""
+        """Bound the outputs of the last layer."""
         return clamp_through(x, 0.0, self.high)
 
     def init(self, generator: torch.Generator, example: Tensor) -> Tree:
-        """Xavier's normal weights with a gain of .1, and constant biases (appendix E)."""
+        """Draw Xavier's normal weights with a gain of .1, and set constant biases (appendix E)."""
         sizes, layers = (self.inputs, HIDDEN_WIDTH, HIDDEN_WIDTH, self.outputs), {}
         for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             normal = torch.randn(fan_out, fan_in, generator=generator, dtype=torch.float64)
             weight = normal * (INITIAL_GAIN * math.sqrt(2 / (fan_in + fan_out)))
-            bias = torch.full((fan_out,), self.begin if number < 2 else self.last)
+            bias = torch.full((fan_out,), self.begin if number < 2 else self.output_bias)
             layers[str(number)] = {"weight": weight.to(example), "bias": bias.to(example)}
         return layers
 
 
 @dataclass(frozen=True)
 class BNNet(MetaNet):
-    """From the distances of a client's statistics, xi [layers], to beta [layers].
+    """Net from the divergences of a client's statistics, xi [layers], to beta [layers].
 
     Attributes:
-        sigmoid: Whether outputs are bounded by a sigmoid and not by a clamp (appendix E).
+        begin: The approximate initial outputs.
+        sigmoid: Whether a sigmoid bounds outputs instead of a clamp (appendix E).
     """
 
     begin: float = 0.5
@@ -160,19 +171,20 @@ class BNNet(MetaNet):
     high: ClassVar = 1.0
 
     @property
-    def last(self) -> float:
-        """As of any net; for the sigmoid what it makes ``begin`` of."""
+    def output_bias(self) -> float:
+        """Initial biases of the last layer; with a sigmoid, its inverse at ``begin``."""
         return math.log(self.begin / (1 - self.begin)) if self.sigmoid else self.begin
 
     def bounded(self, x: Tensor) -> Tensor:
-        """As of any net, or by the sigmoid."""
+        """Bound the outputs of the last layer by a clamp or a sigmoid."""
         return torch.sigmoid(x) if self.sigmoid else super().bounded(x)
 
 
 @dataclass(frozen=True)
 class LRNet(MetaNet):
-    """From means and deviations of layers' inputs, [2 layers], to a factor for the rate of each
-    parameter tensor, [tensors].
+    """Net from means and deviations of layers' inputs, [2 layers], to rate factors, [tensors].
+
+    There is one rate for each parameter tensor.
     """
 
     begin: float = 1.0

@@ -1,7 +1,7 @@
 """Mixtures: every client's next model is a weighted mean of all models, by weights of its own.
 
 A mixture is a row-stochastic matrix W, [K, K]: client i gets sum_j W_ij theta_j. For local training
-W is the identity; for FedAvg all its K rows are the same.
+W is the identity; for FedAvg all its K rows are equal.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ from torch import Tensor
 from fl.api import Tree, trees
 
 IDENTICAL_COSINE = 0.9
-"""A cosine between two models above this counts as 1 in the released code of pFedGraph and FedSaC.
-"""
+"""Cosines above this count as 1 in the released code of pFedGraph and FedSaC."""
 
 
 def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
-    """W times a stacked tree, whose leaves are [K, ...]. Counters (integer leaves) stay as they
-    are.
-    """
+    """Multiply W with a stacked tree, whose leaves are [K, ...]; integer leaves (counters) stay."""
 
     def combined(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -32,10 +29,10 @@ def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
 
 
 def project_to_simplex(v: Tensor) -> Tensor:
-    """For each row of ``v``, [..., K], the nearest point of the probability simplex.
+    """Return the nearest point of the probability simplex for each row of ``v``, [..., K].
 
-    argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), where theta is found by
-    sorting (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
+    It is argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), where theta is
+    found by sorting (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
     """
     v = v - v.amax(dim=-1, keepdim=True)  # Changes nothing but the rounding of large numbers.
     ordered = v.sort(dim=-1, descending=True).values
@@ -47,14 +44,15 @@ def project_to_simplex(v: Tensor) -> Tensor:
 
 
 def pfedgraph_weights(fractions: Tensor, similarity: Tensor, lam: float) -> Tensor:
-    """The collaboration graph of pFedGraph, [K, K] (Ye et al. ICML 2023, equation 6).
+    """Collaboration graph of pFedGraph, [K, K] (Ye et al. ICML 2023, equation 6).
 
     Row i minimises ||w - fractions||^2 - (1/lam) <w, similarity_i> over the simplex, that is
     ``project(fractions + similarity_i / (2 lam))``.
 
     Args:
-        fractions: Each client's share of the samples, [K].
+        fractions: The share of each client in the samples, [K].
         similarity: Cosines between the clients' models, [K, K].
+        lam: The weight of the fractions.
     """
     return project_to_simplex(fractions + similarity / (2 * lam))
 
@@ -62,22 +60,24 @@ def pfedgraph_weights(fractions: Tensor, similarity: Tensor, lam: float) -> Tens
 def fedsac_weights(
     fractions: Tensor, similarity: Tensor, complementarity: Tensor, alpha: float, beta: float
 ) -> Tensor:
-    """The cooperation network of FedSaC, [K, K] (Yan et al. ICML 2024, equation 8).
+    """Cooperation network of FedSaC, [K, K] (Yan et al. ICML 2024, equation 8).
 
     Row i minimises ||w - fractions||^2 + alpha <w, complementarity_i> - beta <w, similarity_i> over
     the simplex.
 
     Args:
-        fractions: Each client's share of the samples, [K].
-        similarity: Of the clients' models, [K, K].
-        complementarity: How alike their features' subspaces are, [K, K], see
+        fractions: The share of each client in the samples, [K].
+        similarity: Cosines between the clients' models, [K, K].
+        complementarity: Similarity of the subspaces of features, [K, K], see
             `fl.blocks.subspaces.complementarity`.
+        alpha: The weight of complementarity.
+        beta: The weight of similarity.
     """
     return project_to_simplex(fractions - alpha / 2 * complementarity + beta / 2 * similarity)
 
 
 def saturate_above(similarity: Tensor, bound: float) -> Tensor:
-    """The similarities; those above ``bound`` are replaced by 1."""
+    """Replace similarities above ``bound`` by 1."""
     return torch.where(similarity > bound, 1.0, similarity)
 
 
@@ -95,12 +95,12 @@ def squared_distances(tree: Tree) -> Tensor:
 
 
 def client_rows(tree: Tree) -> Tensor:
-    """A stacked tree as one row for each client, [K, d], in double precision."""
+    """Flatten a stacked tree to one row for each client, [K, d], in double precision."""
     return torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1).double()
 
 
 def unit_directions(tree: Tree) -> Tree:
-    """A stacked tree in which each client's leaves are divided by their common norm."""
+    """Divide each client's leaves in a stacked tree by their common norm."""
     rows = torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1)
     length = rows.norm(dim=1).clamp(min=torch.finfo(rows.dtype).tiny)
     return trees.apply(lambda leaf: leaf / trees.align(length, leaf), tree)

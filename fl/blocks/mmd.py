@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Convention = Literal["multiply", "divide"]
-"""exp(-gamma |a - b|^2), as the paper writes it, or exp(-|a - b|^2 / gamma), as its code does."""
+"""Meaning of gamma: exp(-gamma |a - b|^2) in the paper, exp(-|a - b|^2 / gamma) in its code."""
 
 GRID: tuple[float, ...] = tuple(2 ** (-3.5 + j / 4) for j in range(19))
 """The paper's gammas: 2^-3.5 to 2^1, exponents a quarter apart (appendix C, which counts 18)."""
@@ -43,9 +43,7 @@ GRID: tuple[float, ...] = tuple(2 ** (-3.5 + j / 4) for j in range(19))
 Gammas = Sequence[float] | Tensor
 
 BLOCK_ROWS, EXPONENTIALS_AT_ONCE = 64, 2**18
-"""Rows of a block of pairs, and how many exponentials are worked on at once, so that a cache holds
-them.
-"""
+"""Rows of a block of pairs, and exponentials computed at once, so that a cache holds them."""
 
 OCTAVE_UNITS = 10**14
 """A rate counts as double another one if it is an octave higher, to one part in this many."""
@@ -64,7 +62,10 @@ def kernel_mmd2(
     m_j is the mean of h_j(s, t) over pairs of rows.
 
     Args:
-        gammas: Of the r kernels.
+        x: The first sample, ``[..., n, d]``.
+        y: The second sample, with as many rows.
+        gammas: The parameters of the r kernels.
+        convention: The meaning of gamma.
         biased: Whether the mean is over all n^2 pairs, or over the n (n - 1) pairs of different
             rows, which may be negative (Gretton et al., JMLR 2012, equation 4; 0 for one row).
     """
@@ -81,7 +82,7 @@ def kernel_mmd2(
 def kernel_covariance(
     x: Tensor, y: Tensor, gammas: Gammas, *, convention: Convention = "multiply"
 ) -> Tensor:
-    """Q, ``[..., r, r]``: the covariance of the kernels' h over pairs of rows.
+    """Covariance Q, ``[..., r, r]``, of the kernels' h over pairs of rows.
 
     Q_ij = sum over all n^2 pairs of (h_i - m_i) (h_j - m_j) / (n^2 - 1); 0 for one row.
     """
@@ -96,10 +97,10 @@ def kernel_statistics(
     convention: Convention = "multiply",
     biased: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """`kernel_mmd2` and `kernel_covariance` from the same kernels, evaluated once.
+    """Compute `kernel_mmd2` and `kernel_covariance` from one evaluation of the kernels.
 
-    Pairs are taken a few thousand at a time, so that they fit in the cache. Sums are taken around
-    the mean of the first ones, which is near enough to m for squares to lose no digits.
+    A few thousand pairs are computed at a time, so that they fit in the cache. Sums are taken
+    around the mean of the first ones, which is near enough to m for squares to lose no digits.
     """
     ladder, n = _ladder(_rates(gammas, convention)), x.shape[-2]
     centre = first = second = diagonal = x.new_zeros(())
@@ -135,23 +136,23 @@ def mk_mmd2(
 
 
 def _rates(gammas: Gammas, convention: Convention) -> tuple[float, ...]:
-    """The factor of the squared distance in each kernel."""
+    """Return the factor of the squared distance in each kernel."""
     values = gammas.tolist() if isinstance(gammas, Tensor) else gammas
     return tuple(float(g) if convention == "multiply" else 1 / float(g) for g in values)
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rates in rungs: each rate is twice the one at the same place on the rung before.
+    """Rates in rungs: each rate is twice the rate at its position on the previous rung.
 
     Only the first rung needs exponentials: exp(-2 u) is exp(-u) squared. The grid has rungs of 4,
     4, 4, 4 and 3; rates that are not doubles of each other make one rung.
 
     Attributes:
-        rates: Those of the first rung.
-        sizes: Of the rungs.
-        places: Of each rate, in the order given, among those of all rungs.
-        scales: Of each rate, 2^rung, see `_terms`.
+        rates: The rates of the first rung.
+        sizes: The sizes of the rungs.
+        places: The position of each rate, in the given order, among those of all rungs.
+        scales: The scale of each rate, 2^rung, see `_terms`.
     """
 
     rates: tuple[float, ...]
@@ -160,7 +161,7 @@ class Ladder:
     scales: tuple[float, ...]
 
     def settle(self, values: Tensor) -> Tensor:
-        """Sums of `_terms`, ``[..., r]``, in the order in which the rates were given."""
+        """Return sums of `_terms`, ``[..., r]``, in the order in which the rates were given."""
         # Rates that rise or fall need no indices, which would be copied to a GPU.
         rising = tuple(range(len(self.places)))
         if self.places == rising[::-1]:
@@ -171,8 +172,9 @@ class Ladder:
 
 
 def _row(numbers: Sequence[float], example: Tensor) -> Tensor:
-    """Numbers as a tensor [r] of the type and on the device of another, made there: a GPU is waited
-    for where something is copied to it.
+    """Make a tensor [r] of the type and on the device of another.
+
+    It is filled on that device, because a copy to a GPU would wait for it.
     """
     if example.device.type == "cpu" or torch.compiler.is_compiling():
         return torch.tensor(numbers, dtype=example.dtype, device=example.device)
@@ -204,10 +206,10 @@ def _ladder(rates: tuple[float, ...]) -> Ladder:
 
 
 def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]:
-    """Pairs s <= t in pieces; as h is symmetric, these are enough.
+    """Iterate over pairs s <= t in blocks; as h is symmetric, these are enough.
 
     Yields:
-        How many pairs at the front are of a row with itself (every other pair counts twice), and
+        The number of pairs at the front of a row with itself (every other pair counts twice), and
         the distances of the pairs, ``[..., 4, pairs]``.
     """
     n = x.shape[-2]
@@ -226,12 +228,12 @@ def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]
 
 
 def _terms(distances: Tensor, ladder: Ladder) -> Tensor:
-    """h / 2^rung of every kernel, rung by rung, ``[..., r, pairs]``, from ``[..., 4, pairs]``.
+    """Compute h / 2^rung of every kernel, ``[..., r, pairs]``, from ``[..., 4, pairs]``.
 
-    Kernels are held as e = k - 1, which is small where rows are near, so that no digits are lost:
-    the ones cancel in h, e starts as expm1, and to square k is to take e (e + 2). Divided by a
-    power of two, which costs no digits, that is one operation: e / 2^(i+1) = e_i / 2^i + 2^(i-1)
-    (e_i / 2^i)^2.
+    Kernels are held as e = k - 1, which is small if rows are near, so that no digits are lost: the
+    ones cancel in h, e starts as expm1, and to square k is to take e (e + 2). Divided by a power of
+    two, which costs no digits, that is one operation: e / 2^(i+1) = e_i / 2^i + 2^(i-1) (e_i /
+    2^i)^2.
     """
     rates = _row(ladder.rates, distances)
     e = torch.expm1(distances.unsqueeze(-3) * -rates.reshape(-1, 1, 1))

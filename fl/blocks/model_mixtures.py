@@ -45,13 +45,14 @@ from fl.blocks.exchange import send_all_but
 from fl.blocks.mixing import mix, unit_directions
 
 MAX_TRACED_CLIENTS = 200
-"""The most clients of which matrices are kept: their size grows with the square."""
+"""The most clients for which matrices are traced: their size grows with the square."""
 
 Regulariser = Literal["mixture", "models", "released"]
-"""What the client minimises, with W the network of the last round and theta_j its models:
-`mixture`, f(w) - mu cos(w, sum_j W_ij theta_j), which is what it received, in round 1 the initial
-model; `models`, f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has been in a network;
-`released`, the same with + mu, which drives models apart.
+"""The loss of a client, with W the network of the last round and theta_j its models.
+
+`mixture`: f(w) - mu cos(w, sum_j W_ij theta_j), where the sum is the mixture that the client
+received, in round 1 the initial model. `models`: f(w) - mu sum_j W_ij cos(w, theta_j), and f(w)
+until the client has been in a network. `released`: `models` with + mu, which drives models apart.
 """
 
 MixtureWeights = Callable[[Tree, Tree, Tree, Tensor], dict[str, Tensor]]
@@ -76,17 +77,19 @@ def mixture_method(
     sweep: Sweep | None = None,
     admit: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Method:
-    """Local training, after every round of which the clients' models are mixed.
+    """Build a method of local training in which clients' models are mixed after every round.
 
     Args:
-        weigh: Makes the matrices between the round's participants.
+        context: The context in which the method is built.
+        mixture_weights: A function that makes the matrices between the round's participants.
         mu: The weight of the regulariser.
-        mixed: The share of the rounds after which models are mixed. In later ones every client goes
-            on with its own, which is to the mixture what fine-tuning is to a shared model.
-        matrices: The names of the matrices that ``weigh`` makes.
-        sweep: What clients look at after training. It finds the model in what was sent and sends it
-            on; what it sends beside the model is for ``weigh`` alone.
-        admit: See `fl.api.method.Method`.
+        regulariser: The regulariser of local training.
+        mixed_share: The share of the rounds after which models are mixed. In later rounds every
+            client continues with its own model, as in fine-tuning.
+        matrices: The names of the matrices that ``mixture_weights`` makes.
+        sweep: A sweep after training. It finds the model in the upload and passes it on; the rest
+            of its upload is for ``mixture_weights`` only.
+        admit: A check of the samples of clients, see `fl.api.method.Method`.
     """
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
@@ -155,7 +158,7 @@ def mixture_method(
 
 
 def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, Any]:
-    """Every client's mixture, and of what all modalities have in common that over all clients."""
+    """Return every client's mixture, with the mixture over all clients for common weights."""
     mixtures = mix(matrices[WEIGHTS], select(models, everything))
     if COMMON_WEIGHTS not in matrices:
         return mixtures
@@ -164,16 +167,16 @@ def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, 
 
 
 def common_names(context: BuildContext) -> frozenset[str]:
-    """The names of the weights and buffers that clients of every modality hold."""
+    """Return the names of the weights and buffers that clients of every modality hold."""
     names = frozenset(name for kind in context.network.names.values() for name in kind)
     return names.difference(*context.lacking)
 
 
 def compared_parameters(method: str, network: Network, layers: Sequence[str]) -> list[str]:
-    """The parameters of ``layers``, or all if there are none.
+    """Return the names of the parameters of ``layers``; of all, if there are no layers.
 
     Raises:
-        FedloomError: For a layer that has none.
+        FedloomError: For a layer without parameters.
     """
     names = network.names["params"]
     for layer in layers:
@@ -187,7 +190,7 @@ def compared_parameters(method: str, network: Network, layers: Sequence[str]) ->
 
 
 def draw_collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Tensor:
-    """Which rows of a round's clients are drawn to cooperate, in ascending order; None: all."""
+    """Draw the rows of a round's clients that cooperate, in ascending order; None: all rows."""
     rows = torch.arange(len(ids), device=ids.device)
     if count is None or count >= len(ids):
         return rows
@@ -199,8 +202,10 @@ def draw_collaborators(ids: Tensor, count: int | None, seed: int, number: int) -
 def rows_by_modality(
     context: BuildContext, clients: Tree, names: Sequence[str]
 ) -> list[tuple[Tensor, list[str]]]:
-    """The rows of a round's clients of each modality that takes part, and which of some parameters
-    they hold; of all clients, and all parameters, where there is but one modality.
+    """Return the rows of a round's clients and the names of their parameters, by modality.
+
+    Modalities without a participant are left out. With one modality, the rows are those of all
+    clients, and the names are all ``names``.
     """
     modality = clients.get(MODALITY, torch.zeros_like(clients["id"]))
     return [
@@ -220,14 +225,17 @@ def weights_among(
     mixture_weights: Callable[[Tensor, Tensor, Tensor], Tensor],
     matrices: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """The weights of mixtures between some of a round's clients, and two matrices that they follow
-    from, [3, K, K]; zero for the others.
+    """Return mixture weights between some of a round's clients, and two matrices, [3, K, K].
+
+    All other entries are zero.
 
     Args:
-        rows: Of those clients; ``drawn``: of those who cooperate. The others keep their own models.
-        n: Training samples of all, [K].
-        weights: Of the shares of samples, [k], and both matrices, [k, k]: the weights, [k, k].
-        given: The two matrices between all clients, [K, K].
+        rows: The rows of these clients.
+        collaborators: The rows of those who cooperate; the others keep their own models.
+        n: Training samples of all clients, [K].
+        mixture_weights: A function of the shares of samples, [k], and of both matrices, [k, k],
+            that returns the weights, [k, k].
+        matrices: The two matrices between all clients, [K, K].
     """
     rows, collaborators = rows.to(n.device), collaborators.to(n.device)
     stack = torch.zeros(3, *matrices[0].shape, dtype=matrices[0].dtype, device=n.device)
@@ -243,14 +251,14 @@ def weights_among(
 
 
 def _among_all_clients(matrix: Tensor, ids: Tensor, example: Tensor) -> Tensor:
-    """A matrix between participants, as a matrix between all clients."""
+    """Return a matrix between participants as a matrix between all clients."""
     full_matrix = torch.zeros_like(example)
     full_matrix[ids[:, None], ids] = matrix.to(full_matrix)
     return full_matrix
 
 
 def cosine_regulariser(weight: float, toward: str) -> Term:
-    """-weight cos(w, w_0), with w_0 the parameters that the method keeps in ``work[toward]``."""
+    """Return the term -weight cos(w, w_0), with w_0 the parameters in ``work[toward]``."""
 
     def term(forward: Forward) -> Tensor:
         return -weight * F.cosine_similarity(*_flat_pair(forward, toward), dim=0)
@@ -259,10 +267,9 @@ def cosine_regulariser(weight: float, toward: str) -> Term:
 
 
 def direction_regulariser(weight: float, toward: str) -> Term:
-    """-weight <w, v>/|w|, with v the tree that the method keeps in ``work[toward]``.
+    """Return the term -weight <w, v>/|w|, with v the tree in ``work[toward]``.
 
-    Where v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). Where v is 0, it
-    is 0.
+    If v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). If v is 0, it is 0.
     """
 
     def term(forward: Forward) -> Tensor:
@@ -273,6 +280,6 @@ def direction_regulariser(weight: float, toward: str) -> Term:
 
 
 def _flat_pair(forward: Forward, toward: str) -> tuple[Tensor, Tensor]:
-    """The parameters of the pass and those in ``work[toward]``, each in one row."""
+    """Return the parameters of the pass and those in ``work[toward]``, each in one row."""
     weights = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
     return weights, torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])

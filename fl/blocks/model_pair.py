@@ -1,4 +1,4 @@
-"""Two models side by side: a shared one and one of the client's own, on the same batches."""
+"""Two models that train on the same batches: a shared one and one of the client's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASE_KEY, PERSONAL_KEY = "base", "own"
 
 
 def shared_and_personal(base: Method, personal: Method) -> Method:
-    """``base`` as it is, and beside it ``personal``, a method all of whose weights stay local.
+    """Combine the method ``base`` with ``personal``, a method whose weights all stay local.
 
     The personal method receives the server's tree of ``base`` as its shared tree; so a term such as
     `fl.blocks.proximal.proximal_term` ties the personal model to the shared one. The training loss
@@ -102,7 +102,7 @@ def _joint_pass(first: Pass, second: Pass) -> Pass:
 
 
 def _refresh_of(key: str, refresh: Refresh) -> Refresh:
-    """A refresh of one of the two methods, for the work tree of both."""
+    """Return a refresh of one of the two methods, for the work tree of both."""
 
     def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         return refresh.look(server, _work_of(work, key), _batch_of(batch, key))
@@ -115,7 +115,7 @@ def _refresh_of(key: str, refresh: Refresh) -> Refresh:
 
 
 def _join_work(work_trees: Mapping[str, Tree]) -> Tree:
-    """One work tree, with the ``params`` of both."""
+    """Return one work tree, with the ``params`` of both."""
     other_leaves = {
         key: {k: v for k, v in work_tree.items() if k != "params"}
         for key, work_tree in work_trees.items()

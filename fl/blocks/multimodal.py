@@ -1,4 +1,4 @@
-"""Models of several kinds of input: an extractor for each, and a classifier of what they find."""
+"""Models of several modalities: an extractor for each, and a classifier of their features."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from fl.api import FedloomError
 class MultimodalModel(nn.Module):
     """An extractor for each modality, and a linear classifier after them.
 
-    A sample that has inputs of all modalities goes through the whole model: the mean of what the
-    extractors give goes into the classifier. Of a client that holds one modality, the model is what
-    `of` gives.
+    A sample that has inputs of all modalities goes through the whole model: the mean of the
+    extractors' features goes into the classifier. A client that holds one modality has the model
+    that `of` returns.
 
     Args:
-        extractors: By modality, each with ``features`` outputs.
+        extractors: The extractor of each modality, each with ``features`` outputs.
+        features: The number of features.
+        classes: The number of classes.
         shared: Whether all have one classifier, ``classifier``; otherwise each modality has its
             own, ``<modality>_classifier``, and no input goes through the whole model.
     """
@@ -37,12 +39,12 @@ class MultimodalModel(nn.Module):
         return "classifier" if self._shared else f"{modality}_classifier"
 
     def of(self, modality: str) -> nn.Module:
-        """The model of one modality; its weights keep the names that they have here."""
+        """Return the model of one modality; its weights keep the names that they have here."""
         names = (modality, self._classifier(modality))
         return _SingleModality({name: self.get_submodule(name) for name in names})
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Outputs [b, classes] for inputs of all modalities, by name, [b, ...] each."""
+        """Return outputs [b, classes] for inputs of all modalities, by name, [b, ...] each."""
         if not self._shared:
             raise FedloomError(
                 "classifier: is own, but clients hold all inputs. Allowed: shared, or clients that "

@@ -2,8 +2,8 @@
 
 `batch`: over samples and space (Ioffe and Szegedy. ICML 2015). `group`: over space and a group of
 channels of each sample (Wu and He. Group Normalization. ECCV 2018). `layer`: over space and all
-channels of each sample (Ba, Kiros, Hinton. Layer Normalization. 2016). `instance`: over space, each
-channel of each sample apart (Ulyanov, Vedaldi, Lempitsky. Instance Normalization. 2016). All scale
+channels of each sample (Ba, Kiros, Hinton. Layer Normalization. 2016). `instance`: over space, for
+each channel of each sample (Ulyanov, Vedaldi, Lempitsky. Instance Normalization. 2016). All scale
 and shift each channel. Only `batch` has running statistics, which FedBN and others keep local.
 """
 
@@ -17,11 +17,11 @@ from torch import nn
 Norm = Literal["batch", "group", "layer", "instance"]
 
 GROUPS = 32
-"""The paper's; fewer where that does not divide the channels."""
+"""The paper's number of groups; there are fewer if it does not divide the channels."""
 
 
 def norm_layer(norm: Norm, channels: int, dims: int = 2) -> nn.Module:
-    """A layer for that many channels, of images (``dims`` 2) or of vectors (``dims`` 0).
+    """Return a layer for ``channels`` channels of images (``dims`` 2) or of vectors (``dims`` 0).
 
     Raises:
         ValueError: For `instance` of vectors, whose channels are single numbers.

@@ -1,9 +1,9 @@
-"""How far a client went: the sum of the weights of a round's gradients in what it moved.
+"""Length of a client's path: the sum of the weights of a round's gradients in its update.
 
 For K steps of plain SGD at a constant rate eta it is K eta. Momentum makes it longer, because a
 gradient also counts in later steps. A proximal term makes it shorter, because it takes back a part
-of what was moved. It is the l1-norm of the vector a of FedNova (Wang et al. NeurIPS 2020), times
-the rate.
+of each move. It is the l1-norm of the vector a of FedNova (Wang et al. NeurIPS 2020), times the
+rate.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def check_sgd(context: BuildContext, method: str) -> None:
 
 
 def start_path(work: Tree) -> Tree:
-    """The work tree with a path of length 0."""
+    """Return the work tree with a path of length 0."""
     zero = trees.leaves(work["params"])[0].new_zeros(())
     return {**work, "pull": zero, "reach": zero, "path": zero}
 
 
 def step_path(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
-    """The work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
+    """Return the work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
 
-    What the first gradient of a round alone does: `pull` is its weight in v, and `reach` its weight
-    in w_0 - w. At a constant rate, `reach` after n steps is also what the n-th gradient from the
-    end will weigh when the round ends; so its sizes add up to `path`.
+    The tree tracks the first gradient of a round alone: `pull` is its weight in v, and `reach` its
+    weight in w_0 - w. At a constant rate, `reach` after n steps is also the final weight of the
+    n-th gradient from the end; so its sizes add up to `path`.
     """
     first = (work["path"] == 0).to(work["path"].dtype)
     pull = momentum * work["pull"] - mu * work["reach"] + first
@@ -48,6 +48,6 @@ def step_path(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
 
 
 def path_divisor(work: Tree) -> Tensor:
-    """The path's length, as a divisor; 1 for a client without samples, which went nowhere."""
+    """Return the path's length as a divisor; 1 for a client without samples."""
     path: Tensor = work["path"]
     return torch.where(path > 0, path, 1)

@@ -1,4 +1,4 @@
-"""The proximal term: it holds weights near those that the server sent."""
+"""Proximal term, which holds weights near those that the server sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fl.api import Forward, NonNegative, Term, trees
 
 
 def proximal_term(mu: NonNegative) -> Term:
-    """(mu/2) ||w - w_shared||^2 over the shared parameters (FedProx, equation 2)."""
+    """Return (mu/2) ||w - w_shared||^2 over the shared parameters (FedProx, equation 2)."""
 
     def term(forward: Forward) -> Tensor:
         shared = forward.shared["params"]

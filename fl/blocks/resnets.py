@@ -1,4 +1,4 @@
-"""Residual networks of torchvision, made for the images and classes at hand.
+"""Residual networks of torchvision, adapted to the images and classes of a data set.
 
 He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
 """
@@ -23,11 +23,14 @@ BLOCKS = ("maxpool", "layer1", "layer2", "layer3", "layer4")
 
 @dataclass(frozen=True)
 class ResNet:
-    """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
-    weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
-    projection: width of a projection head before the classifier, as MOON has it (there 256), or
-        nothing.
-    norm: what normalises.
+    """A residual network of torchvision.
+
+    Attributes:
+        stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
+        weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
+        projection: width of a projection head before the classifier, as MOON has it (there 256), or
+            nothing.
+        norm: the kind of normalisation.
     """
 
     stem: Stem = "cifar"
@@ -38,7 +41,7 @@ class ResNet:
     depth: ClassVar[int]
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width).
+        """Build a model of images (channels, height, width) that returns logits.
 
         Raises:
             ValueError: For stored weights with another normalisation than theirs.
@@ -65,7 +68,7 @@ class ResNet:
 
 
 def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A first convolution to 64 channels, initialised as torchvision does it."""
+    """Return a first convolution to 64 channels, initialised like torchvision's."""
     layer = nn.Conv2d(depth, 64, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

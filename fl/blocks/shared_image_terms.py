@@ -1,4 +1,4 @@
-"""Terms that hold the features of a batch to those of images that all clients share.
+"""Loss terms that hold the features of a batch to those of images that all clients share.
 
 Supervised contrast: see `fl.blocks.contrastive_loss`. MMD: A. Gretton et al. A Kernel Two-Sample
 Test. JMLR 2012, with five Gaussian kernels as in M. Long et al., Learning Transferable Features
@@ -25,11 +25,13 @@ KERNEL_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 def shared_image_term(
     lam: float, kind: ImageDistance, tau: float, shared: Callable[[Tree], tuple[Tensor, Tensor]]
 ) -> Term:
-    """lam times the distance between features of the batch and of shared images.
+    """Return lam times the distance between features of the batch and of shared images.
 
     Args:
+        lam: The weight of the term.
+        kind: The distance.
         tau: The temperature of the contrast.
-        shared: From a work tree, the images and their labels.
+        shared: A function that returns the images and their labels from a work tree.
     """
 
     def term(forward: Forward) -> Tensor:
@@ -53,13 +55,15 @@ def shared_image_term(
 
 
 def gaussian_mmd2(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """The biased squared MMD of x [n, d] and y [m, d], a scalar.
+    """Biased squared MMD of x and y, a scalar.
 
-    Summed over five Gaussian kernels exp(-|a - b|^2 / (w s)), w from 1/4 to 4. s is the mean
+    It is summed over five Gaussian kernels exp(-|a - b|^2 / (w s)), w from 1/4 to 4. s is the mean
     squared distance of different samples, and has no gradient.
 
     Args:
-        weight: How much each row of x counts, [n].
+        x: The first sample, [n, d].
+        y: The second sample, [m, d].
+        weight: The weight of each row of x, [n].
     """
     samples = torch.cat([x, y])
     x_weight = torch.cat([weight, torch.zeros_like(y[:, 0])])

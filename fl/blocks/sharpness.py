@@ -1,4 +1,4 @@
-"""Steps by the gradient at the worst point nearby: sharpness-aware minimisation.
+"""Sharpness-aware minimisation: steps by the gradient at the worst nearby point.
 
 Foret, Kleiner, Mobahi, Neyshabur. Sharpness-Aware Minimization for Efficiently Improving
 Generalization. ICLR 2021. arXiv:2010.01412.
@@ -15,17 +15,20 @@ from torch.func import grad
 from fl.api import Batch, Pass, Tree, trees
 
 MIN_NORM = 1e-12
-"""The least norm of a gradient, so that one can divide by it."""
+"""The smallest norm of a gradient by which a step divides."""
 
 
 def sharpness_aware(pass_: Pass, radius: float, update_buffers_twice: bool = True) -> Pass:
-    """The pass, with the loss and the gradient at w + radius g/||g||, where g is the gradient at w.
+    """Return the pass with loss and gradient at w + radius g/||g||, where g is the gradient at w.
 
-    No gradient is taken through g. The batch is looked at twice, and both looks draw the same
-    random numbers.
+    No gradient flows through g. A step makes two passes over the batch, with the same random
+    numbers.
 
     Args:
-        both: Whether both looks move running statistics, one after the other, or the first alone.
+        pass_: The pass to change.
+        radius: The distance of the worst point.
+        update_buffers_twice: Whether both passes move running statistics, one after the other, or
+            only the first.
     """
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -46,5 +49,5 @@ def sharpness_aware(pass_: Pass, radius: float, update_buffers_twice: bool = Tru
 
 
 def tree_norm(tree: Tree) -> Tensor:
-    """The Euclidean norm of all leaves together, a scalar."""
+    """Euclidean norm of all leaves together, a scalar."""
     return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum().sqrt()

@@ -1,13 +1,13 @@
-"""Differentiable siamese augmentation: one random change of images, the same for a whole group.
+"""Differentiable siamese augmentation: one random change of images for a whole group.
 
 B. Zhao, H. Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021.
 arXiv:2102.08259. As in its released code are the strengths, and that one of the six kinds is drawn
-at a time, each as likely as the others.
+at a time, each with the same probability.
 
 Real and virtual images of a class get the same change, and gradients pass through it to the virtual
-ones. Randomness is keyed, see `fl.pytorch.keyed`. Where keys are those of a stack, and on a GPU,
-all six kinds are computed and one is chosen; elsewhere each group's own. Shifts, flips and scalings
-multiply an image by a matrix on either side.
+ones. Randomness is keyed, see `fl.pytorch.keyed`. For stacked keys, and on a GPU, all six kinds are
+computed and one is chosen; otherwise each group's own. Shifts, flips and scalings multiply an image
+by a matrix on either side.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from fl.pytorch import private
 AUGMENTATIONS = ("colour", "crop", "cutout", "flip", "scale", "rotate")
 BRIGHTNESS, SATURATION, CONTRAST = 1.0, 2.0, 0.5
 CROP, CUTOUT = 0.125, 0.5
-"""How far a crop shifts, and how large a cutout's side is, as shares of an image's side."""
+"""The largest shift of a crop and the side of a cutout, as shares of an image's side."""
 SCALE, DEGREES = 1.2, 15.0
 CHANGE_STREAM = keyed.stream_of("siamese augmentation")
 
 
 class Change(NamedTuple):
-    """What is done to each group of images, [g] each.
+    """The change of each group of images, [g] each.
 
     Attributes:
-        kind: Index into `AUGMENTATIONS`.
-        first, second, third: Numbers in [0, 1) that say how.
+        kind: An index into `AUGMENTATIONS`.
+        first: A number in [0, 1) that decides the strength.
+        second: A second such number.
+        third: A third such number.
     """
 
     kind: Tensor
@@ -46,13 +48,13 @@ class Change(NamedTuple):
 
 
 def draw_change(key: Tensor) -> Change:
-    """The change of each group, for keys int64 [g]."""
+    """Draw the change of each group by keys, int64 [g]."""
     kind, *amounts = keyed.uniform(key, CHANGE_STREAM, (4,)).unbind(-1)
     return Change((kind * len(AUGMENTATIONS)).long(), *amounts)
 
 
 def augment_groups(x: Tensor, change: Change) -> Tensor:
-    """Groups of images [g, n, channels, height, width], each group changed in one way."""
+    """Change groups of images [g, n, channels, height, width], each group in one way."""
     batched = private.is_batched(x) or private.is_batched(change.kind)
     if batched or x.device.type != "cpu" or torch.compiler.is_compiling():
         return _augment_by_choice(x, change)
@@ -71,7 +73,7 @@ def augment_groups(x: Tensor, change: Change) -> Tensor:
 
 
 def _augment_by_choice(x: Tensor, change: Change) -> Tensor:
-    """The same, with all kinds computed."""
+    """Compute all kinds of changes, and choose one for each group."""
 
     def is_kind(name: str) -> Tensor:
         return (change.kind == AUGMENTATIONS.index(name)).reshape(-1, 1, 1, 1, 1)
@@ -94,7 +96,7 @@ def _augment_by_choice(x: Tensor, change: Change) -> Tensor:
 
 
 def mix_pixels(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
-    """Images with their rows and columns mixed by matrices [g, size, size]."""
+    """Mix rows and columns of images by matrices [g, size, size]."""
     return rows[..., None, None, :, :] @ x @ columns[..., None, None, :, :].transpose(-1, -2)
 
 
@@ -115,13 +117,13 @@ def _scales(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
 
 
 def cut_hole(x: Tensor, change: Change) -> Tensor:
-    """Images with a rectangle of zeros."""
+    """Set a rectangle of images to zero."""
     height, width = x.shape[-2:]
     return x * hole_masks(height, width, change.first, change.second, x)[:, None, None]
 
 
 def change_colour(x: Tensor, change: Change) -> Tensor:
-    """Images with their brightness changed, then their saturation, then their contrast."""
+    """Change the brightness of images, then their saturation, then their contrast."""
     bright, saturated, contrasted = (
         u.to(x.dtype).reshape(-1, 1, 1, 1, 1) for u in (change.first, change.second, change.third)
     )
@@ -137,8 +139,9 @@ def _identity(size: int, example: Tensor) -> Tensor:
 
 
 def shift_matrices(size: int, share: float, draw: Tensor, example: Tensor) -> Tensor:
-    """Matrices [g, size, size] that shift by at most that share of the size, and leave zeros
-    behind.
+    """Return matrices [g, size, size] that shift by at most ``share`` of the size.
+
+    Zeros fill the rest.
     """
     max_shift = int(size * share + 0.5)
     shifts = (draw * (2 * max_shift + 1)).long() - max_shift
@@ -147,13 +150,13 @@ def shift_matrices(size: int, share: float, draw: Tensor, example: Tensor) -> Te
 
 
 def flip_matrices(size: int, draw: Tensor, example: Tensor) -> Tensor:
-    """Matrices [g, size, size] that reverse the axis for draws below a half."""
+    """Return matrices [g, size, size] that reverse the axis for draws below a half."""
     identity = _identity(size, example)
     return torch.where((draw < 0.5)[:, None, None], identity.flip(0), identity)
 
 
 def scale_matrices(size: int, draw: Tensor, example: Tensor) -> Tensor:
-    """Matrices [g, size, size] that stretch an axis from its middle, bilinearly."""
+    """Return matrices [g, size, size] that stretch an axis from its middle, bilinearly."""
     factor = draw.to(example.dtype) * (SCALE - 1 / SCALE) + 1 / SCALE
     position = torch.arange(size, dtype=example.dtype, device=example.device)
     centre = (size - 1) / 2
@@ -162,7 +165,7 @@ def scale_matrices(size: int, draw: Tensor, example: Tensor) -> Tensor:
 
 
 def hole_masks(height: int, width: int, first: Tensor, second: Tensor, example: Tensor) -> Tensor:
-    """Masks [g, height, width], 0 in a rectangle of half the sides around a random pixel."""
+    """Return masks [g, height, width], 0 in a rectangle of half the sides around a random pixel."""
     inside = []
     for size, draw in ((height, first), (width, second)):
         side = int(size * CUTOUT + 0.5)
@@ -173,7 +176,7 @@ def hole_masks(height: int, width: int, first: Tensor, second: Tensor, example: 
 
 
 def rotate(x: Tensor, draw: Tensor) -> Tensor:
-    """Images turned by up to 15 degrees either way, bilinearly, with zeros from outside."""
+    """Rotate images by up to 15 degrees either way, bilinearly, with zeros from outside."""
     groups, count, depth, height, width = x.shape
     angle = (draw.to(x.dtype) - 0.5) * 2 * DEGREES / 180 * math.pi
     sine, cosine = (numbers[:, None, None] for numbers in (angle.sin(), angle.cos()))

@@ -18,11 +18,11 @@ from fl.blocks.linear_layers import feature_width
 Angles = Literal["svd", "greedy"]
 
 TINY = 1e-10
-"""As a share of the features' mean square: variance below this is rounding alone."""
+"""Variance below this share of the features' mean square is rounding alone."""
 
 
 def feature_moments(features: Tensor, batch: Batch) -> Tree:
-    """What a sweep sees of features [b, d]: sums over the samples that count, in double precision.
+    """Sum moments of features [b, d] over the samples that count, in double precision.
 
     Returns:
         ``second``, sum x x', [d, d]; ``first``, sum x, [d]; ``count``, a number.
@@ -34,14 +34,16 @@ def feature_moments(features: Tensor, batch: Batch) -> Tree:
 
 
 def direction_sweep(network: Network, k: int, centred: bool, max_samples: int | None) -> Sweep:
-    """A sweep for the k directions in which the features of what a client sends vary most.
+    """Return a sweep for the k directions in which the features of an uploaded model vary most.
 
-    It adds them to what is sent, as ``basis`` [k, d]. Features are what goes into the classifier,
-    in evaluation mode.
+    It adds them to the upload, as ``basis`` [k, d]. Features are the classifier's input in
+    evaluation mode.
 
     Args:
-        centred: Whether directions are those of the features less their mean.
-        most: Of a client's samples so many at most, drawn anew in every round; None: all.
+        network: The network.
+        k: The number of directions.
+        centred: Whether directions are those of the features minus their mean.
+        max_samples: The most samples of a client, drawn again in every round; None: all.
     """
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
@@ -57,9 +59,7 @@ def direction_sweep(network: Network, k: int, centred: bool, max_samples: int | 
 
 
 def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> None:
-    """Raise `FedloomError` if fewer than ``k`` features go into the network's classifier, or are
-    left of them by ``crop``.
-    """
+    """Raise `FedloomError` if the classifier has fewer than ``k`` features, also after ``crop``."""
     features = feature_width(network, network.init(0)["params"])
     if k > features:
         problem = f"{method}: k is {k}, but {features} features go into the classifier"
@@ -71,24 +71,25 @@ def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> Non
 
 
 def cropped_width(features: int, crop: float) -> int:
-    """How many of so many features a ``crop`` leaves, at least one."""
+    """Return the number of features that a ``crop`` leaves, at least one."""
     return max(1, round(crop * features))
 
 
 def disguise_directions(
     bases: Tensor, ids: Tensor, noise: float, crop: float, seed: int, number: int
 ) -> Tensor:
-    """Directions as the server sees them of clients that disguise them, [K, k, features kept].
+    """Return directions as the server sees them if clients disguise them, [K, k, features kept].
 
     Every client adds noise of its own and leaves out features, the same ones as all others, so that
-    angles mean something. What is left is made orthonormal again, direction after direction.
+    angles are comparable. The remaining directions are made orthonormal again, one after the other.
 
     Args:
         bases: Orthonormal rows, [K, k, d].
-        ids: Of the clients, [K].
-        noise: Expected length of the Gaussian noise that is added to a direction of length 1.
+        ids: The clients' numbers, [K].
+        noise: The expected length of the Gaussian noise that is added to a direction of length 1.
         crop: The share of the features that is kept.
-        seed, number: The run's seed, and the round.
+        seed: The run's seed.
+        number: The round.
     """
     _, k, d = bases.shape
     if noise:
@@ -107,8 +108,9 @@ def disguise_directions(
 
 
 def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
-    """Raise `FedloomError` if a client has fewer training samples than ``k``, see
-    `fl.api.protocols.Admit`.
+    """Raise `FedloomError` if a client has fewer training samples than ``k``.
+
+    See `fl.api.protocols.Admit`.
     """
     sizes = counts.sum(1)[clients]
     for row in torch.nonzero(sizes < k)[:1, 0].tolist():
@@ -117,15 +119,16 @@ def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
 
 
 def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: int) -> Tensor:
-    """The first k principal directions of some samples, [k, d]: orthonormal rows, largest first.
+    """First k principal directions of some samples, [k, d]: orthonormal rows, largest first.
 
-    In every row, the entry that is largest in absolute value is positive. If the sums are not
-    finite, the directions are not finite either.
+    In every row, the entry with the largest absolute value is positive. If the sums are not finite,
+    the directions are not finite either.
 
     Args:
         second_moment: The sum of x x' over the samples, [d, d].
-        mean: What the samples are centred at, [d]; zeros: they are not centred.
-        count: How many samples there are.
+        mean: The centre of the samples, [d]; zeros: they are not centred.
+        count: The number of samples.
+        k: The number of directions.
     """
     scatter = second_moment - count * mean[:, None] * mean[None, :]
     is_finite = scatter.isfinite().all()
@@ -138,7 +141,7 @@ def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: 
 
 
 def _settle_order(scatter: Tensor, bound: Tensor) -> Tensor:
-    """A matrix with the same directions in the same order, [d, d].
+    """Return a matrix with the same directions in the same order, [d, d].
 
     Directions whose value is at most ``bound`` come in the order of the features, so that rounding
     does not decide which are taken. Directions above the bound have values from 2 to 3, the others
@@ -152,16 +155,16 @@ def _settle_order(scatter: Tensor, bound: Tensor) -> Tensor:
 
 
 def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
-    """How alike the clients' subspaces are: cos(mean principal angle) of each pair, [K, K].
+    """Similarity of the clients' subspaces: cos(mean principal angle) of each pair, [K, K].
 
-    1 is the same subspace. 0 is at right angles on average, which complements most. NaN for a basis
-    that is not finite.
+    1 is the same subspace. 0 is at right angles on average, which complements most. The result is
+    NaN for a basis that is not finite.
 
     Args:
         bases: Orthonormal rows, [K, k, d].
         method: `svd` takes the principal angles, which depend on the subspaces alone. `greedy`
             pairs the vectors themselves, the largest of their signed cosines first, and so depends
-            on how a basis is turned and signed.
+            on the rotation and the signs of a basis.
     """
     bases = bases.to(torch.float64)
     is_finite = bases.isfinite().flatten(1).all(1)
@@ -182,7 +185,7 @@ def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
 
 
 def _principal_angles(first_bases: Tensor, second_bases: Tensor, cosines: Tensor) -> Tensor:
-    """Principal angles of pairs of bases, [P, k]: large ones by their cosines, small ones by sines.
+    """Principal angles of pairs of bases, [P, k]: large ones by cosines, small ones by sines.
 
     A cosine near 1 has lost half of the digits of its angle (Björck and Golub 1973).
     """
@@ -194,7 +197,7 @@ def _principal_angles(first_bases: Tensor, second_bases: Tensor, cosines: Tensor
 def _greedy_angles(cosines: Tensor, k: int) -> Tensor:
     """Angles of k entries of each matrix [P, k, k], [P, k].
 
-    The largest entry comes first, then the largest in no row and no column of those before.
+    The largest entry comes first, then the largest in no row and no column of earlier ones.
     """
     remaining, angles = cosines.clone(), []
     pairs = torch.arange(len(remaining), device=remaining.device)

@@ -1,7 +1,7 @@
-"""Scoring clients by the model that their latest training ended with.
+"""Scores of clients by the model with which their latest training ended.
 
-A round's mean is then for the next round's start alone. So do the released codes of pFedGraph and,
-for their baselines, of the papers that took them over.
+The mean of a round is then only the start of the next round. The released codes of pFedGraph and,
+for their baselines, of later papers do this.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ TRAINED = "trained"
 
 
 def with_trained_view(method: Method) -> Method:
-    """The method, whose personal models are what clients trained last; before that, as begun.
+    """Return the method with the clients' latest trained models as its personal models.
 
-    For methods of one pass, which trains all parameters.
+    Before the first training they are the initial ones. The method must have one pass, which trains
+    all parameters.
     """
     pass_ = only(method)
 

@@ -8,13 +8,17 @@ from torch import nn
 def transformer_encoder(
     depth: int, dim: int, heads: int, hidden: int, dropout: float, *, pre_norm: bool = False
 ) -> nn.Sequential:
-    """``depth`` of PyTorch's encoder layers, from [b, positions, dim] to the same shape.
+    """Return ``depth`` of PyTorch's encoder layers, from [b, positions, dim] to the same shape.
 
-    Dropout acts on what comes out of linear layers, as in Dosovitskiy et al. (2021), and never on
+    Dropout acts on the outputs of linear layers, as in Dosovitskiy et al. (2021), and never on
     weights of attention.
 
     Args:
+        depth: The number of layers.
+        dim: The width of a position.
+        heads: The number of attention heads.
         hidden: The width of the small network at every position.
+        dropout: The probability of dropout.
         pre_norm: Whether the input of each half of a layer is normalised, with GELU (Dosovitskiy et
             al. 2021); otherwise its output is, with ReLU (Vaswani et al. 2017).
 

@@ -23,12 +23,14 @@ CLASS_SD, LATENT_SD, NOISE_SD = 0.3, 0.3, 0.1
 
 
 def generate_images(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Tensor:
-    """Images of every class, float32 [classes x count, channels, height, width], ordered by class.
+    """Generate images of every class, float32 [classes x count, channels, height, width].
 
-    Each channel has mean 0 and deviation 1 over all images.
+    They are ordered by class. Each channel has mean 0 and deviation 1 over all images.
 
     Args:
-        count: Images of each class.
+        seed: The seed of the generator's weights and latents.
+        classes: The number of classes.
+        count: The number of images of each class.
         shape: (channels, height, width).
     """
     generator = torch.Generator().manual_seed(seed)
@@ -75,10 +77,11 @@ def generate_images(seed: int, classes: int, count: int, shape: tuple[int, ...])
 
 
 def modulated_convolution(x: Tensor, style: Tensor, kernel: Tensor) -> Tensor:
-    """A convolution whose weights are scaled by each image's style, then brought to length 1.
+    """Convolve images with weights scaled by each image's style and normalised to length 1.
 
     Args:
-        style: [n, in].
+        x: Features, [n, in, height, width].
+        style: Styles, [n, in].
         kernel: The weights, [out, in, 3, 3]; the length is that of each output's weights.
     """
     kernels = kernel * style[:, None, :, None, None]

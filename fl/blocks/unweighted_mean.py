@@ -1,9 +1,9 @@
-"""Plain means over clients, where uploads are averaged by samples.
+"""Unweighted means over clients, although uploads are averaged by samples.
 
 A server that uses nothing but the weighted mean of uploads (`fl.api.method.Averaging`) need not
-hold them all at once. For a plain mean, a client divides its values by its number of samples, and
-the server divides the mean by the mean of 1 / n: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N) (1/n_k) =
-mean_k t_k.
+hold them all at once. For an unweighted mean, a client divides its values by its number of samples,
+and the server divides the mean by the mean of 1 / n: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N)
+(1/n_k) = mean_k t_k.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fl.api import Tree, trees
 
 
 def unweighted_upload(tree: Tree, samples: Tensor) -> Tree:
-    """What a client with that many samples sends of a tree; one without samples has no weight."""
+    """Return a client's upload of a tree; a client without samples has no weight."""
     share = 1 / samples.clamp(min=1).to(trees.leaves(tree)[0].dtype)
     return {"share": share, "values": trees.apply(lambda leaf: leaf * share, tree)}
 

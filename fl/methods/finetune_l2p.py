@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Literal
 
 from fl.api import BuildContext, Method, Sampling, Tree, declare, everything, select, trees
+from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.l2p_network import L2PNetwork
 from fl.blocks.l2p_tuning import (
     TUNING_SPLITS,
-    aggregate_nothing,
     check_no_added_loss,
     client_hyperparameters,
     statistics_sweep,

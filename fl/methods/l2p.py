@@ -32,11 +32,11 @@ from fl.api import (
     select,
     trees,
 )
+from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.l2p_network import L2PNetwork
 from fl.blocks.l2p_training import MetaTraining, MetaTrainingOptions, client_after_iteration
 from fl.blocks.l2p_tuning import (
     TUNING_SPLITS,
-    aggregate_nothing,
     check_batch_norm,
     check_no_added_loss,
     client_hyperparameters,

@@ -48,7 +48,8 @@ from fl.api import (
     trees,
 )
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
-from fl.blocks.local_images import aggregate_nothing, check_image_inputs, image_labels
+from fl.blocks.exchange import aggregate_nothing
+from fl.blocks.local_images import check_image_inputs, image_labels
 from fl.blocks.untrained_generator import generate_images
 
 IMAGES = "virtual"

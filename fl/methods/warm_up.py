@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fl.api import KINDS, BuildContext, Count, Method, Predictor, Tree, declare, rng
 from fl.blocks import local_images
+from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.local_images import VIRTUAL_IMAGES, InitialImages, MatchingOptions
 
 STATE = "optimizer"
@@ -78,7 +79,7 @@ class WarmUp:
         return Method(
             init,
             (replace(matching_pass, begin=begin, end=end),),
-            local_images.aggregate_nothing,
+            aggregate_nothing,
             {"personal": Predictor(variables_of, self._nearest(context), by_sample=True)},
             before=(local_images.initial_phase(context, self.images, self.initial),),
             send=lambda server: {},
