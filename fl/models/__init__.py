@@ -1,1 +1,1 @@
-"""Models: one file per architecture family."""
+"""Models, one file for each architecture."""

@@ -3,9 +3,9 @@
 Krizhevsky, Sutskever, Hinton. ImageNet Classification with Deep Convolutional Neural Networks. NIPS
 2012.
 
-It is as FedBN (Li et al. ICLR 2021) and FedFA (Zhou and Konukoglu. ICLR 2023) have it for images of
-256 x 256: normalised after every layer but the last, without dropout. Its blocks, in the order in
-which FedFA counts them: `pool1`, `pool2`, `relu3`, `relu4`, `pool5`.
+It is the version of FedBN (Li et al. ICLR 2021) and FedFA (Zhou and Konukoglu. ICLR 2023) for
+images of 256 x 256: normalised after every layer but the last, without dropout. Its blocks, in
+FedFA's order, are `pool1`, `pool2`, `relu3`, `relu4`, `pool5`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ POOLED = (1, 2, 5)
 """Blocks that end in pooling."""
 
 LARGE, SMALL = 63, 8
-"""The least height and width, by stem, of which convolutions and poolings leave a pixel."""
+"""The smallest height and width, by stem, of which convolutions and poolings leave a pixel."""
 
 
 @dataclass(frozen=True)
 class AlexNet:
-    """stem: `imagenet`, convolution 11x11 of stride 4 and pooling 3x3 of stride 2, for images from
-        63 pixels on; `cifar`, 5x5 of stride 1 and pooling 2x2, for small ones.
-    hidden: width of the two hidden layers, 4,096 in FedBN.
-    channels: of the five blocks.
-    norm: what normalises the blocks and the hidden layers.
+    """AlexNet with normalisation.
+
+    Attributes:
+        stem: `imagenet`, convolution 11x11 of stride 4 and pooling 3x3 of stride 2, for images of
+            63 pixels or more; `cifar`, 5x5 of stride 1 and pooling 2x2, for small ones.
+        hidden: width of the two hidden layers, 4,096 in FedBN.
+        channels: channels of the five blocks.
+        norm: normalisation of the blocks and the hidden layers.
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"
@@ -41,7 +44,7 @@ class AlexNet:
     norm: Norm = "batch"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width)."""
+        """Build a model of images (channels, height, width) that returns logits."""
         depth, height, width = shape
         large = self.stem == "imagenet"
         if len(self.channels) != 5:

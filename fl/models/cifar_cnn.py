@@ -1,10 +1,9 @@
-"""The convolutional network of pFL-Bench for CIFAR-10, with a linear layer of 2,048 features.
+"""Convolutional network of pFL-Bench for CIFAR-10, with a linear layer of 2,048 features.
 
 Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 5); after: D.
 Chen et al. pFL-Bench: A Comprehensive Benchmark for Personalized Federated Learning. NeurIPS 2022.
 
-Layers that constraints of depth 1, 2 and 3 tap: `features`; `features` and `block2`; these and
-`block1`.
+Layers for constraints of depth 1, 2 and 3: `features`; `features` and `block2`; these and `block1`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,16 @@ from fl.api import Count
 
 @dataclass(frozen=True)
 class CifarCNN:
-    """hidden: how many features, which go into the classifier."""
+    """The convolutional network of pFL-Bench.
+
+    Attributes:
+        hidden: number of features, the classifier's inputs.
+    """
 
     hidden: Count = 2048
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width)."""
+        """Build a model of images (channels, height, width) that returns logits."""
         depth, height, width = shape
         inner = 64 * (height // 4) * (width // 4)
         return nn.Sequential(

@@ -1,6 +1,6 @@
 """A small convolutional network with batch normalisation, for small images.
 
-No paper's: two blocks of 3x3 convolution, batch normalisation, ReLU and pooling.
+No paper describes it: two blocks of 3x3 convolution, batch normalisation, ReLU and pooling.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from fl.blocks.projection_head import classifier_layers
 
 @dataclass(frozen=True)
 class CNN:
-    """channels: of the convolutions, one of each block, which halves height and width.
-    projection: width of a projection head before the classifier, as MOON has it, or nothing.
+    """A small convolutional network.
+
+    Attributes:
+        channels: channels of the convolutions, one of each block, which halves height and width.
+        projection: width of a projection head before the classifier, as MOON has it, or nothing.
     """
 
     channels: tuple[Count, ...] = (16, 32)
     projection: Count | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width)."""
+        """Build a model of images (channels, height, width) that returns logits."""
         depth, height, width = shape
         blocks: list[nn.Module] = []
         for outputs in self.channels:

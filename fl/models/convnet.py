@@ -3,9 +3,9 @@
 B. Zhao, K. R. Mopuri, H. Bilen. Dataset Condensation with Gradient Matching. ICLR 2021.
 arXiv:2006.05929 (section 3.1, after Gidaris and Komodakis, CVPR 2018).
 
-It is the network of most work on data set distillation, that of FedLGD (table 9) included. As in
-the released code, instance normalisation is group normalisation of one channel a group, with a
-scale and a shift. That code pads images of one channel by 3 in the first layer; this does not.
+Most work on data set distillation uses this network, FedLGD (table 9) included. As in the released
+code, instance normalisation is group normalisation with one channel a group, with a scale and a
+shift. That code pads images of one channel by 3 in the first layer; this does not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fl.api import Count, FedloomError
 
 
 class Halving(nn.Module):
-    """`nn.AvgPool2d(2)`, whose code for a CPU takes as long as a convolution of few channels."""
+    """`nn.AvgPool2d(2)`, whose CPU code takes as long as a convolution of few channels."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Means of 2 x 2 pixels; a last odd row or column is left out."""
+        """Average 2 x 2 pixels; a last odd row or column is left out."""
         if x.is_cuda:
             return F.avg_pool2d(x, 2)
         height, width = (size // 2 * 2 for size in x.shape[-2:])
@@ -32,15 +32,18 @@ class Halving(nn.Module):
 
 @dataclass(frozen=True)
 class ConvNet:
-    """width: channels of each block.
-    depth: blocks, each of which halves height and width.
+    """A ConvNet.
+
+    Attributes:
+        width: channels of each block.
+        depth: number of blocks, each of which halves height and width.
     """
 
     width: Count = 128
     depth: Count = 3
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), of 2^depth pixels at least."""
+        """Build a model of images (channels, height, width), at least 2^depth pixels wide."""
         if len(shape) != 3 or min(shape[1:]) >> self.depth == 0:
             raise FedloomError(
                 f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}. "

@@ -3,7 +3,7 @@
 Huang, Liu, van der Maaten, Weinberger. Densely Connected Convolutional Networks. CVPR 2017.
 arXiv:1608.06993.
 
-Its blocks: the stem, `features.pool0`; the three dense blocks; and the last normalisation.
+Its blocks are the stem, `features.pool0`; the three dense blocks; and the last normalisation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from torch import nn
 
 @dataclass(frozen=True)
 class DenseNet100:
-    """stem: `cifar`, the paper's 3x3 convolution, for images of about 32 pixels; `imagenet`, the
-    paper's 7x7 one of stride 2 with pooling, for those of about 224.
+    """DenseNet-BC of 100 layers.
+
+    Attributes:
+        stem: `cifar`, the paper's 3x3 convolution, for images of about 32 pixels; `imagenet`, the
+            paper's 7x7 one of stride 2 with pooling, for those of about 224.
     """
 
     stem: Literal["cifar", "imagenet"] = "cifar"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), from 342 features."""
+        """Build a model of images (channels, height, width) with 342 features."""
         from fl.pytorch.vision import torchvision
 
         network: Any = torchvision.models.DenseNet(12, (16, 16, 16), 24, num_classes=classes)
@@ -40,7 +43,7 @@ class DenseNet100:
 
 
 def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A first convolution to 24 channels, initialised as torchvision does."""
+    """Return a first convolution to 24 channels, initialised like torchvision's."""
     layer = nn.Conv2d(depth, 24, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight)
     return layer

@@ -1,4 +1,4 @@
-"""The convolutional network of FedBN for DIGITS, normalised after every layer but the last.
+"""Convolutional network of FedBN for DIGITS, normalised after every layer but the last.
 
 Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization. ICLR 2021. arXiv:2102.07623 (appendix).
@@ -19,12 +19,16 @@ CHANNELS, HIDDEN = (64, 64, 128), (2048, 512)
 
 @dataclass(frozen=True)
 class DigitsCNN:
-    """norm: what normalises. Its blocks: `pool1`, `pool2`, `relu3`."""
+    """The network of FedBN, with the blocks `pool1`, `pool2`, `relu3`.
+
+    Attributes:
+        norm: normalisation of the layers.
+    """
 
     norm: Norm = "batch"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), from 4 pixels high and wide."""
+        """Build a model of images (channels, height, width), at least 4 pixels wide and high."""
         inputs, height, width = shape
         layers: list[tuple[str, nn.Module]] = []
         for number, outputs in enumerate(CHANNELS, 1):

@@ -1,9 +1,10 @@
-"""EfficientNet-B0, torchvision's, from scratch or from weights trained on ImageNet.
+"""EfficientNet-B0, torchvision's, with random weights or weights trained on ImageNet.
 
 Tan, Le. EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks. ICML 2019.
 arXiv:1905.11946.
 
-The last linear layer is made for the classes at hand; the layer before it, to tap, is `avgpool`.
+The last linear layer has as many outputs as the data set has classes; the layer before it, for
+taps, is `avgpool`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from torch import nn
 
 @dataclass(frozen=True)
 class EfficientNetB0:
-    """weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing."""
+    """EfficientNet-B0.
+
+    Attributes:
+        weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
+    """
 
     weights: str | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (3, height, width), from 1,280 features."""
+        """Build a model of images (3, height, width) that returns logits, from 1,280 features."""
         from fl.pytorch.vision import pretrained, torchvision
 
         network: nn.Module = torchvision.models.efficientnet_b0()

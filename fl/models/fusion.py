@@ -1,10 +1,10 @@
-"""An encoder for each of several inputs, and a classifier of the mean of what they find.
+"""An encoder for each of several inputs, and a classifier of the mean of their features.
 
-Fusion of what modalities have in common after each has its own layers, and before the decision:
-T. Baltrusaitis, C. Ahuja and L.-P. Morency. Multimodal Machine Learning: A Survey and Taxonomy.
-IEEE TPAMI 41 (2019), 423-443 (joint representations, model-based fusion).
+Fusion of the modalities after layers for each, and before the decision: T. Baltrusaitis, C. Ahuja
+and L.-P. Morency. Multimodal Machine Learning: A Survey and Taxonomy. IEEE TPAMI 41 (2019), 423-443
+(joint representations, model-based fusion).
 
-The encoder goes by the shape of its input: a vector goes through a hidden layer; a series
+The encoder depends on the shape of its input: a vector goes through a hidden layer; a series
 (channels, length) through convolutions in time; an image (channels, height, width) through
 convolutions of 3 x 3 pixels. After each convolution come ReLU and pooling by 2, after the last the
 mean over time, or over the image. A linear layer and ReLU make ``features`` numbers of that.
@@ -26,11 +26,14 @@ from fl.data.modality import ANY
 
 @dataclass(frozen=True)
 class Fusion:
-    """features: how many numbers each input comes to.
-    channels: of the convolutions of each encoder.
-    kernel: width of convolutions over series, an odd number.
-    hidden: units between a vector and its features.
-    classifier: one for all inputs, `shared`; or where clients hold one input each, its `own`.
+    """Encoders of several inputs, and a classifier.
+
+    Attributes:
+        features: number of features of each input.
+        channels: channels of the convolutions of each encoder.
+        kernel: width of convolutions over series, an odd number.
+        hidden: units between a vector and its features.
+        classifier: one for all inputs, `shared`; or, if clients hold one input each, its `own`.
     """
 
     features: Count = 64
@@ -42,7 +45,7 @@ class Fusion:
     modalities: ClassVar[str] = ANY
 
     def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> MultimodalModel:
-        """For inputs of shape (d,), (channels, length) or (channels, height, width), by name."""
+        """Build a model of vectors, series (channels, length), images (channels, height, width)."""
         extractors = {name: self._encoder(shape) for name, shape in shapes.items()}
         return MultimodalModel(extractors, self.features, classes, self.classifier == "shared")
 

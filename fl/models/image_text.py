@@ -1,18 +1,18 @@
-"""Features of images by convolutions, and of texts, and a classifier: for clients of either kind.
+"""Extractors of features of images and of texts, and a classifier, for clients with either.
 
 K. Yan et al. Balancing Similarity and Complementarity for Federated Learning. ICML 2024 (appendix
 B.3).
 
 An image goes through four convolutions, a text through five of different widths side by side (Kim.
-EMNLP 2014). Both come to ``features`` numbers, and from there to a linear classifier. The paper
-says no more than that. Here each convolution over images is of 3 x 3 pixels, with batch
-normalisation, ReLU and pooling by 2, and the output of the last one is averaged over the image. For
-a text, each convolution gives its largest value over the text, and these go through a linear layer
-and ReLU. The captions of a photograph are read one after the other.
+EMNLP 2014). Both give ``features`` numbers, the inputs of a linear classifier. The paper gives no
+more details. Here each convolution over images is of 3 x 3 pixels, with batch normalisation, ReLU
+and pooling by 2, and the output of the last one is averaged over the image. For a text, each
+convolution gives its largest value over the text, and these go through a linear layer and ReLU. The
+captions of a photograph are read one after the other.
 
 All clients share one classifier, or each modality has its own, and then the modalities have nothing
-in common. Where clients hold both an image and its texts (a partition that says no `modalities`),
-the mean of both features goes into the one classifier, of which the paper has nothing.
+in common. If clients hold both an image and its texts (a partition without `modalities`), the mean
+of both features goes into the one classifier; the paper does not have this case.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from fl.blocks.multimodal import MultimodalModel
 
 @dataclass(frozen=True)
 class ImageText:
-    """features: how many numbers go into the classifier.
-    classifier: one for all, `shared`, or each modality's `own`.
-    channels: of the first three convolutions over images.
-    tokens: how many words there are, numbered from 0.
-    width: of their vectors.
-    kernels: widths of the convolutions over texts, in words.
-    filters: channels of each of them.
+    """Extractors of images and texts, and a classifier.
+
+    Attributes:
+        features: number of features, the classifier's inputs.
+        classifier: one for all, `shared`, or each modality's `own`.
+        channels: channels of the first three convolutions over images.
+        tokens: number of words, which are numbered from 0.
+        width: width of their vectors.
+        kernels: widths of the convolutions over texts, in words.
+        filters: channels of each of them.
     """
 
     features: Count = 256
@@ -50,7 +53,7 @@ class ImageText:
     modalities: ClassVar[tuple[str, ...]] = ("image", "text")
 
     def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> MultimodalModel:
-        """For images of shape (channels, height, width); tokens of (length,) or (texts, length)."""
+        """Build a model of images (channels, height, width) and tokens (texts, length)."""
         extractors = {"image": self._image(shapes["image"]), "text": self._text(shapes["text"])}
         return MultimodalModel(extractors, self.features, classes, self.classifier == "shared")
 

@@ -4,8 +4,9 @@ LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document Reco
 86 (1998), 2278–2324.
 
 Yan et al. (FedSaC, ICML 2024) train it on CIFAR: two convolutional layers, two fully connected
-ones, and a classifier on 84 features. What they leave open is as in LeNet-5 (5x5 kernels without
-padding, 6 and 16 channels, 120 units) but with ReLU and max-pooling, as is usual since.
+ones, and a classifier on 84 features. Details that they leave open are those of LeNet-5 (5x5
+kernels without padding, 6 and 16 channels, 120 units) but with ReLU and max-pooling, as is usual
+since.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from fl.api import Count
 from fl.blocks.projection_head import classifier_layers
 
 SMALLEST = 16
-"""The least height and width of which two convolutions and two poolings leave a pixel."""
+"""The smallest height and width of which two convolutions and two poolings leave a pixel."""
 
 
 @dataclass(frozen=True)
 class LeNet:
-    """6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes.
+    """LeNet with ReLU: 6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes.
 
-    enlarge: how many times higher and wider images are made first, bilinearly: 2 for 8 x 8 pixels.
-    projection: width of a projection head before the classifier, as MOON has it (there 256), or
-        nothing.
+    Attributes:
+        enlarge: factor by which images are first enlarged, bilinearly: 2 for 8 x 8 pixels.
+        projection: width of a projection head before the classifier, as MOON has it (there 256), or
+            nothing.
     """
 
     enlarge: Count = 1
     projection: Count | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), from 16 pixels high and wide."""
+        """Build a model of images (channels, height, width), at least 16 pixels wide and high."""
         depth, height, width = shape
         sides = height * self.enlarge, width * self.enlarge
         if min(sides) < SMALLEST:

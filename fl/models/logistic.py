@@ -14,12 +14,16 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Logistic:
-    """zero: whether weights begin at zero, so that every seed begins alike."""
+    """Multinomial logistic regression.
+
+    Attributes:
+        zero: whether weights begin at zero, so that every seed begins with the same weights.
+    """
 
     zero: bool = False
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for flattened inputs of ``shape``."""
+        """Build a model that returns logits for flattened inputs of ``shape``."""
         linear = nn.Linear(math.prod(shape), classes)
         if self.zero:
             nn.init.zeros_(linear.weight)

@@ -1,12 +1,12 @@
-"""A stacked LSTM over characters or words, which answers after the last of them.
+"""A stacked LSTM over characters or words, with a classifier after the last of them.
 
 Caldas, Duddu, Wu, Li, Konečný, McMahan, Smith, Talwalkar. LEAF: A Benchmark for Federated Settings.
 2018. arXiv:1812.01097 (its Shakespeare model: embedding 8, two layers of 256).
 
 Gates i, f, g, o of a layer with input x_t: c_t = s(f) c_{t-1} + s(i) tanh(g), h_t = s(o) tanh(c_t),
-all four from W x_t + U h_{t-1} + b (Hochreiter and Schmidhuber 1997). Written in plain tensor
+all four from W x_t + U h_{t-1} + b (Hochreiter and Schmidhuber 1997). It is written in plain tensor
 operations, because PyTorch's own LSTM cannot be stacked over clients (torch.func.vmap has no rule
-for it); initialised as that one is, uniform up to 1/sqrt(hidden), but with one bias, not two.
+for it); its initialisation is PyTorch's, uniform up to 1/sqrt(hidden), but with one bias, not two.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from fl.api import Count
 
 @dataclass(frozen=True)
 class LSTM:
-    """tokens: how many characters or words there are, numbered from 0.
-    embedding: width of their vectors.
-    hidden: width of each layer.
-    layers: how many there are.
+    """A stacked LSTM.
+
+    Attributes:
+        tokens: number of characters or words, which are numbered from 0.
+        embedding: width of their vectors.
+        hidden: width of each layer.
+        layers: number of layers.
     """
 
     tokens: Count = 80
@@ -34,7 +37,7 @@ class LSTM:
     layers: Count = 2
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for tokens of shape (length,), or (texts, length) read one after the other."""
+        """Build a model of tokens (length,), or (texts, length) read one after the other."""
         return _LSTM(self, classes)
 
 
@@ -59,7 +62,7 @@ class _LSTM(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Sequences [b, t, inputs] to hidden states [b, t, hidden]."""
+    """Layer from sequences [b, t, inputs] to hidden states [b, t, hidden]."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()

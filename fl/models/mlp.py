@@ -19,15 +19,18 @@ from fl.blocks.norm_layers import Norm, norm_layer
 
 @dataclass(frozen=True)
 class MLP:
-    """hidden: widths of the hidden layers, each followed by ReLU.
-    norm: what normalises them before it, or nothing.
+    """A multi-layer perceptron.
+
+    Attributes:
+        hidden: widths of the hidden layers, each followed by ReLU.
+        norm: normalisation before ReLU, or nothing.
     """
 
     hidden: tuple[Count, ...] = (200, 200)
     norm: Norm | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for flattened inputs of ``shape``."""
+        """Build a model that returns logits for flattened inputs of ``shape``."""
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(widths):

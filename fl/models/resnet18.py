@@ -3,7 +3,7 @@
 He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
 
 The stem for small images is that of Lee et al. (FedL2P, NeurIPS 2023, appendix D): a 3x3
-convolution of stride 1 in place of the 7x7 one of stride 2, and no max-pooling. The classifier has
+convolution of stride 1 instead of the 7x7 one of stride 2, and no max-pooling. The classifier has
 512 features.
 """
 

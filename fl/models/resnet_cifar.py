@@ -2,8 +2,8 @@
 
 He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
 
-It is that of the paper's section 4.2 for CIFAR-10: three stages of n blocks; the last two halve
-height and width and double the channels. Where shapes change, the shortcut is a 1x1 convolution
+It is the network of the paper's section 4.2 for CIFAR-10: three stages of n blocks; the last two
+halve height and width and double the channels. If shapes change, the shortcut is a 1x1 convolution
 with normalisation, as in the paper's larger networks, not padding with zeros.
 """
 
@@ -19,15 +19,18 @@ from fl.api import Count
 
 @dataclass(frozen=True)
 class ResNetCifar:
-    """blocks: n, of each stage.
-    width: channels of the first stage.
+    """A small residual network.
+
+    Attributes:
+        blocks: n, the number of blocks of each stage.
+        width: channels of the first stage.
     """
 
     blocks: Count = 1
     width: Count = 16
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), from 4 width features."""
+        """Build a model of images (channels, height, width) with 4 width features."""
         depth, _, _ = shape
         layers: list[nn.Module] = [
             nn.Conv2d(depth, self.width, 3, padding=1, bias=False),
@@ -44,7 +47,7 @@ class ResNetCifar:
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; ``stride`` is of the first."""
+    """Two 3x3 convolutions beside a shortcut; ``stride`` is that of the first."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -59,6 +62,6 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, before, h, w] -> [b, after, h / stride, w / stride]."""
+        """Map [b, inputs, h, w] to [b, outputs, h / stride, w / stride]."""
         inner = F.relu(self.first_norm(self.first(x)))
         return F.relu(self.second_norm(self.second(inner)) + self.shortcut(x))

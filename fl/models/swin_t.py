@@ -19,18 +19,22 @@ from fl.api import Share
 DEPTHS, HEADS, WIDTH = [2, 2, 6, 2], [3, 6, 12, 24], 96
 
 BLOCK_AFTER_LAYER = {0: "block1", 1: "block2", 3: "block3", 5: "block4", 7: "block5"}
-"""The block after a layer, by its place in torchvision's sequence; between stages patches are
-merged.
+"""The block after a layer, by its index in torchvision's sequence.
+
+Between stages patches are merged.
 """
 
 
 @dataclass(frozen=True)
 class SwinT:
-    """stem: `imagenet`, patches of 4x4 and windows of 7x7, for about 224 pixels; `cifar`, patches
-        of 2x2 and windows of 4x4, for about 32.
-    weights: as in `resnet18`, for the stem `imagenet`.
-    stochastic_depth: probability that a layer of the last stage is left out for a sample; it grows
-        evenly from 0.
+    """Swin-T.
+
+    Attributes:
+        stem: `imagenet`, patches of 4x4 and windows of 7x7, for about 224 pixels; `cifar`, patches
+            of 2x2 and windows of 4x4, for about 32.
+        weights: as in `resnet18`, for the stem `imagenet`.
+        stochastic_depth: probability that a layer of the last stage is left out for a sample; it
+            grows evenly from 0.
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"
@@ -38,7 +42,7 @@ class SwinT:
     stochastic_depth: Share = 0.2
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), from 768 features."""
+        """Build a model of images (channels, height, width) with 768 features."""
         from fl.pytorch.vision import pretrained, torchvision
 
         patch, window = ([4, 4], [7, 7]) if self.stem == "imagenet" else ([2, 2], [4, 4])
@@ -55,7 +59,7 @@ class SwinT:
 
 
 class _Swin(nn.Module):
-    """Torchvision's layers, with places between stages where features have the shape of images."""
+    """Torchvision's layers, with named layers between stages that see features as images."""
 
     blocks = tuple(BLOCK_AFTER_LAYER.values())
 

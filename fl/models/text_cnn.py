@@ -19,10 +19,13 @@ from fl.api import Count
 
 @dataclass(frozen=True)
 class TextCNN:
-    """tokens: how many words there are, numbered from 0.
-    width: of their vectors.
-    kernels: widths of the convolutions, in words.
-    channels: of each of them.
+    """A convolutional network over words.
+
+    Attributes:
+        tokens: number of words, which are numbered from 0.
+        width: width of their vectors.
+        kernels: widths of the convolutions, in words.
+        channels: channels of each of them.
     """
 
     tokens: Count = 10_001
@@ -31,7 +34,7 @@ class TextCNN:
     channels: Count = 100
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for tokens of shape (length,), or (texts, length) read one after the other."""
+        """Build a model of tokens (length,), or (texts, length) read one after the other."""
         if shape[-1] < max(self.kernels):
             raise ValueError(f"texts must be at least {max(self.kernels)} words long")
         return _TextCNN(self, classes)

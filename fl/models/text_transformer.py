@@ -3,10 +3,10 @@
 Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin. Attention Is All You Need.
 NeurIPS 2017. arXiv:1706.03762 (its encoder).
 
-Tokens become vectors, to which a learned vector of the position is added (in place of the paper's
-sines; its table 3 has both). The mean over positions after the last layer is classified. What fills
-up a short text counts as a token, as in the other models of texts. Unlike in the paper, dropout
-also acts on what comes out of a layer's first linear map.
+Tokens become vectors, to which a learned vector of the position is added (instead of the paper's
+sines; its table 3 has both). The mean over positions after the last layer is classified. Padding of
+a short text counts as a token, as in the other models of texts. Unlike in the paper, dropout also
+acts on the output of a layer's first linear map.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from fl.blocks.transformer import transformer_encoder
 
 @dataclass(frozen=True)
 class TextTransformer:
-    """tokens: how many words or characters there are, numbered from 0.
-    width: of their vectors.
-    heads: of attention; they have to divide the width.
-    hidden: width of a layer's inner part.
-    layers: how many there are.
-    dropout: of what comes out of linear layers, and of the first vectors.
+    """A small transformer over a text.
+
+    Attributes:
+        tokens: number of words or characters, which are numbered from 0.
+        width: width of their vectors.
+        heads: number of attention heads; it must divide the width.
+        hidden: width of a layer's small network.
+        layers: number of layers.
+        dropout: dropout of the outputs of linear layers, and of the first vectors.
     """
 
     tokens: Count = 10_001
@@ -39,7 +42,7 @@ class TextTransformer:
     dropout: Share = 0.1
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for tokens of shape (length,), or (texts, length) read one after the other."""
+        """Build a model of tokens (length,), or (texts, length) read one after the other."""
         return _TextTransformer(self, math.prod(shape), classes)
 
 

@@ -18,16 +18,19 @@ from fl.api import Count
 
 @dataclass(frozen=True)
 class TwoLayer:
-    """hidden: how many features.
-    head: to what the loss is applied: `probabilities` puts a softmax at the end, after which
-        cross-entropy applies its own, as the paper's code does; `logits` leaves it out.
+    """Two linear layers.
+
+    Attributes:
+        hidden: number of features.
+        head: input of the loss: `probabilities` puts a softmax at the end, after which
+            cross-entropy applies its own, as the paper's code does; `logits` leaves it out.
     """
 
     hidden: Count = 20
     head: Literal["probabilities", "logits"] = "probabilities"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Flattened inputs, Linear(hidden), Linear(classes), and a softmax if asked for."""
+        """Build two linear layers on flattened inputs, and a softmax for probabilities."""
         layers: dict[str, nn.Module] = {
             "flatten": nn.Flatten(),
             "features": nn.Linear(math.prod(shape), self.hidden),

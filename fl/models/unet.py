@@ -3,9 +3,9 @@
 O. Ronneberger, P. Fischer and T. Brox. U-Net: Convolutional Networks for Biomedical Image
 Segmentation. MICCAI 2015. arXiv:1505.04597.
 
-As in the released code of HarmoFL and FedFA: convolutions are padded, so that an image keeps its
+As in the released code of HarmoFL and FedFA, convolutions are padded, so that an image keeps its
 size, have no bias and are followed by normalisation (by batch, unless the key says otherwise); the
-first level has 32 channels in place of 64. Its blocks are those after which FedFA has its layers:
+first level has 32 channels instead of 64. Its blocks are those after which FedFA has its layers:
 ``pool1`` to ``pool4`` and ``bottleneck``. There is no classifier that could stay local: the last
 layer is a convolution.
 """
@@ -24,9 +24,12 @@ from fl.blocks.norm_layers import Norm, norm_layer
 
 @dataclass(frozen=True)
 class UNet:
-    """width: channels of the first level, doubled at each one below.
-    levels: how often height and width are halved; both have to be divisible that often.
-    norm: what normalises after each convolution but the last.
+    """U-Net.
+
+    Attributes:
+        width: channels of the first level, doubled at each one below.
+        levels: number of times that height and width are halved; both must be divisible that often.
+        norm: normalisation after each convolution but the last.
     """
 
     width: Count = 32
@@ -36,7 +39,7 @@ class UNet:
     tasks: ClassVar[tuple[str, ...]] = ("segmentation",)
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits [b, classes, height, width] for images of shape (channels, height, width)."""
+        """Build a model from images (channels, height, width) to (classes, height, width)."""
         channels, height, width = shape
         side = 2**self.levels
         if height % side or width % side:
@@ -75,7 +78,7 @@ class _UNet(nn.Module):
 
 
 def _block(inputs: int, outputs: int, norm: Norm) -> nn.Sequential:
-    """Two convolutions, each with normalisation and ReLU."""
+    """Return two convolutions, each with normalisation and ReLU."""
     layers: list[nn.Module] = []
     for width in (inputs, outputs):
         layers += [

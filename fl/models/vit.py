@@ -5,8 +5,8 @@ Uszkoreit, Houlsby. An Image Is Worth 16x16 Words: Transformers for Image Recogn
 2021. arXiv:2010.11929.
 
 As in the paper: a class token, learned positions, normalisation before each half of a layer, GELU.
-Much smaller than the paper's, for images of 28 to 64 pixels; from 64 on patches of 8 save time. The
-layer before the classifier, to tap, is `norm`.
+It is much smaller than the paper's, for images of 28 to 64 pixels; from 64 on, patches of 8 save
+time. The layer before the classifier, for taps, is `norm`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from fl.blocks.transformer import transformer_encoder
 
 @dataclass(frozen=True)
 class ViT:
-    """patch: height and width of a patch in pixels.
-    dim: width of a token.
-    depth: layers.
-    heads: of attention; they have to divide dim.
-    mlp_ratio: width of a layer's hidden part over dim.
-    dropout: of what comes out of linear layers, and of the first tokens.
+    """A small vision transformer.
+
+    Attributes:
+        patch: height and width of a patch in pixels.
+        dim: width of a token.
+        depth: number of layers.
+        heads: number of attention heads; it must divide dim.
+        mlp_ratio: width of a layer's hidden part over dim.
+        dropout: dropout of the outputs of linear layers, and of the first tokens.
     """
 
     patch: Count = 4
@@ -38,7 +41,7 @@ class ViT:
     dropout: Share = 0.0
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Logits for images of shape (channels, height, width), whose sides are whole patches."""
+        """Build a model of images (channels, height, width) with sides of whole patches."""
         _, height, width = shape
         if height % self.patch or width % self.patch:
             raise ValueError(f"height and width must be multiples of the patch, {self.patch}")

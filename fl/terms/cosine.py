@@ -1,4 +1,4 @@
-"""Drift of features by their angle: how far samples turn away from where the shared model has them.
+"""Drift of features by their angle: the angle between features of the local and the shared model.
 
 Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (the baseline of
 tables 1 and 2).
@@ -24,8 +24,9 @@ from fl.blocks.drift import Drift
 class Cosine:
     """The penalty mu sum_l mean_i (1 - cos(f_l(x_i; w), f_l(x_i; w_shared))).
 
-    mu: its weight.
-    layers: names of the model's modules whose features f_l are held.
+    Attributes:
+        layers: names of the model's modules whose features f_l are held.
+        mu: its weight.
     """
 
     layers: tuple[str, ...]
@@ -35,7 +36,7 @@ class Cosine:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Compared:
-        """The weighted mean over the batch, summed over layers."""
+        """Return the term: the weighted mean over the batch, summed over layers."""
         drift = Drift(context.network, self.layers)
 
         def term(forward: Forward) -> Tensor:

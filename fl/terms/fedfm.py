@@ -1,11 +1,11 @@
-"""FedFM's feature matching beside any method: features are guided to anchors of all clients.
+"""FedFM's feature matching, added to any method: anchors of all clients guide features.
 
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
 
-The method `fedfm` is FedAvg with this term; what it says of anchors holds here. Anchors are of the
-shared model, completed by what stays with the client; where there is no shared model, they are of
-the client's own.
+The method `fedfm` is FedAvg with this term; its notes on anchors hold here, too. Anchors are those
+of the shared model, completed by the weights that stay with the client; without a shared model,
+they are those of the client's own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from fl.blocks.anchors import AnchorAverage, GuidingLoss, anchor_average, guidin
 
 @dataclass(frozen=True)
 class Matching:
-    """lam: lambda, weight of the guiding loss.
-    tau: its temperature.
-    first: the first round that is guided.
-    loss: `contrastive` (CG) or `squared` (l2) distance to the own class's anchor.
-    anchors: weighted by clients' samples of the class, or every client alike.
-    lite: whether anchors travel with the models, so that they are those of the round before.
+    """The guiding loss of FedFM, and the anchors for it.
+
+    Attributes:
+        lam: lambda, weight of the guiding loss.
+        tau: its temperature.
+        first: the first round with guidance.
+        loss: `contrastive` (CG) or `squared` (l2) distance to the anchor of the sample's class.
+        anchors: `weighted` by clients' samples of the class, or `uniform` over clients.
+        lite: whether anchors travel with the models, so that they are those of the previous round.
     """
 
     lam: NonNegative = 50.0
@@ -38,7 +41,7 @@ class Matching:
     title: ClassVar = "FedFM"
 
     def build(self, context: BuildContext) -> Attached:
-        """The guiding loss, and anchors for it on the server."""
+        """Return the guiding loss, and a function that adds anchors to the server."""
         attached = anchors_after_training if self.lite else anchors_before_training
 
         def attach(method: Method) -> Method:

@@ -1,10 +1,11 @@
-"""Drift of features as a distribution: MK-MMD, with kernels weighted to tell the two models apart.
+"""Drift of features as a distribution: MK-MMD, with kernels weighted to separate the two models.
 
 Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 3.3).
 
-The shared model is the one sent this round, frozen, in evaluation mode; the client's model is in
-training mode. Kernel weights start uniform (in the released code at random) and persist from round
-to round, and no gradient flows through them. Samples that fill up a last batch count.
+The shared model is the one that the server sent this round, frozen, in evaluation mode; the
+client's model is in training mode. Kernel weights start uniform (in the released code at random)
+and persist from round to round, and no gradient flows through them. Samples that fill up a last
+batch count.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ from fl.blocks.mmd import (
 class MKMMD:
     """The penalty mu sum_l MK-MMD^2 of layer l.
 
-    mu: its weight. layers: names of the model's modules whose features are held.
-    update: of the kernel weights: after every `step` on its batch (the paper's -1), `periodic` on
-    batches drawn for it, in evaluation mode (its 20), or `never`: they stay 1/r.
-    every: steps from one periodic update to the next.
-    first: the step of a round after which the first periodic update comes.
-    batches: how many a periodic update is made on.
-    kernels: r, how many of the grid 2^-3.5, 2^-3.25, ..., 2^1, from its beginning.
-    ridge: epsilon of equation 1.
-    convention: `multiply` for exp(-gamma d^2), `divide` for exp(-d^2 / gamma).
-    normalise: whether features are brought to length 1.
-    biased: whether the estimate has the pairs of a sample with itself.
-    solver: of the quadratic problem for the weights; `cvxpy` is slow, to compare.
+    Attributes:
+        layers: names of the model's modules whose features are held.
+        mu: its weight.
+        update: when kernel weights are updated: after every `step` on its batch (the paper's -1),
+            `periodic` on batches drawn for it, in evaluation mode (its 20), or `never`: they stay
+            1/r.
+        every: steps between periodic updates.
+        first: the step of a round after which the first periodic update comes.
+        batches: batches of a periodic update.
+        kernels: r, the number of kernels, from the beginning of the grid 2^-3.5, 2^-3.25, ..., 2^1.
+        ridge: epsilon of equation 1.
+        convention: `multiply` for exp(-gamma d^2), `divide` for exp(-d^2 / gamma).
+        normalise: whether features are scaled to length 1.
+        biased: whether the estimate includes pairs of a sample with itself.
+        solver: of the quadratic problem for the weights; `cvxpy` is slow, for comparison.
     """
 
     layers: tuple[str, ...]
@@ -62,7 +66,7 @@ class MKMMD:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Adaptive:
-        """The term, with the kernel weights of every layer as its state."""
+        """Return the term, with the kernel weights of every layer as its state."""
         check_two_samples(context, "mk-mmd")
         drift = Drift(context.network, self.layers, self.normalise)
         gammas = GRID[: self.kernels]

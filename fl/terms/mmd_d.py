@@ -1,10 +1,11 @@
-"""Drift of features as a distribution: MMD-D, with a deep kernel trained to tell the two apart.
+"""Drift of features as a distribution: MMD-D, with a deep kernel that separates the two models.
 
 Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 3.4).
 
 As in the released code, the safeguard kernel multiplies both terms (`form`), one AdamW trains the
 whole kernel, and the samples of the shared model are reordered before each of its steps (here by
-one place more each time, which needs no random numbers). Kernel and optimizer stay with the client.
+one position more each time, which needs no random numbers). Kernel and optimizer stay with the
+client.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ from fl.blocks.mmd import DeepKernel
 from fl.pytorch.folding import whole
 
 DECAY = 0.01
-"""AdamW's weight decay, PyTorch's default, which the released code leaves as it is."""
+"""AdamW's weight decay, PyTorch's default, which the released code does not change."""
 
 ROOM = 2**26
-"""How many distances between samples of clients are held at once. A constant, as how clients are
-grouped may decide the last bits of a result.
+"""Distances between samples of clients that are held in memory at once.
+
+It is a constant, because the grouping of clients may decide the last bits of a result.
 """
 
 
@@ -53,15 +55,18 @@ grouped may decide the last bits of a result.
 class MMDD:
     """The penalty mu sum_l MMD-D^2 of layer l.
 
-    mu: its weight. layers: names of the model's modules whose features are held.
-    steps: of AdamW on the kernel, at every update. lr: of AdamW on the kernel.
-    update: of the kernel: `periodic` on batches drawn for it, in evaluation mode, or after every
-    `step` on its batch.
-    every: steps from one periodic update to the next.
-    first: the step of a round after which the first periodic update comes.
-    batches: how many a periodic update is made on.
-    form: of the kernel: `product` as the released code has it, `sum` as equation 2.
-    normalise: whether features are brought to length 1.
+    Attributes:
+        layers: names of the model's modules whose features are held.
+        mu: its weight.
+        steps: steps of AdamW on the kernel, at every update.
+        lr: AdamW's learning rate on the kernel.
+        update: when the kernel is updated: `periodic` on batches drawn for it, in evaluation mode,
+            or after every `step` on its batch.
+        every: steps between periodic updates.
+        first: the step of a round after which the first periodic update comes.
+        batches: batches of a periodic update.
+        form: form of the kernel: `product` in the released code, `sum` in equation 2.
+        normalise: whether features are scaled to length 1.
     """
 
     layers: tuple[str, ...]
@@ -79,7 +84,7 @@ class MMDD:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Adaptive:
-        """The term, with a kernel and its optimizer for every layer as its state."""
+        """Return the term, with a kernel and its optimizer for every layer as its state."""
         check_two_samples(context, "mmd-d")
         drift = Drift(context.network, self.layers, self.normalise)
         optimizer = adamw(DECAY)
@@ -110,7 +115,7 @@ class MMDD:
             return self.mu * torch.stack(penalties).sum(), dict(layers)
 
         def train_kernel(state: Tree, pair: Tree) -> Tree:
-            """One layer's kernel after ``steps`` steps that increase equation 3."""
+            """Return one layer's kernel after ``steps`` steps that increase equation 3."""
             kernel, moments, x, y = state["kernel"], state["optimizer"], pair["own"], pair["shared"]
             plain = three_distances(x, y)
             for shift in range(1, self.steps + 1):

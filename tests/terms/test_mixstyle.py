@@ -12,7 +12,7 @@ from fl.api.network import Network
 from fl.api.training import Training
 from fl.blocks.batch_alterations import draw_partners
 from fl.pytorch import keyed
-from fl.terms.alterations.mixstyle import EPS, PARTNER, MixStyle, mix
+from fl.terms.alterations.mixstyle import PARTNER, STYLE_EPS, MixStyle, mix
 
 X = torch.tensor([[[[1.0, 3.0]]], [[[10.0, 30.0]]], [[[5.0, 5.0]]]], dtype=torch.float64)
 """Three samples of one channel and two pixels: means 2, 20, 5 and deviations 1, 10, 0."""
@@ -31,7 +31,7 @@ def test_a_style_is_mixed_with_the_partners() -> None:
     own = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
     found = mix(X, torch.tensor([1, 0, 1]), own)
     expected = [[15.5 - 7.75, 15.5 + 7.75], [10, 30], [12.5, 12.5]]
-    np.testing.assert_allclose(found.flatten(1), expected, rtol=2 * EPS)
+    np.testing.assert_allclose(found.flatten(1), expected, rtol=2 * STYLE_EPS)
 
 
 def test_no_gradient_goes_through_styles() -> None:
@@ -40,7 +40,7 @@ def test_no_gradient_goes_through_styles() -> None:
     own = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
     mix(x, torch.tensor([1, 0, 1]), own)[0, 0, 0, 0].backward()
     assert x.grad is not None
-    assert float(x.grad[0, 0, 0, 0]) == pytest.approx(7.75, rel=2 * EPS)
+    assert float(x.grad[0, 0, 0, 0]) == pytest.approx(7.75, rel=2 * STYLE_EPS)
     assert x.grad.count_nonzero() == 1
 
 

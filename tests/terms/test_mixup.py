@@ -22,7 +22,7 @@ from fl.base.errors import FedloomError
 from fl.terms.alterations.dac_sc import DACSC, composed
 from fl.terms.alterations.m_mixup import MMixup
 from fl.terms.alterations.mixup import Mixup
-from fl.terms.alterations.moex import EPS, MOEx, exchange
+from fl.terms.alterations.moex import MOMENT_EPS, MOEx, exchange
 
 
 def tensor(values: Any) -> Tensor:
@@ -103,7 +103,7 @@ def test_moex_gives_the_moments_of_the_partner() -> None:
     """
     x = tensor([[[[1.0]], [[3.0]]], [[[10.0]], [[30.0]]]])
     found = exchange(x, torch.tensor([1, 0])).flatten(1)
-    np.testing.assert_allclose(found, [[10, 30], [1, 3]], rtol=EPS)
+    np.testing.assert_allclose(found, [[10, 30], [1, 3]], rtol=MOMENT_EPS)
     same = exchange(x, torch.tensor([0, 1]))
     torch.testing.assert_close(same, x, rtol=1e-12, atol=0)
 

@@ -1,12 +1,12 @@
-"""DAC-SC: the amplitudes of features are normalised in part, their phases stay.
+"""DAC-SC: the amplitudes of features are normalised in part, and their phases stay.
 
 Lee, Bae, Kim. Decompose, Adjust, Compose: Effective Normalization by Playing with Frequency for
 Domain Generalization. CVPR 2023. arXiv:2303.02328.
 
-The paper's layers are normalisations with learned shares, at work in training and in evaluation.
-Here, as an augmentation for comparison with others, the share is drawn, and evaluation is without
+The paper's layers are normalisations with learned shares, in training and in evaluation. Here, as
+an augmentation that can be compared with others, the share is random, and evaluation works without
 it. For a channel x with mean m and deviation s, the amplitudes become lambda times those of x plus
-1 - lambda times those of (x - m) / s, with lambda uniform, one for each sample. Normalising moves
+1 - lambda times those of (x - m) / s, with lambda uniform, one for each sample. Normalising changes
 no phase but that of the mean, which is a sign and is kept. So no Fourier transform is needed: the
 result is (lambda + (1 - lambda) / s) (x - m) + lambda m.
 """
@@ -29,8 +29,11 @@ WHETHER, HOW_MUCH = range(2)
 
 @dataclass(frozen=True)
 class DACSC:
-    """layers: names of the model's modules whose images [b, c, h, w] are altered.
-    p: probability that a batch is altered, drawn for each layer apart.
+    """Features whose amplitudes are normalised in part.
+
+    Attributes:
+        layers: names of the model's modules whose images [b, c, h, w] are altered.
+        p: probability that a batch is altered, drawn for each layer separately.
     """
 
     layers: tuple[str, ...]
@@ -40,7 +43,7 @@ class DACSC:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Alteration:
-        """The alteration, without a state."""
+        """Return the alteration, without a state."""
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_feature_maps(features, "alterations.dac-sc.layers", layer)
@@ -52,7 +55,7 @@ class DACSC:
 
 
 def composed(features: Tensor, share: Tensor) -> Tensor:
-    """Features [b, c, h, w] that keep a share ``own``, [b], of their own amplitudes."""
+    """Normalise amplitudes of features [b, c, h, w] in part; each keeps a ``share``, [b]."""
     mean, sd = (statistic[..., None, None] for statistic in channel_moments(features))
     share = share.reshape(-1, 1, 1, 1)
     return (share + (1 - share) / sd) * (features - mean) + share * mean

@@ -1,10 +1,10 @@
-"""M-Mixup, manifold mixup: features of a layer drawn for the batch, and labels, are mixed.
+"""M-Mixup, manifold mixup: features of a randomly drawn layer, and labels, are mixed.
 
 Verma, Lamb, Beckham, Najafi, Mitliagkas, Lopez-Paz, Bengio. Manifold Mixup: Better Representations
 by Interpolating Hidden States. ICML 2019. arXiv:1806.05236.
 
-The layer is drawn from those named, and from the input too unless `inputs` says otherwise. The rest
-is as in `fl.terms.alterations.mixup`.
+The layer is drawn for each batch from `layers`, and from the input too, unless `inputs` is false.
+The rest follows `fl.terms.alterations.mixup`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ from fl.api import (
     trees,
 )
 from fl.blocks.batch_alterations import check_mixed_labels
-from fl.terms.alterations.mixup import chosen
+from fl.terms.alterations.mixup import draw_mixture
 
 WHERE = 2
-"""The stream of the layer, after those of `chosen`."""
+"""The stream of the layer, after the streams of `draw_mixture`."""
 
 CHOICE = "m-mixup"
-"""In a batch: the partners, lambda and the place of the layer."""
+"""Key of a batch: the partners, lambda and the index of the layer."""
 
 
 @dataclass(frozen=True)
 class MMixup:
-    """layers: names of the model's modules after which features may be mixed, of any shape.
-    inputs: whether the model's inputs may be mixed too.
-    alpha: lambda is drawn from Beta(alpha, alpha).
+    """Features of a layer, mixed with those of another sample.
+
+    Attributes:
+        layers: names of the model's modules after which features may be mixed, of any shape.
+        inputs: whether the model's inputs may be mixed too.
+        alpha: lambda is drawn from Beta(alpha, alpha).
     """
 
     layers: tuple[str, ...]
@@ -53,7 +56,7 @@ class MMixup:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Alteration:
-        """The alteration, without a state; `FedloomError` for inputs that are tokens."""
+        """Return the alteration, without a state; `FedloomError` for inputs that are tokens."""
         check_mixed_labels(context, "m-mixup")
         if self.inputs and context.network.of_tokens:
             raise FedloomError(
@@ -62,7 +65,7 @@ class MMixup:
         locations = (*(["input"] if self.inputs else []), *self.layers)
 
         def prepare(batch: Batch) -> Batch:
-            partner, share = chosen(batch, self.alpha)
+            partner, share = draw_mixture(batch, self.alpha)
             index = (keyed.uniform(batch["key"][0], WHERE) * len(locations)).long()
             batch = {**remember(batch, partner, share), CHOICE: (partner, share, index)}
             if not self.inputs:

@@ -1,14 +1,14 @@
-"""MixStyle: features in the style of another sample of the batch, in part.
+"""MixStyle: features partly take the style of another sample of the batch.
 
 Zhou, Yang, Qiao, Xiang. Domain Generalization with MixStyle. ICLR 2021. arXiv:2104.02008.
 
 A sample's style is the mean and the standard deviation of each of its channels over space. With
 probability p a batch is altered: each sample's style becomes lambda of its own and 1 - lambda of a
-partner's, lambda ~ Beta(alpha, alpha), one for each sample. No gradient goes through styles.
+partner's, lambda ~ Beta(alpha, alpha), one for each sample. No gradient flows through styles.
 
-Partners are a permutation of the samples that weigh something: those that fill up a batch keep
-their style. Domains are not looked at (the paper's "random shuffle"), as a client mostly has one.
-The deviation is that over all pixels, as the paper writes it; its code divides by one pixel less.
+Partners are a permutation of the samples with a weight: samples that fill up a batch keep their
+style. Domains are ignored (the paper's "random shuffle"), as a client mostly has one. The deviation
+is that over all pixels, as the paper writes it; its code divides by one pixel less.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from fl.api import ANY, Alteration, Batch, Bound, BuildContext, Share, Tree, keyed
 from fl.blocks.batch_alterations import check_feature_maps, draw_partners, is_altered
 
-EPS = 1e-6
-"""Added to the variance, as in the released code."""
+STYLE_EPS = 1e-6
+"""A number added to the variance, as in the released code."""
 
 WHETHER, PARTNER, HOW_MUCH = range(3)
 """Streams of a batch's keys."""
@@ -31,10 +31,14 @@ WHETHER, PARTNER, HOW_MUCH = range(3)
 
 @dataclass(frozen=True)
 class MixStyle:
-    """layers: names of the model's modules whose images [b, c, h, w] are altered, mostly after the
-        first blocks.
-    p: probability that a batch is altered, drawn for each layer apart.
-    alpha: of the Beta distribution of lambda; the smaller it is, the nearer lambda is to 0 or 1.
+    """Features with mixed styles.
+
+    Attributes:
+        layers: names of the model's modules whose images [b, c, h, w] are altered, mostly the first
+            blocks.
+        p: probability that a batch is altered, drawn for each layer separately.
+        alpha: parameter of the Beta distribution of lambda; the smaller it is, the nearer lambda is
+            to 0 or 1.
     """
 
     layers: tuple[str, ...]
@@ -45,7 +49,7 @@ class MixStyle:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Alteration:
-        """The alteration, without a state."""
+        """Return the alteration, without a state."""
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_feature_maps(features, "alterations.mixstyle.layers", layer)
@@ -58,15 +62,16 @@ class MixStyle:
 
 
 def mix(features: Tensor, partner: Tensor, share: Tensor) -> Tensor:
-    """Features [b, c, h, w], each with a mixture of its own style and its partner's.
+    """Mix the styles of features [b, c, h, w] with those of their partners.
 
     Args:
-        partner: The place of the partner in the batch, [b].
-        own: The share of the own style, [b].
+        features: Features.
+        partner: The index of the partner in the batch, [b].
+        share: The share of the own style, [b].
     """
     constant = features.detach()
     mean = constant.mean((2, 3), keepdim=True)
-    sd = (constant.var((2, 3), correction=0, keepdim=True) + EPS).sqrt()
+    sd = (constant.var((2, 3), correction=0, keepdim=True) + STYLE_EPS).sqrt()
     share = share.reshape(-1, 1, 1, 1)
     mixed_mean = share * mean + (1 - share) * mean[partner]
     mixed_sd = share * sd + (1 - share) * sd[partner]

@@ -5,8 +5,9 @@ arXiv:1710.09412.
 
 As in the released code, lambda is one number for the batch, partners are a permutation, and the
 loss is lambda times the loss with the own label plus 1 - lambda times the loss with the partner's
-label. Of a mask, each pixel's shares of classes are mixed, and the loss is that of these shares.
-Losses other than the task's see the sample's own label; reference models see samples as they are.
+label. For a mask, the shares of classes are mixed in each pixel, and the loss is that of these
+shares. Losses other than the task's see the sample's own label; reference models see samples as
+they are.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ PARTNER, HOW_MUCH = range(2)
 
 @dataclass(frozen=True)
 class Mixup:
-    """alpha: lambda is drawn from Beta(alpha, alpha); 1 is the paper's for CIFAR."""
+    """Inputs mixed with those of another sample.
+
+    Attributes:
+        alpha: lambda is drawn from Beta(alpha, alpha); 1 is the paper's for CIFAR.
+    """
 
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 1.0
 
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Alteration:
-        """The alteration of what goes into the model, without layers; `FedloomError` for tokens."""
+        """Return an alteration of the model's inputs, without layers; raises for tokens."""
         check_mixed_labels(context, "mixup")
         if context.network.of_tokens:
             raise FedloomError(
@@ -52,7 +57,7 @@ class Mixup:
             )
 
         def prepare(batch: Batch) -> Batch:
-            partner, share = chosen(batch, self.alpha)
+            partner, share = draw_mixture(batch, self.alpha)
             return remember(
                 {**batch, "x": trees.each(lambda x: mixed(x, partner, share), batch["x"])},
                 partner,
@@ -62,13 +67,13 @@ class Mixup:
         return Alteration("mixup", (), unaltered, before=prepare)
 
 
-def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
-    """Partners [b] and lambda [b], the same for all; a sample that only fills up has no partner."""
+def draw_mixture(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
+    """Draw partners [b] and lambda [b], equal for all; samples without weight have no partner."""
     key: Tensor = batch["key"]
     partner = draw_partners(key, batch["weight"], PARTNER)
     return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
 
 
 def unaltered(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
-    """Features as they are."""
+    """Return the features as they are."""
     return features, {}

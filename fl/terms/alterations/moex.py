@@ -1,11 +1,11 @@
-"""MOEx: features get the moments of another sample's, and its label in part.
+"""MOEx: features get the moments of another sample's features, and a share of its label.
 
 Li, Wu, Lim, Belongie, Weinberger. On Feature Normalization and Data Augmentation. CVPR 2021.
 arXiv:2002.11102.
 
 The moments are those of positional normalisation: mean and deviation over channels at every pixel.
-As in the released code, the deviation is the root of the unbiased variance plus 1e-5, gradients go
-through both samples' moments, and the share of the label is a constant, not drawn.
+As in the released code, the deviation is the root of the unbiased variance plus 1e-5, gradients
+flow through both samples' moments, and the share of the label is a constant, not random.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ from fl.blocks.batch_alterations import (
     is_altered,
 )
 
-EPS = 1e-5
-"""Added to the variance, as in the released code."""
+MOMENT_EPS = 1e-5
+"""A number added to the variance, as in the released code."""
 
 WHETHER, PARTNER = range(2)
 """Streams of a batch's keys."""
 
 CHOICE = "moex"
-"""In a batch: whether it is altered, and partners."""
+"""Key of a batch: whether it is altered, and partners."""
 
 
 @dataclass(frozen=True)
 class MOEx:
-    """layers: names of the model's modules whose images [b, c, h, w] get other moments, mostly one
-        early module.
-    p: probability that a batch is altered (0.25 in the released code for CIFAR).
-    lam: lambda, how much of the label stays the sample's own (0.5 there).
+    """Features with exchanged moments.
+
+    Attributes:
+        layers: names of the model's modules whose images [b, c, h, w] get other moments, mostly one
+            early module.
+        p: probability that a batch is altered (0.25 in the released code for CIFAR).
+        lam: lambda, the share of the label that stays the sample's own (0.5 there).
     """
 
     layers: tuple[str, ...]
@@ -50,8 +53,7 @@ class MOEx:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Alteration:
-        """The alteration, without a state."""
-
+        """Return the alteration, without a state."""
         check_mixed_labels(context, "moex")
 
         def prepare(batch: Batch) -> Batch:
@@ -69,8 +71,8 @@ class MOEx:
 
 
 def exchange(features: Tensor, partner: Tensor) -> Tensor:
-    """Features [b, c, h, w] with the moments of ``partner`` [b], a place in the batch."""
+    """Give features [b, c, h, w] the moments of their ``partner`` [b], an index in the batch."""
     mean = features.mean(1, keepdim=True)
     correction = min(1, features.shape[1] - 1)
-    sd = (features.var(1, correction=correction, keepdim=True) + EPS).sqrt()
+    sd = (features.var(1, correction=correction, keepdim=True) + MOMENT_EPS).sqrt()
     return (features - mean) / sd * sd[partner] + mean[partner]

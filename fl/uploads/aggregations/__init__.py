@@ -1,1 +1,1 @@
-"""What a server may make of uploads in place of their mean, one file each."""
+"""Rules by which a server may combine uploads, other than their mean, one file each."""

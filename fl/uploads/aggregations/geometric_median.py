@@ -1,4 +1,4 @@
-"""RFA: the point with the least mean distance to uploads, in place of their mean.
+"""RFA: the point with the smallest mean distance to uploads.
 
 Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on Signal
 Processing 2022. arXiv:1912.13445.
@@ -18,8 +18,11 @@ from fl.api import ANY, Aggregation, BuildContext, Count, Positive
 
 @dataclass(frozen=True)
 class GeometricMedian:
-    """steps: of the algorithm.
-    nu: no distance counts as less.
+    """The geometric median of uploads.
+
+    Attributes:
+        steps: steps of the algorithm.
+        nu: the smallest distance; smaller ones count as this.
     """
 
     steps: Count = 3
@@ -28,7 +31,7 @@ class GeometricMedian:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Aggregation:
-        """v <- sum_k b_k w_k / sum_k b_k, with b_k = n_k / max(nu, ||v - w_k||)."""
+        """Return the rule v <- sum_k b_k w_k / sum_k b_k, with b_k = n_k / max(nu, ||v - w_k||)."""
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
             wide, share = rows.double(), n.double() / n.sum()

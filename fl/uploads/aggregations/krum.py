@@ -1,9 +1,9 @@
-"""Krum: the upload that is nearest to its neighbours, in place of the mean.
+"""Krum: the upload that is nearest to its neighbours.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer. Machine Learning with Adversaries: Byzantine Tolerant
 Gradient Descent. NeurIPS 2017. arXiv:1703.02757.
 
-With `chosen` above 1 it is Multi-Krum. Clients count alike.
+With `chosen` above 1 it is Multi-Krum. Clients have equal weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from fl.api import ANY, Aggregation, BuildContext, Count, Index
 
 @dataclass(frozen=True)
 class Krum:
-    """attackers: f, of a round, at most; a round has n >= 2 f + 3 clients.
-    chosen: m, how many of the best uploads are averaged.
+    """Krum and Multi-Krum.
+
+    Attributes:
+        attackers: f, the most attackers in a round; a round has n >= 2 f + 3 clients.
+        chosen: m, the number of the best uploads that are averaged.
     """
 
     attackers: Index = 1
@@ -30,11 +33,11 @@ class Krum:
 
     @property
     def fewest_clients(self) -> int:
-        """Participants that a round must have."""
+        """Smallest number of participants in a round."""
         return max(2 * self.attackers + 3, self.chosen + self.attackers)
 
     def build(self, context: BuildContext) -> Aggregation:
-        """The m uploads with the least sums of squared distances to n - f - 2 others."""
+        """Average the m uploads with the smallest sums of squared distances to n - f - 2 others."""
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
             wide = rows.double()

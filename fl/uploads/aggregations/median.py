@@ -1,9 +1,9 @@
-"""The median of uploads, number by number.
+"""Median of uploads, number by number.
 
 Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates. ICML 2018. arXiv:1803.01498.
 
-Of an even number of clients it is the mean of the two in the middle. Clients count alike.
+For an even number of clients it is the mean of the two in the middle. Clients have equal weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Median:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Aggregation:
-        """Definition 1."""
+        """Return the rule of definition 1."""
         return Aggregation(middle)
 
 
 def middle(rows: Tensor, n: Tensor) -> Tensor:
-    """Of rows [K, d], [d]."""
+    """Median of rows [K, d] over K, [d]."""
     ordered, last = rows.sort(dim=0).values, len(rows) - 1
     return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2

@@ -1,9 +1,9 @@
-"""The mean of uploads, number by number, without the largest and the smallest.
+"""Mean of uploads, number by number, without the largest and the smallest.
 
 Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates. ICML 2018. arXiv:1803.01498.
 
-Clients count alike.
+Clients have equal weights.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ Trimmed = Annotated[float, Bound(low=0, below=0.5)]
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """share: beta, of the clients of a round, that is left out at each end, rounded up."""
+    """The trimmed mean of uploads.
+
+    Attributes:
+        share: beta, the share of a round's clients that is left out at each end, rounded up.
+    """
 
     share: Trimmed = 0.1
 
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Aggregation:
-        """Definition 2."""
+        """Return the rule of definition 2."""
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
             out = trimmed(self.share, len(rows))
@@ -37,6 +41,6 @@ class TrimmedMean:
 
 
 def trimmed(share: float, clients: int) -> int:
-    """How many are left out at each end; one or two remain."""
+    """Return the number of clients that are left out at each end; one or two clients remain."""
     rounded_up = -int(-round(share * clients, 9) // 1)
     return min(rounded_up, (clients - 1) // 2)

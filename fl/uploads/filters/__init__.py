@@ -1,1 +1,1 @@
-"""Stages between clients' uploads and the server, one file each; see `fl.api.wire`."""
+"""Upload filters, which change what clients send, one file each; see `fl.api.wire`."""

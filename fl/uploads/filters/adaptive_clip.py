@@ -1,10 +1,10 @@
-"""Clipping of uploads to a norm that follows a quantile of their lengths.
+"""Clipping of uploads to a norm that follows a quantile of their norms.
 
 Andrew, Thakkar, McMahan, Ramaswamy. Differentially Private Learning with Adaptive Clipping. NeurIPS
 2021. arXiv:1905.03871.
 
-Algorithm 1. The share of uploads within the norm is noised, by `count_noise`; with `noise` after
-it, the noise on the mean is increased so that both together cost what `noise` says.
+Algorithm 1. The share of uploads within the norm gets noise, by `count_noise`; with `noise` after
+it, the noise on the mean is increased so that both together cost as much as `noise` alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from fl.uploads.filters.clip import clipped
 
 @dataclass(frozen=True)
 class AdaptiveClip:
-    """initial: the norm of round 1.
-    quantile: gamma, the share of uploads that are to be within the norm.
-    rate: eta_C of C <- C exp(-eta_C (b - gamma)), b the noised share of a round.
-    count_noise: sigma_b over the clients of a round, the deviation of the noise on that share.
+    """Clipping to an adaptive norm.
+
+    Attributes:
+        initial: the norm of round 1.
+        quantile: gamma, the target share of uploads within the norm.
+        rate: eta_C of C <- C exp(-eta_C (b - gamma)), where b is the noisy share of a round.
+        count_noise: sigma_b over the clients of a round, the deviation of the noise on that share.
     """
 
     initial: Positive = 0.1
@@ -36,7 +39,7 @@ class AdaptiveClip:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage whose bound is C; the server keeps it."""
+        """Return a filter with bound C, which the server keeps."""
         clients = per_round(context)
 
         def apply(crossing: Crossing) -> Crossing:
@@ -56,7 +59,12 @@ class AdaptiveClip:
 
 
 def on_the_mean(multiplier: float, counted: float) -> float:
-    """z_Delta = (z^-2 - (2 sigma_b)^-2)^-1/2, theorem 1: the noise on the mean that with sigma_b on
-    the count costs as much as z alone. `counted`: sigma_b, above z / 2.
+    """Return the noise on the mean that, with noise on the count, costs as much as z alone.
+
+    z_Delta = (z^-2 - (2 sigma_b)^-2)^-1/2, theorem 1.
+
+    Args:
+        multiplier: The noise multiplier z.
+        counted: The noise on the count, sigma_b, above z / 2.
     """
     return 1 / math.sqrt(multiplier**-2 - (2 * counted) ** -2)

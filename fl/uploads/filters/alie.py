@@ -1,10 +1,10 @@
-"""ALIE: attackers agree on an upload that is as far from the mean as honest ones may be.
+"""ALIE: attackers send an upload that is as far from the mean as honest ones may be.
 
 Baruch, Baruch, Goldberg. A Little Is Enough: Circumventing Defenses For Distributed Learning.
 NeurIPS 2019. arXiv:1902.06156.
 
-Algorithm 3. Mean and deviation are those of what the round's attackers have trained themselves. A
-single one has no deviation, and sends what it trained.
+Algorithm 3. Mean and deviation are those of the models that the round's attackers have trained. A
+single attacker has no deviation, and sends its trained model.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ Minority = Annotated[float, Bound(low=0, below=0.5)]
 
 @dataclass(frozen=True)
 class ALIE:
-    """share: of the clients that attack, drawn by seed.
-    z: deviations between their upload and the mean; by default the paper's z^max, from how many of
-        a round attack.
+    """The attack "A little is enough".
+
+    Attributes:
+        share: the share of clients that attack, drawn by seed.
+        z: deviations between their upload and the mean; by default the paper's z^max, from the
+            number of attackers in a round.
     """
 
     share: Minority
@@ -31,7 +34,7 @@ class ALIE:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """All attackers of a round send mean - z deviation, number by number."""
+        """Return a filter in which all attackers of a round send mean - z deviation."""
         if self.share == 0:
             return None
 
@@ -49,9 +52,10 @@ class ALIE:
 
 
 def farthest(clients: int, attackers: int) -> float:
-    """z^max: Phi(z) = (n - m - s) / (n - m), with s = floor(n / 2 + 1) - m honest ones to win over.
+    """Return z^max: Phi(z) = (n - m - s) / (n - m), with s = floor(n / 2 + 1) - m.
 
-    At least 0; where attackers are many in a round, as if one honest client were to be won over.
+    s is the number of honest clients that the attackers have to win over. z^max is at least 0; with
+    many attackers in a round, s counts as 1.
     """
     honest = clients - attackers
     if honest < 2:

@@ -1,10 +1,10 @@
-"""Clipping of uploads: what a client changes is shortened to a norm.
+"""Clipping of uploads: a client's change is shortened to a norm.
 
 McMahan, Ramage, Talwar, Zhang. Learning Differentially Private Recurrent Language Models. ICLR
 2018. arXiv:1710.06963.
 
-Flat clipping: one norm for all that a client sends. With `noise` after it, the mean over a fixed
-number of clients of equal weight is the paper's estimator with a fixed denominator.
+Flat clipping: one norm for the whole upload. With `noise` after it, the mean over a fixed number of
+clients of equal weight is the paper's estimator with a fixed denominator.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from fl.api import ANY, BuildContext, Crossing, Positive, Stage
 
 @dataclass(frozen=True)
 class Clip:
-    """norm: S; an upload d becomes d min(1, S / ||d||)."""
+    """Clipping to a fixed norm.
+
+    Attributes:
+        norm: S; an upload d becomes d min(1, S / ||d||).
+    """
 
     norm: Positive
 
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage whose bound is S."""
+        """Return a filter with bound S."""
 
         def apply(crossing: Crossing) -> Crossing:
             bound = torch.tensor(self.norm, dtype=torch.float64, device=crossing.rows.device)
@@ -37,7 +41,7 @@ class Clip:
 
 
 def clipped(rows: Tensor, bound: Tensor) -> Tensor:
-    """Rows [K, d], none longer than the bound, a scalar."""
+    """Shorten rows [K, d] to the bound, a scalar, if they are longer."""
     length = rows.double().norm(dim=1, keepdim=True)
     # Rows that are short enough are multiplied by exactly 1.
     factor = torch.where(length > bound, bound / length, 1.0)

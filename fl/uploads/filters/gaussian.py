@@ -16,8 +16,11 @@ from fl.api import ANY, BuildContext, Crossing, Positive, Share, Stage
 
 @dataclass(frozen=True)
 class Gaussian:
-    """share: of the clients that attack, drawn by seed.
-    deviation: of every number that they send in place of what they changed.
+    """Noise in place of the uploads of attackers.
+
+    Attributes:
+        share: the share of clients that attack, drawn by seed.
+        deviation: the standard deviation of every number that they send.
     """
 
     share: Share
@@ -26,7 +29,7 @@ class Gaussian:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """An attacker's upload is drawn anew in every round."""
+        """Return a filter that draws new uploads of attackers in every round."""
         if self.share == 0:
             return None
 

@@ -1,10 +1,10 @@
-"""Attackers that train on wrong labels, and send what comes of it.
+"""Attackers that train on wrong labels.
 
 Fang, Cao, Jia, Gong. Local Model Poisoning Attacks to Byzantine-Robust Federated Learning. USENIX
 Security 2020. arXiv:1911.11815.
 
-Class y becomes classes - 1 - y, in training alone. What an attacker keeps of its own (Ditto's
-model) is trained on wrong labels too, and scored on right ones, as all clients are.
+Class y becomes classes - 1 - y, in training only. An attacker's own model (in Ditto) is trained on
+wrong labels too, and scored on right ones, like all clients' models.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from fl.api import Batch, BuildContext, Share, Stage
 
 @dataclass(frozen=True)
 class LabelFlip:
-    """share: of the clients that attack, drawn by seed."""
+    """Wrong labels in the training of attackers.
+
+    Attributes:
+        share: the share of clients that attack, drawn by seed.
+    """
 
     share: Share
 
     def build(self, context: BuildContext) -> Stage | None:
-        """A stage that changes nothing but attackers' batches."""
+        """Return a filter that changes nothing but attackers' batches."""
         if self.share == 0:
             return None
 

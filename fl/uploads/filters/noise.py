@@ -3,10 +3,10 @@
 McMahan, Ramage, Talwar, Zhang. Learning Differentially Private Recurrent Language Models. ICLR
 2018. arXiv:1710.06963.
 
-The server, which is trusted, adds it once to the mean. Clients weigh alike (`weighting: uniform`),
-and as many as in every round are drawn, not each by a chance of its own as in the paper: see
-`fl.report.privacy` for what epsilon follows. Numbers are pseudorandom floats, which is enough to
-study what noise does, not to publish a model of people's data.
+The server, which is trusted, adds it once to the mean. Clients have equal weights (`weighting:
+uniform`). A fixed number of them is drawn in every round; in the paper each is drawn independently.
+`fl.report.privacy` describes the resulting epsilon. Numbers are pseudorandom floats, which is
+enough to study the effect of noise, but not to publish a model of people's data.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ Chance = Annotated[float, Bound(above=0, below=1)]
 
 @dataclass(frozen=True)
 class Noise:
-    """multiplier: z; with S the norm of the clip before, the sum gets noise N(0, (z S)^2).
-    delta: at which epsilon is told; by default 1 / clients.
+    """Gaussian noise on the mean.
+
+    Attributes:
+        multiplier: z; with S the norm of the clip before, the sum gets noise N(0, (z S)^2).
+        delta: delta at which epsilon is reported; by default 1 / clients.
     """
 
     multiplier: NonNegative
@@ -34,7 +37,7 @@ class Noise:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """A stage for after a clip, with noise N(0, (z S / m)^2) on the mean of m clients."""
+        """Return a filter that adds noise N(0, (z S / m)^2) to the mean of m clients."""
         if self.multiplier == 0:
             return None
         clients = per_round(context)

@@ -3,9 +3,8 @@
 Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization
 and Encoding. NeurIPS 2017. arXiv:1610.02132.
 
-Section 3.1, on all that a client sends as one vector. A number is sent as its sign and its level,
-by `bits` bits, and beside them the length of the vector; the paper's code of varying length is not
-used.
+Section 3.1, with the whole upload as one vector. A number is sent as its sign and its level, by
+`bits` bits, in addition to the norm of the vector; the paper's code of varying length is not used.
 """
 
 from __future__ import annotations
@@ -20,15 +19,21 @@ FLOAT = 32
 
 @dataclass(frozen=True)
 class Quantize:
-    """bits: b of a number; it has s = 2^(b - 1) - 1 levels beside 0, and a sign. 32 are all."""
+    """Random rounding to few levels.
+
+    Attributes:
+        bits: bits b of a number, for s = 2^(b - 1) - 1 levels besides 0, and a sign; 32 leaves
+            uploads as they are.
+    """
 
     bits: Annotated[int, Bound(low=2, high=FLOAT)]
 
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """v becomes ||v|| sign(v_i) l / s, with l the integer below |v_i| s / ||v|| or that above,
-        by chance, so that its mean is v_i.
+        """Return a filter that replaces v_i by ||v|| sign(v_i) l / s.
+
+        l is the integer below |v_i| s / ||v|| or the one above, at random, so that the mean is v_i.
         """
         if self.bits == FLOAT:
             return None

@@ -1,8 +1,8 @@
-"""Random-k: of an upload some numbers are sent, drawn at random, the rest is added to the next one.
+"""Random-k: random entries of an upload are sent, and the rest is added to the next one.
 
 Stich, Cordonnier, Jaggi. Sparsified SGD with Memory. NeurIPS 2018. arXiv:1809.07599.
 
-Algorithm 1, for what a client changed in a round. Places follow from a seed of 64 bits, which is
+Algorithm 1, for the change of weights in a round. Indices follow from a seed of 64 bits, which is
 sent. Without feedback numbers are multiplied by d / k, so that their mean is the upload.
 """
 
@@ -21,8 +21,11 @@ SEED = 64
 
 @dataclass(frozen=True)
 class RandomK:
-    """share: k, by the length d of an upload; at least one number is sent. 1 is all.
-    feedback: whether what is not sent is added to the client's next upload.
+    """Random entries of each upload.
+
+    Attributes:
+        share: k, as a share of the length d of an upload; at least one number is sent. 1 sends all.
+        feedback: whether the rest is added to the client's next upload.
     """
 
     share: Share
@@ -31,7 +34,7 @@ class RandomK:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """A stage that keeps k numbers of each upload, every client and round others."""
+        """Return a filter that keeps k random numbers of each upload."""
         if self.share == 1:
             return None
 

@@ -1,9 +1,9 @@
-"""Attackers that send the opposite of what they trained.
+"""Attackers that send the opposite of their update.
 
 Li, Xu, Chen, Giannakis, Ling. RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed
 Learning from Heterogeneous Datasets. AAAI 2019. arXiv:1811.03761.
 
-The paper flips models; here what a client changed is flipped.
+The paper flips models; here the change of a model is flipped.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from fl.api import ANY, BuildContext, Crossing, Positive, Share, Stage
 
 @dataclass(frozen=True)
 class SignFlip:
-    """share: of the clients that attack, drawn by seed.
-    times: how much longer what they send is.
+    """Opposite updates of attackers.
+
+    Attributes:
+        share: the share of clients that attack, drawn by seed.
+        times: the factor by which their upload is longer.
     """
 
     share: Share
@@ -26,7 +29,7 @@ class SignFlip:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """d becomes -times d."""
+        """Return a filter that replaces d by -times d."""
         if self.share == 0:
             return None
 

@@ -1,9 +1,9 @@
-"""Top-k: of an upload the largest numbers alone are sent, the rest is added to the next one.
+"""Top-k: the largest entries of an upload are sent, and the rest is added to the next one.
 
 Stich, Cordonnier, Jaggi. Sparsified SGD with Memory. NeurIPS 2018. arXiv:1809.07599.
 
-Algorithm 1, for what a client changed in a round. What was not sent stays with the client until it
-takes part again. A number is sent with its place.
+Algorithm 1, for the change of weights in a round. The rest stays with the client until it takes
+part again. A number is sent with its index.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from fl.api import ANY, BuildContext, Crossing, Message, Share, Stage
 
 @dataclass(frozen=True)
 class TopK:
-    """share: k, by the length of an upload; at least one number is sent. 1 is all.
-    feedback: whether what is not sent is added to the client's next upload.
+    """The largest entries of each upload.
+
+    Attributes:
+        share: k, as a share of the length of an upload; at least one number is sent. 1 sends all.
+        feedback: whether the rest is added to the client's next upload.
     """
 
     share: Share
@@ -31,7 +34,7 @@ class TopK:
     tasks: ClassVar = ANY
 
     def build(self, context: BuildContext) -> Stage | None:
-        """A stage that keeps the numbers with the largest absolute values."""
+        """Return a filter that keeps the numbers with the largest absolute values."""
         if self.share == 1:
             return None
 
@@ -53,10 +56,10 @@ class TopK:
 
 
 def no_remainder(row: Tensor) -> Mapping[str, Tensor]:
-    """Nothing is left of uploads before the first."""
+    """Return the remainder before the first upload, zero."""
     return {"rest": row}
 
 
 def count(share: float, length: int) -> int:
-    """How many of so many numbers are sent."""
+    """Return how many of ``length`` numbers are sent."""
     return max(1, round(share * length))
