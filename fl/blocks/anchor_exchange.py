@@ -97,8 +97,8 @@ def anchors_after_training(
     *earlier_passes, last_pass = method.passes
     if isinstance(last_pass, Sweep):
         raise FedloomError(
-            "anchors: the method looks at its samples after training already. Allowed: a method "
-            "that ends a round with training"
+            "anchors: the method already ends a round with a sweep over its samples",
+            advice="choose a method whose rounds end with training",
         )
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
@@ -111,7 +111,7 @@ def anchors_after_training(
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         model_uploads = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
         server_state, client_states = method.aggregate(server, clients, model_uploads, n)
-        # Guiding begins in the round that `first` names: none by those of rounds before.
+        # Anchors guide from the round `first` on, so earlier ones are zero.
         is_guided = server[ANCHOR_ROUND] + 1 >= first
         anchors = update(server[ANCHORS], uploads[ANCHORS]) * is_guided
         return {
@@ -139,7 +139,7 @@ def _with_anchors(
     def init(variables: Tree) -> TreePair:
         server, client = method.init(variables)
         if ANCHORS in server:
-            raise FedloomError("anchors: there are some already. Allowed: to add them once")
+            raise FedloomError("anchors: the method has anchors already", advice="add them once")
         _complete_model(network, client, server)
         anchors = initial(network, variables, context.classes)
         new = {ANCHORS: anchors, ANCHOR_ROUND: anchors.new_ones(())}
@@ -173,8 +173,9 @@ def _check_held(counts: Tensor) -> None:
     """Raise `FedloomError` if counts [classes] are zero for some class."""
     for label in (counts == 0).nonzero()[:1, 0].tolist():
         raise FedloomError(
-            f"anchors: no client that takes part has a training sample of class {label}, so it has "
-            "no anchor. Allowed: a partition in which every class is held"
+            f"anchors: no participating client has a training sample of class {label}, so the "
+            "class has no anchor",
+            advice="choose a partition in which clients hold every class",
         )
 
 
@@ -184,7 +185,7 @@ def _keep_trained_model(pass_: Pass) -> Pass:
     def end(server: Tree, client: Tree, work: Tree) -> TreePair:
         if "frozen" not in work:
             raise FedloomError(
-                "anchors: the method trains two models. Allowed: one that trains one"
+                "anchors: the method trains two models", advice="choose a method that trains one"
             )
         client_state, upload = pass_.end(server, client, work)
         params = {**work["frozen"], **work["params"]}
@@ -202,7 +203,7 @@ def _complete_model(network: Network, client: Tree, server: Tree) -> Tree:
     model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
     if len(model["params"]) < len(network.names["params"]):
         raise FedloomError(
-            "anchors: neither the server nor the client has a whole model. Allowed: a method with "
-            "a shared model or one of the client's own"
+            "anchors: neither the server nor the client has a complete model",
+            advice="choose a method with a complete shared or personal model",
         )
     return model

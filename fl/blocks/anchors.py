@@ -99,7 +99,7 @@ def guiding_losses(features: Tensor, labels: Tensor, anchors: Tensor, tau: float
     """
     has_class = has_anchor(anchors)
     similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
-    # Finite, so that a sample without an anchor gives no infinity whose gradient is not a number.
+    # Finite, because an infinity would have a gradient that is not a number.
     similarity = torch.where(has_class, similarity, torch.finfo(similarity.dtype).min / 2)
     losses = cross_entropy(similarity, labels)
     return torch.where(has_class[labels], losses, 0)
@@ -122,8 +122,8 @@ def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
     def term(forward: Forward) -> Tensor:
         if "anchors" not in forward.shared:
             raise FedloomError(
-                "fedfm: the method's clients see nothing that is shared by all. Allowed: a method "
-                "whose server sends all clients the same"
+                "fedfm: the method sends a different tree to each client, so no anchors are shared",
+                advice="choose a method whose server sends the same to all clients",
             )
         features, anchors = forward.output.features.flatten(1), forward.shared["anchors"]
         labels = forward.batch["y"]

@@ -31,7 +31,7 @@ def draw_partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
     """
     position = torch.arange(len(key), device=key.device)
     is_present = weight > 0
-    # Both orders begin with the samples that weigh something and end with the others as they stand.
+    # Both orders begin with the samples with a weight and end with the others in their order.
     shuffled = torch.where(is_present, keyed.uniform(key, stream), 1.0 + position).argsort(
         stable=True
     )
@@ -43,8 +43,8 @@ def check_mixed_labels(context: BuildContext, name: str) -> None:
     """Raise `FedloomError` if the task's loss cannot take mixed labels."""
     if not context.task.mixes:
         raise FedloomError(
-            f"alterations.{name}: mixes labels, which the loss of {context.task.name} cannot take. "
-            "Allowed: a data set of another task"
+            f"alterations.{name}: mixes labels, which the loss of {context.task.name} cannot take",
+            advice="choose a data set of another task, or another alteration",
         )
 
 
@@ -59,6 +59,6 @@ def check_feature_maps(features: Tensor, location: str, layer: str) -> None:
     if features.dim() != 4:
         shape = ", ".join(map(str, features.shape[1:]))
         raise FedloomError(
-            f"{location}: {layer} gives [b, {shape}]. Allowed: layers that give images, "
-            "[b, channels, height, width]"
+            f"{location}: the output of {layer} has the shape [b, {shape}], not that of images",
+            advice="name a layer with outputs [b, channels, height, width]",
         )

@@ -29,7 +29,7 @@ def supervised_contrastive_loss(
     is_present = torch.ones_like(z[:, 0]) if weight is None else weight.to(z.dtype)
     is_compared = is_present * (1 - torch.eye(len(z), dtype=z.dtype, device=z.device))
     logits = z @ z.T / tau
-    # What is not compared must be nowhere near the largest, and not infinite: 0 * inf is no number.
+    # Far below the largest logit, but finite, because 0 * inf is not a number.
     logits = torch.where(is_compared > 0, logits, torch.finfo(z.dtype).min)
     log_share = logits - logits.logsumexp(1, keepdim=True)
     positive = is_compared * (labels[:, None] == labels)

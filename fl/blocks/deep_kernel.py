@@ -147,7 +147,7 @@ class DeepKernel:
         lead, weight = x.shape[:-2], self.params["featurizer"][LAST_LAYER]["weight"]
         weight = weight.expand(*lead, *weight.shape[-2:])
         phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
-        # Stacked, not joined: rows that are alike then are so behind the layers, to the last bit.
+        # Stacked, not joined: equal rows then have equal features to the last bit.
         layers = self._layers(torch.stack([x, y], -3))
         hidden_x, hidden_y = layers[-1].mT.unbind(-3)
         product = self.form == "product"
@@ -189,9 +189,8 @@ class DeepKernel:
         for layer, layer_output in zip(
             reversed(self._first_layers()), reversed(layers), strict=False
         ):
-            slopes.append(
-                -gradient * torch.expm1(-layer_output)
-            )  # a = softplus(z) has the slope 1 - exp(-a).
+            # The slope of a = softplus(z) is 1 - exp(-a).
+            slopes.append(-gradient * torch.expm1(-layer_output))
             gradient = layer["weight"].mT.unsqueeze(-3) @ slopes[-1]
         return slopes[::-1], gradient
 

@@ -63,7 +63,7 @@ def check_two_samples(context: BuildContext, term: str) -> None:
     """Raise `FedloomError` if a batch has fewer than two samples, so that no distance can vary."""
     size = context.training.batch_size
     if size < 2:
-        raise FedloomError(f"{term}: batch_size is {size}. Allowed: 2 or more")
+        raise FedloomError(f"{term}: batch_size is {size}", "2 or more")
 
 
 def tap_widths(context: BuildContext, variables: Tree) -> dict[str, int]:
@@ -101,7 +101,7 @@ def update_where_different(updated: Tree, previous: Tree, features: Mapping[str,
     local, shared = features["own"], features["shared"]
     gap = (local - shared).square().sum((-2, -1))
     size = local.square().sum((-2, -1))
-    # False where one of them is not finite.
+    # False if one of them is not finite.
     is_different = (
         gap > (ROUNDING_UNITS * torch.finfo(local.dtype).eps) ** 2 * size
     ) & gap.isfinite()

@@ -70,7 +70,9 @@ def channel_counts(context: BuildContext, layers: tuple[str, ...]) -> dict[str, 
     network = context.network
     layers = layers or network.blocks
     if not layers:
-        raise FedloomError("layers: is empty, and the model names no blocks. Allowed: some layers")
+        raise FedloomError(
+            "layers: is empty, and the model names no blocks", advice="name some layers"
+        )
     cache = CHANNEL_CACHE.setdefault(network.origin, {})
     unknown = tuple(layer for layer in layers if layer not in cache)
     if unknown:
@@ -98,7 +100,7 @@ def _channels_in_pass(context: BuildContext, layers: tuple[str, ...]) -> dict[st
         )
     if unused := [layer for layer in layers if layer not in sizes]:
         raise FedloomError(
-            f"layers: a pass does not use {unused[0]}. Allowed: a layer that it uses"
+            f"layers: a pass does not use {unused[0]}", advice="name a layer that the model uses"
         )
     return sizes
 

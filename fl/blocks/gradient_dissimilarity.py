@@ -49,8 +49,8 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
     """
     if context.lacking:
         raise FedloomError(
-            "dissimilarity: clients differ in modality, so that gradients are not of the same "
-            "weights. Allowed: clients of one modality"
+            "dissimilarity: clients differ in modality, so they have different weights",
+            advice="choose a partition with one modality",
         )
 
     def init(variables: Tree) -> TreePair:
@@ -73,7 +73,10 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
     return replace(
         method,
         init=init,
-        before=(*method.before, phase),  # Last: what others draw is keyed by their places.
+        before=(
+            *method.before,
+            phase,
+        ),  # Last, because positions of phases key the random numbers of others.
         send=lambda server: send_without_measures(inner_send(server) if inner_send else server),
         trace=lambda server: {
             **(inner_trace(server) if inner_trace else {}),

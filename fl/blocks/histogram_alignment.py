@@ -45,8 +45,8 @@ def check_batch_size(context: BuildContext, method: str) -> None:
     """Raise `FedloomError` for batches that are too small to have a histogram."""
     if (size := context.training.batch_size) < MIN_SAMPLES:
         raise FedloomError(
-            f"{method}: batch_size is {size}, and a histogram of one sample says nothing of a "
-            f"distribution. Allowed: at least {MIN_SAMPLES}"
+            f"{method}: batch_size is {size}, but one sample has no meaningful histogram",
+            f"at least {MIN_SAMPLES}",
         )
 
 

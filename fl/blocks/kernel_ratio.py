@@ -134,7 +134,7 @@ def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     by_q = inner_product(
         *_times_plain(inputs, deep_kernel, plain_kernel, paired_deep_kernel, paired_plain_kernel)
     )
-    del plain_kernel  # Memory that is used again is still in a cache.
+    del plain_kernel  # Its memory is then reused while it is in a cache.
     deep_kernel, paired_deep_kernel = deep_kernel.add_(1), paired_deep_kernel + 1
     weighted = deep_kernel.mul_(_outer(slope))
     centre = x.mean(-2, keepdim=True)

@@ -60,7 +60,7 @@ class L2PNetwork:
         self.measured = network.layers(Convolution, private.BatchNorm, nn.Linear)
         network.surround(self.measured)
 
-    # Statistics of what goes into layers
+    # Statistics of the inputs of layers
 
     def input_sums(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
         """Sum the inputs of layers over a batch, for a sweep.
@@ -86,9 +86,10 @@ class L2PNetwork:
         passed_over = [name for name in self.measured if name not in sums["whole"]]
         if passed_over:
             raise FedloomError(
-                "FedL2P is told by what goes into layers, but a pass of this model does not call "
-                f"{', '.join(passed_over[:3])}. Allowed: a model that calls all its convolutional, "
-                "normalising and linear layers, as attention does not"
+                "FedL2P needs the inputs of all layers, but a pass of this model does not call "
+                f"{', '.join(passed_over[:3])}",
+                advice="choose a model without attention, which calls all its convolutional, "
+                "normalising and linear layers",
             )
         return sums
 

@@ -106,10 +106,10 @@ class MetaTraining:
         )
         return {**work, "grads": trees.zeros_like(work["params"])}
 
-    # Its loss on a validation batch, by its weights and by beta
+    # The gradient of its loss on a validation batch, by its weights and by beta
 
     def _begin_judge(self, server: Tree, client: Tree) -> Tree:
-        # A rehearsal begins here, without the pass before.
+        # A rehearsal begins with this pass.
         tuned = client.get("tuned") or _tuned_model(self._begin_inner(server, client))
         beta = self._hyper(server, client)["beta"]
         params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
@@ -161,7 +161,7 @@ class MetaTraining:
             return self._network.task.loss(outputs, batch)
 
         if self._rules.gradient == "implicit":
-            # The rates move the weights by the last step alone: what comes back along it is known.
+            # The rates move the weights only in the last step, whose gradient is known.
             beta = {"beta": constants["beta"]}
             rules = self._rules
             by_weights, by_params = curvature(

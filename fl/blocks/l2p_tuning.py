@@ -87,13 +87,16 @@ def check_no_added_loss(context: BuildContext, name: str) -> None:
     """Raise `FedloomError` for terms and alterations: the method has a loss of its own."""
     added = {"terms": context.terms, "alterations": context.alterations}
     for key in [key for key, value in added.items() if value]:
-        raise FedloomError(f"{name}: {key} are set. Allowed: none, as its loss is its own")
+        raise FedloomError(
+            f"{name}: {key} are set, but the method has a loss of its own",
+            advice=f"leave {key} out",
+        )
 
 
 def check_batch_norm(l2p_network: L2PNetwork, name: str) -> None:
     """Raise `FedloomError` for a model without running statistics to mix."""
     if not l2p_network.normalised:
         raise FedloomError(
-            f"{name}: the model has no batch normalisation with running statistics. Allowed: one "
-            "that has (cnn, resnet18, ...), or `learns: lr` where it is an option"
+            f"{name}: the model has no batch normalisation with running statistics",
+            advice="choose cnn or resnet18, for example, or set `learns: lr` if it is an option",
         )

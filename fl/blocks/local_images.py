@@ -70,8 +70,8 @@ def check_image_inputs(context: BuildContext) -> None:
     """Raise `FedloomError` unless inputs are images."""
     if len(context.shape) != 3:
         raise FedloomError(
-            f"the method makes virtual images, and the model's inputs have shape {context.shape}. "
-            "Allowed: a data set of images, (channels, height, width)"
+            f"the method makes virtual images, but the model's inputs have shape {context.shape}",
+            advice="choose a data set of images (channels, height, width)",
         )
 
 
@@ -83,14 +83,16 @@ def require_samples(count: int) -> Callable[[Tensor, Tensor], None]:
             smallest, label = (int(number) for number in counts[client].min(0))
             if smallest == 0:
                 raise FedloomError(
-                    f"client {client} has no training sample of class {label}, which virtual "
-                    "images would stand for. Allowed: a partition in which every client has every "
-                    "class (min_per_class)"
+                    f"client {client} has no training sample of class {label}, so it cannot make "
+                    "virtual images of it",
+                    advice="choose a partition in which every client has every class "
+                    "(min_per_class)",
                 )
             if smallest < count:
                 raise FedloomError(
-                    f"images: is {count}, and client {client} has {smallest} training samples of "
-                    f"class {label}. Allowed: at most {int(counts[clients].min())} here"
+                    f"images: is {count}, but client {client} has {smallest} training samples of "
+                    f"class {label}",
+                    f"at most {int(counts[clients].min())}",
                 )
 
     return check
@@ -213,7 +215,7 @@ def distribution_matching(
         work = {"params": params, "optimizer": optimizer.init(params)}
         if network == "shared":
             return {**work, "buffers": dict(server["buffers"])}
-        # Once a pass: a step that asked for it would wait for the device.
+        # Once a pass, because a copy in each step would wait for the device.
         return {**work, **trees.to(new, client[VIRTUAL_IMAGES].device)}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -279,8 +281,9 @@ def train_on_images(
     steps = training.local_steps or batches_per_epoch * (training.local_epochs or 1)
     if pass_.refreshes:
         raise FedloomError(
-            "terms: one of them adapts to batches of a client's samples now and then, and the "
-            "method trains on virtual images. Allowed: terms that adapt after every step (update)"
+            "terms: a term adapts periodically to batches of a client's samples, but the method "
+            "trains on virtual images",
+            advice="choose terms that adapt after every step (`update: step`)",
         )
 
     def begin(server: Tree, client: Tree) -> Tree:
@@ -290,7 +293,7 @@ def train_on_images(
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key, step = batch["key"], work["step"]
         epoch, position = step // batches_per_epoch, step % batches_per_epoch
-        # A round's first key is its step's less what steps have counted since.
+        # The first key of the round: this step's key minus the samples of earlier steps.
         order_key = keyed.derived(key[0] - step * size, ORDER_STREAM) + epoch
         order = keyed.uniform(order_key, 0, (count,)).argsort()
         indices = position * size + torch.arange(size, device=key.device)

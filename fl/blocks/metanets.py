@@ -36,7 +36,7 @@ def symmetric_kl(
         eps: A number that is added to the variances.
     """
     variance, other_variance = var + eps, other_var + eps
-    # (one / other + other / one) / 4 - 1/2, in a form that loses no digits where they are alike.
+    # (one / other + other / one) / 4 - 1/2, in a form that loses no digits if both are near.
     spread = (variance - other_variance).square() / (variance * other_variance)
     shift = (mean - other_mean).square() * (1 / variance + 1 / other_variance)
     return ((spread + shift) / 4).mean()

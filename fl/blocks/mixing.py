@@ -34,11 +34,11 @@ def project_to_simplex(v: Tensor) -> Tensor:
     It is argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), where theta is
     found by sorting (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
     """
-    v = v - v.amax(dim=-1, keepdim=True)  # Changes nothing but the rounding of large numbers.
+    v = v - v.amax(dim=-1, keepdim=True)  # It changes only the rounding of large numbers.
     ordered = v.sort(dim=-1, descending=True).values
     counts = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
     thresholds = (ordered.cumsum(dim=-1) - 1) / counts
-    # At least one, also where a run has diverged and nothing compares.
+    # At least one, also if a run has diverged to numbers that do not compare.
     support = (ordered > thresholds).sum(dim=-1, keepdim=True).clamp(min=1)
     return (v - thresholds.gather(-1, support - 1)).clamp(min=0)
 
@@ -90,7 +90,7 @@ def cosines(tree: Tree) -> Tensor:
 def squared_distances(tree: Tree) -> Tensor:
     """Squared distances between the clients of a stacked tree, [K, K], in double precision."""
     rows = client_rows(tree)
-    # Not by |a|^2 + |b|^2 - 2 ab, which loses the digits of models that are near each other.
+    # |a|^2 + |b|^2 - 2 ab would lose the digits of models that are near each other.
     return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 

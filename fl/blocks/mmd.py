@@ -187,7 +187,7 @@ def _ladder(rates: tuple[float, ...]) -> Ladder:
     for j in sorted(range(len(rates)), key=rates.__getitem__):
         octave = round(OCTAVE_UNITS * math.log2(rates[j]))
         chain = open_ends.pop(octave - OCTAVE_UNITS, None)
-        # A compiler writes a rung out anew for every use of it, so exponentials are cheaper there.
+        # A compiler repeats a rung for every use of it, so exponentials are cheaper there.
         if chain is None or torch.compiler.is_compiling():
             chain = []
             chains.append(chain)

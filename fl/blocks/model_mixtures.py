@@ -137,7 +137,7 @@ def mixture_method(
         server_state = {
             name: _among_all_clients(matrices[name], clients["id"], server[name]) for name in traced
         }
-        # Of a modality that takes no part nothing was sent.
+        # Clients of a modality without participants keep their payloads.
         payload = trees.overlaid(clients[PAYLOAD], mixtures)
         return {**server, **server_state, "round": server["round"] + 1}, {
             **clients,
@@ -183,7 +183,7 @@ def compared_parameters(method: str, network: Network, layers: Sequence[str]) ->
         if not any(name.startswith(f"{layer}.") for name in names):
             allowed_layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
             raise FedloomError(
-                f"{method}: layers: no weights in {layer!r}. Allowed: {allowed_layers}"
+                f"{method}: layers: the layer {layer!r} has no weights", allowed_layers
             )
     prefixes = tuple(f"{layer}." for layer in layers)
     return [name for name in names if not layers or name.startswith(prefixes)]

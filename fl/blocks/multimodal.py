@@ -47,8 +47,9 @@ class MultimodalModel(nn.Module):
         """Return outputs [b, classes] for inputs of all modalities, by name, [b, ...] each."""
         if not self._shared:
             raise FedloomError(
-                "classifier: is own, but clients hold all inputs. Allowed: shared, or clients that "
-                "hold one each"
+                "classifier: is own, but clients hold all inputs",
+                "shared",
+                "choose a partition in which clients hold one input each",
             )
         extracted = [self.get_submodule(name)(inputs[name]) for name in self._names]
         outputs: Tensor = self.get_submodule("classifier")(torch.stack(extracted).mean(0))

@@ -27,7 +27,7 @@ def norm_layer(norm: Norm, channels: int, dims: int = 2) -> nn.Module:
         ValueError: For `instance` of vectors, whose channels are single numbers.
     """
     if norm == "instance" and not dims:
-        raise ValueError("norm is instance, but layers of vectors have nothing to normalise over")
+        raise ValueError("norm is instance, but channels of vectors are single numbers")
     if norm == "batch":
         return nn.BatchNorm2d(channels) if dims else nn.BatchNorm1d(channels)
     groups = {"group": math.gcd(GROUPS, channels), "layer": 1, "instance": channels}

@@ -17,15 +17,15 @@ from fl.api import BuildContext, FedloomError, Rate, Tree, trees
 def check_sgd(context: BuildContext, method: str) -> None:
     """Raise `FedloomError` unless a step is a sum of the round's gradients."""
     if context.training.keep_optimizer:
-        allowed = "false, as a path is of one round's gradients"
-        raise FedloomError(f"{method}: keep_optimizer is true. Allowed: {allowed}")
+        problem = "keep_optimizer is true, but a path consists of one round's gradients"
+        raise FedloomError(f"{method}: {problem}", "false")
     if context.training.nesterov:
-        raise FedloomError(f"{method}: nesterov is true. Allowed: false, of which a path is known")
+        raise FedloomError(f"{method}: nesterov is true, but its path is not known", "false")
     if context.training.schedule_by == "steps":
-        allowed = "rounds, as a path is known at a rate that stays"
-        raise FedloomError(f"{method}: schedule_by is steps. Allowed: {allowed}")
+        problem = "schedule_by is steps, but a path needs a constant rate in a round"
+        raise FedloomError(f"{method}: {problem}", "rounds")
     if context.training.optimizer != "sgd":
-        raise FedloomError(f"{method}: optimizer is {context.training.optimizer!r}. Allowed: sgd")
+        raise FedloomError(f"{method}: optimizer is {context.training.optimizer!r}", "sgd")
 
 
 def start_path(work: Tree) -> Tree:

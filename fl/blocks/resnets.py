@@ -49,7 +49,7 @@ class ResNet:
         from fl.pytorch.vision import pretrained, torchvision
 
         if self.weights is not None and self.norm != "batch":
-            raise ValueError(f"norm is {self.norm}, but weights are of batch normalisation")
+            raise ValueError(f"norm is {self.norm}, but the weights have batch normalisation")
         constructor = getattr(torchvision.models, f"resnet{self.depth}")
         network: Any = constructor(norm_layer=partial(norm_layer, self.norm))
         if self.weights is not None:

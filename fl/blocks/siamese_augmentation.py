@@ -180,7 +180,7 @@ def rotate(x: Tensor, draw: Tensor) -> Tensor:
     groups, count, depth, height, width = x.shape
     angle = (draw.to(x.dtype) - 0.5) * 2 * DEGREES / 180 * math.pi
     sine, cosine = (numbers[:, None, None] for numbers in (angle.sin(), angle.cos()))
-    # Places of pixels from -1 to 1, as `F.affine_grid` has them, which knows no stacks.
+    # Positions of pixels from -1 to 1, like those of `F.affine_grid`, which takes no stacks.
     y_position, x_position = (
         (2 * torch.arange(size, dtype=x.dtype, device=x.device) + 1) / size - 1
         for size in (height, width)

@@ -63,11 +63,11 @@ def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> Non
     features = feature_width(network, network.init(0)["params"])
     if k > features:
         problem = f"{method}: k is {k}, but {features} features go into the classifier"
-        raise FedloomError(f"{problem}. Allowed: 1 to {features}")
+        raise FedloomError(problem, f"1 to {features}")
     if k > cropped_width(features, crop):
         remaining = cropped_width(features, crop)
         problem = f"{method}: crop: {crop:g} leaves {remaining} of {features} features"
-        raise FedloomError(f"{problem}. Allowed: enough for k = {k} directions")
+        raise FedloomError(problem, advice=f"leave at least {k} features for k = {k} directions")
 
 
 def cropped_width(features: int, crop: float) -> int:
@@ -115,7 +115,7 @@ def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
     sizes = counts.sum(1)[clients]
     for row in torch.nonzero(sizes < k)[:1, 0].tolist():
         problem = f"{method}: client {int(clients[row])} has {int(sizes[row])} training samples"
-        raise FedloomError(f"{problem}. Allowed: k = {k} or more")
+        raise FedloomError(problem, f"k = {k} or more")
 
 
 def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: int) -> Tensor:

@@ -48,7 +48,7 @@ class AlexNet:
         depth, height, width = shape
         large = self.stem == "imagenet"
         if len(self.channels) != 5:
-            raise ValueError(f"channels must be of five blocks, not {len(self.channels)}")
+            raise ValueError(f"channels must have five numbers, but has {len(self.channels)}")
         if min(height, width) < (smallest := LARGE if large else SMALL):
             raise ValueError(f"images must be at least {smallest} x {smallest}")
         layers: list[tuple[str, nn.Module]] = []

@@ -46,8 +46,8 @@ class ConvNet:
         """Build a model of images (channels, height, width), at least 2^depth pixels wide."""
         if len(shape) != 3 or min(shape[1:]) >> self.depth == 0:
             raise FedloomError(
-                f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}. "
-                f"Allowed: images of at least {2**self.depth} x {2**self.depth}"
+                f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}",
+                f"images of at least {2**self.depth} x {2**self.depth}",
             )
         depth, height, width = shape
         blocks: list[nn.Module] = []

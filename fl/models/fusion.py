@@ -55,14 +55,14 @@ class Fusion:
         elif len(shape) in (2, 3):
             layers, width = self._convolutions(*shape), self.channels[-1]
         else:
-            raise ValueError(f"an input has shape {shape}, which has no encoder")
+            raise ValueError(f"no encoder exists for an input of shape {shape}")
         return nn.Sequential(*layers, nn.Linear(width, self.features), nn.ReLU())
 
     def _convolutions(self, depth: int, *sides: int) -> list[nn.Module]:
         if min(sides) < 2 ** len(self.channels):
-            raise ValueError(f"series and images must be {2 ** len(self.channels)} long at least")
+            raise ValueError(f"series and images must be at least {2 ** len(self.channels)} long")
         if not self.kernel % 2:
-            raise ValueError(f"kernel is {self.kernel}, which is even")
+            raise ValueError(f"kernel must be odd, but is {self.kernel}")
         layers: list[nn.Module] = []
         for outputs in self.channels:
             if len(sides) == 1:

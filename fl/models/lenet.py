@@ -40,7 +40,7 @@ class LeNet:
         depth, height, width = shape
         sides = height * self.enlarge, width * self.enlarge
         if min(sides) < SMALLEST:
-            raise ValueError(f"images must be at least {SMALLEST} x {SMALLEST}, once enlarged")
+            raise ValueError(f"images must be at least {SMALLEST} x {SMALLEST} after `enlarge`")
         rows, columns = (((size - 4) // 2 - 4) // 2 for size in sides)
         first = [nn.Upsample(scale_factor=self.enlarge, mode="bilinear")]
         return nn.Sequential(

@@ -51,8 +51,8 @@ class _LSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            # One program of every token, layer and step grows too large to compile in useful time.
-            # The compiler takes this as something to leave alone, which then runs as it is.
+            # A program of every token, layer and step is too large to compile in useful time. The
+            # compiler skips a function that raises, which then runs uncompiled.
             raise RuntimeError("an LSTM is not compiled")
         sequence = self.embedding(x.flatten(1))
         for layer in self.layers:

@@ -47,7 +47,7 @@ class SwinT:
 
         patch, window = ([4, 4], [7, 7]) if self.stem == "imagenet" else ([2, 2], [4, 4])
         if self.weights is not None and self.stem != "imagenet":
-            raise ValueError("stem is cifar, but weights are of patches of 4x4")
+            raise ValueError("stem is cifar, but the weights have patches of 4x4")
         network: Any = torchvision.models.SwinTransformer(
             patch, WIDTH, DEPTHS, HEADS, window, stochastic_depth_prob=self.stochastic_depth
         )

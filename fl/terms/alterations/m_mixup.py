@@ -60,7 +60,7 @@ class MMixup:
         check_mixed_labels(context, "m-mixup")
         if self.inputs and context.network.of_tokens:
             raise FedloomError(
-                "alterations.m-mixup.inputs: is true, but inputs are tokens. Allowed: false"
+                "alterations.m-mixup.inputs: is true, but inputs are tokens", "false"
             )
         locations = (*(["input"] if self.inputs else []), *self.layers)
 

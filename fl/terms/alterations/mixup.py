@@ -53,7 +53,8 @@ class Mixup:
         check_mixed_labels(context, "mixup")
         if context.network.of_tokens:
             raise FedloomError(
-                "alterations.mixup: inputs are tokens. Allowed: inputs that are numbers"
+                "alterations.mixup: inputs are tokens, which cannot be mixed",
+                advice="choose a data set whose inputs are numbers",
             )
 
         def prepare(batch: Batch) -> Batch:
