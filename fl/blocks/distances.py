@@ -61,7 +61,7 @@ def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tenso
     within_x, within_y, between = (products.select(-3, block) for block in range(3))
     within_x.add_(length[..., None]).add_(length[..., None, :])
     between.add_(growth[..., None, :])
-    # |y_s - y_t|^2 is |x_s - y_t|^2 plus this product and one growth, so no matrix is read transposed.
+    # |y_s - y_t|^2 is |x_s - y_t|^2 plus this product and one growth, so no transpose is read.
     within_y.add_(between).add_(growth[..., None]).add_(within_x)
     between.add_(within_x)
     return products.relu_()

@@ -39,16 +39,16 @@ def build(method: str, model: str, values: dict[str, Any], **more: Any) -> None:
             "fedfa",
             "flat",
             {"layers": ["1"]},
-            r"^layers: 1 gives \[b, 8\]. Allowed: layers that",
+            r"^layers: the output of 1 has the shape \[b, 8\], not that of images. Try: name a",
         ),
-        ("fedfa", "flat", {}, r"^layers: is empty, and the model names no blocks. Allowed: some"),
+        ("fedfa", "flat", {}, r"^layers: is empty, and the model names no blocks. Try: name"),
         ("fedharmo", "mlp", {}, r"fedharmo: inputs are of shape \(6\). Allowed: images"),
         ("fedl2p", "mlp", {}, "fedl2p: the model has no batch normalisation"),
-        ("fedlgd", "mlp", {}, r"inputs have shape \(6,\). Allowed: a data set of im"),
+        ("fedlgd", "mlp", {}, r"inputs have shape \(6,\). Try: choose a data set of im"),
         ("fedrobust", "large", {}, "'full', of 12288 x 12288 numbers. Allowed: diagonal"),
         ("finetune-bn", "mlp", {"statistics": "stored"}, "statistics is stored, but the model has"),
         ("l2p", "mlp", {}, "l2p: the model has no batch normalisation"),
-        ("vhl", "mlp", {}, r"inputs have shape \(6,\). Allowed: a data set of im"),
+        ("vhl", "mlp", {}, r"inputs have shape \(6,\). Try: choose a data set of im"),
     ],
 )
 def test_a_method_that_cannot_have_a_model_says_so(
@@ -68,19 +68,21 @@ def test_what_is_refused_is_so_for_its_reason_alone() -> None:
     build("fedfa", "flat", histograms)
     with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*. Allowed: at least 2$"):
         build("fedfa", "flat", histograms, batch_size=1)
-    with pytest.raises(FedloomError, match=r"trains on virtual images. Allowed: terms that adapt"):
+    with pytest.raises(
+        FedloomError, match=r"trains on virtual images. Try: choose terms that adapt"
+    ):
         worlds.world("fedlgd", "cnn", terms=[("mk-mmd", {"layers": ["2"], "update": "periodic"})])
 
 
 @pytest.mark.parametrize("method", ["fednova", "scaffold"])
 def test_a_path_at_a_rate_that_changes_is_not_known(method: str) -> None:
-    with pytest.raises(FedloomError, match=r"schedule_by is steps. Allowed: rounds"):
+    with pytest.raises(FedloomError, match=r"schedule_by is steps, .* Allowed: rounds"):
         of(method, [[(1, 0)]], schedule_by="steps")
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fednova"])
 def test_a_path_of_nesterovs_steps_is_not_known(method: str) -> None:
-    with pytest.raises(FedloomError, match=r"nesterov is true. Allowed: false"):
+    with pytest.raises(FedloomError, match=r"nesterov is true, .* Allowed: false"):
         of(method, [[(1, 0)]], momentum=0.5, nesterov=True)
 
 
@@ -88,7 +90,7 @@ def test_a_path_of_nesterovs_steps_is_not_known(method: str) -> None:
     ("method", "values", "problem"),
     [
         ("fedsac", {"k": 4}, "client 1 has 3 training samples. Allowed: k = 4 or more"),
-        ("fedlgd", {"images": 2}, "images: is 2, and client 1 has 1 training samples of"),
+        ("fedlgd", {"images": 2}, "images: is 2, but client 1 has 1 training samples of"),
     ],
 )
 def test_clients_with_too_few_samples_are_named_before_training(
@@ -101,7 +103,9 @@ def test_clients_with_too_few_samples_are_named_before_training(
 
 def test_a_class_that_nobody_or_not_everybody_holds_is_named() -> None:
     simulation = of("fedfm", [[(1, 0), (3, 0)], [(8, 0)]], make=body_and_head)
-    with pytest.raises(FedloomError, match=r"no client .* sample of class 1.*every class is held"):
+    with pytest.raises(
+        FedloomError, match=r"no participating client .* sample of class 1.*hold every class"
+    ):
         simulation.begin(stored_two(1, 0))
     check = local_images.require_samples(1)
     with pytest.raises(FedloomError, match="client 1 has no training sample of class 1"):

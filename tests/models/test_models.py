@@ -124,7 +124,7 @@ def test_models_have_the_published_sizes(name):
     [
         (AlexNet(), (3, 62, 70), "at least 63 x 63"),
         (ConvNet(), (6,), "Allowed: images of at least 8 x 8"),
-        (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but weights"),
+        (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but the weights"),
         (TextCNN(), (4,), "at least 5 words"),
         (ViT(patch=5), CIFAR, "multiples of the patch, 5"),
     ],

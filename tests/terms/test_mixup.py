@@ -146,8 +146,8 @@ def test_what_cannot_be_altered_is_refused() -> None:
     words = context(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)))
     deaf = replace(context(), task=replace(SEGMENTATION, name="counting", mixes=False))
     for alteration, given, problem in (
-        (Mixup(), words, "inputs are tokens. Allowed: "),
-        (MMixup(("2",)), words, "inputs are tokens. Allowed: "),
+        (Mixup(), words, "inputs are tokens, which cannot be mixed. Try: "),
+        (MMixup(("2",)), words, "inputs are tokens. Allowed: false"),
         (MOEx(("a",)), deaf, "mixes labels, which the loss of counting cannot take"),
     ):
         with pytest.raises(FedloomError, match=problem):
@@ -155,5 +155,7 @@ def test_what_cannot_be_altered_is_refused() -> None:
     for layered in (MOEx(("a",)), DACSC(("a",))):
         alterations = Alterations([layered.build(context())])
         alter, _ = alterations.functions({}, alterations.before(batch()))
-        with pytest.raises(FedloomError, match=r"layers: a gives \[b, 5\]. Allowed: layers that"):
+        with pytest.raises(
+            FedloomError, match=r"layers: the output of a has the shape \[b, 5\], not that of"
+        ):
             alter["a"](torch.ones(4, 5))
