@@ -140,6 +140,56 @@ class ConfigError(FedloomError):
         self.location, self.problem = location, problem
 
 
+class ConfigErrors(ConfigError):
+    """Several errors of a config; the message has each on a line of its own.
+
+    Args:
+        errors: The errors, at least one.
+    """
+
+    def __init__(self, errors: Iterable[ConfigError]) -> None:
+        by_message = {str(each): each for error in errors for each in single_errors(error)}
+        self.errors = [*by_message.values()]
+        FedloomError.__init__(self, "\n".join(by_message))
+        self.location = self.errors[0].location
+
+
+def single_errors(error: ConfigError) -> list[ConfigError]:
+    """Return the errors of which `ConfigErrors` consists; another error alone."""
+    return error.errors if isinstance(error, ConfigErrors) else [error]
+
+
+class ConfigProblems:
+    """Collects errors of a config, so that all of them are reported at once.
+
+    ::
+
+        problems = ConfigProblems()
+        for name, value in values.items():
+            with problems.collected():
+                check(name, value)
+        problems.raise_all()
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[ConfigError] = []
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep a `ConfigError` that is raised inside for `raise_all`."""
+        try:
+            yield
+        except ConfigError as error:
+            self.errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raise the error that was collected, or `ConfigErrors` of several, if any."""
+        if len({str(error) for error in self.errors}) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise ConfigErrors(self.errors)
+
+
 def unknown(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:
     """The error for a name that is not among ``names``, with the nearest one suggested; of very
     many names those alone that are near are listed.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
 
 log = logging.getLogger(__name__)
 
@@ -179,22 +179,27 @@ def parse(
     """All declared keys of ``target``, with the given values checked and defaults filled in.
 
     Raises:
-        ConfigError: For an unknown key, a required one that is missing, a wrong type or a number
-            out of bounds.
+        ConfigError: For unknown keys, required ones that are missing, wrong types and numbers out
+            of bounds, all at once.
     """
     values = with_current_names(target, mapping(values, location), location)
     declared = fields(target)
-    for key in values:
-        if key not in declared:
-            raise unknown(location / key, "key", key, declared)
+    problems = ConfigProblems()
+    problems.errors += [
+        unknown(location / key, "key", key, declared) for key in values if key not in declared
+    ]
     resolved = {}
     for name, field in declared.items():
-        if name in values:
-            resolved[name] = value(field.hint, values[name], location / name)
-        elif field.default is REQUIRED:
-            raise ConfigError(location / name, "is missing", describe(field.hint))
-        else:
-            resolved[name] = field.default
+        try:
+            if name in values:
+                resolved[name] = value(field.hint, values[name], location / name)
+            elif field.default is REQUIRED:
+                raise ConfigError(location / name, "is missing", describe(field.hint))
+            else:
+                resolved[name] = field.default
+        except ConfigError as error:
+            problems.errors.append(error)
+    problems.raise_all()
     return resolved
 
 

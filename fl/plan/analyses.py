@@ -85,11 +85,11 @@ def planned_analyses(expansion: Expansion, runs: Sequence[PlannedRun]) -> Iterat
     metric = expansion.study.metric
     assert metric is not None, "`fl.plan.expand` settles it"
     for choice in expansion.analyses:
-        code = identity.code(identity.entry("analysis", choice.entry.name))
+        code = identity.code(identity.entry("analysis", choice.component.name))
         identifying = [[getattr(run, key) for key in IDENTIFYING] for run in runs]
         digest = identity.digest([choice.spec, code, metric, identifying])
         yield PlannedAnalysis(
-            analysis=f"{choice.entry.name}-{digest}",
+            analysis=f"{choice.component.name}-{digest}",
             text=choice.text,
             title=choice.title,
             spec=choice.spec,
@@ -107,6 +107,6 @@ def _execution(expansion: Expansion, choice: Choice) -> Execution:
 
     Only an analysis that reads weights computes models, and so needs a GPU.
     """
-    if getattr(choice.entry.target, "weights", False):
+    if getattr(choice.component.target, "weights", False):
         return replace(expansion.execution, processes=1)
     return replace(expansion.execution, processes=1, device="cpu", gpus=0)

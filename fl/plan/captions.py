@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl.base import registry
 from fl.base.digest import digest
-from fl.plan.components import Choice, filled, text_of
+from fl.plan.components import Choice, filled_title, keys_text, text_of
 from fl.plan.study_plan import EntrySummary, Setting
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def _described(draws: Sequence[Choice], varied: Sequence[str]) -> _Description:
     templates = {choice.title_template for choice in draws}
     title = first.title if len(titles) == 1 else ""
     if len(titles) > 1 and len(templates) == 1:
-        title = filled(_without_fields(first.title_template, varied), first.values)
-    return _Description(first.entry.name, written, title)
+        title = filled_title(_without_fields(first.title_template, varied), first.values)
+    return _Description(first.component.name, written, title)
 
 
 def _without_fields(title_template: str, keys: Sequence[str]) -> str:
@@ -173,15 +173,11 @@ def _compared(descriptions: Sequence[_Description]) -> tuple[list[str], list[str
     alike = all(each.name == first.name for each in descriptions)
     if not alike or any(each.title for each in descriptions) or not all(rest):
         return [], texts
-    return [text_of(first.name, common)], [_keys_text(values) for values in rest]
+    return [text_of(first.name, common)], [keys_text(values) for values in rest]
 
 
 def _without(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in {*keys}}
-
-
-def _keys_text(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def entries(expansion: Expansion) -> dict[str, EntrySummary]:
@@ -201,7 +197,7 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
     from fl.plan.run_spec import COMPONENT_KINDS
 
     names: dict[str, set[str]] = {
-        "analysis": {analysis.entry.name for analysis in expansion.analyses},
+        "analysis": {analysis.component.name for analysis in expansion.analyses},
         "task": {task_name(run.spec["dataset"]) for run in expansion.runs},
     }
     for run in expansion.runs:

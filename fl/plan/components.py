@@ -9,7 +9,6 @@ considered here: before a download their content is unknown.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from typing import Any
 
 from fl import data
 from fl.base import fields, registry
-from fl.base.errors import ConfigError, DataError, Location
+from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import is_folder
 from fl.base.places import path_of
 from fl.base.registry import Component
@@ -32,21 +31,23 @@ from fl.plan.grids import check_size, grid
 
 @dataclass(frozen=True)
 class Choice:
-    """One data set, partition or model of a study, with every default filled in.
+    """A data set, partition, model or analysis of a study, with every default filled in.
 
     Attributes:
+        component: What the registry has of it.
         values: Values of all keys.
         written: Values of the keys that the study sets.
-        at: Location in the config.
-        content: Hashes of the user's own files that a data set reads (`fl.plan.components`).
+        location: Location in the config.
+        id: Id of a data set or partition.
+        content: Hashes of the user's own files that a data set reads, by name.
         title_template: Title for reports, with ``{key}`` for the value of a key; it decides no
             number. Empty if the study gives none.
     """
 
-    entry: Component
+    component: Component
     values: dict[str, Any]
     written: dict[str, Any]
-    at: Location
+    location: Location
     id: str = ""
     content: dict[str, str] = field(default_factory=dict)
     title_template: str = ""
@@ -54,74 +55,84 @@ class Choice:
     @cached_property
     def text(self) -> str:
         """The component as the study writes it, ``dirichlet(clients=8, alpha=0.3)``."""
-        return text_of(self.entry.name, self.written)
+        return text_of(self.component.name, self.written)
 
     @cached_property
     def title(self) -> str:
         """The user's title for reports; empty if the study gives none."""
-        return filled(self.title_template, self.values)
+        return filled_title(self.title_template, self.values)
 
     @cached_property
     def seed_keys(self) -> tuple[str, ...]:
         """The keys that are seeds: values of them are draws of one setting."""
-        declared = fields.fields(self.entry.target).items()
+        declared = fields.fields(self.component.target).items()
         return tuple(key for key, key_field in declared if fields.is_seed(key_field.hint))
+
+    @cached_property
+    def instance(self) -> Any:
+        """The object that the component makes with these values."""
+        return self.component.make(self.values)
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Its part of a run's spec."""
+        """The spec of the component, as runs have it."""
         content = {"content": self.content} if self.content else {}
-        return {"name": self.entry.name, **self.values, **content}
+        return {"name": self.component.name, **self.values, **content}
 
 
-def choices(kind: str, items: list[Any], location: Location, most: int) -> list[Choice]:
-    """All points of the items ``name`` or ``{name: {key: value}}``, each with its grid.
+def choices(kind: str, items: list[Any], location: Location, max_points: int) -> list[Choice]:
+    """Return all points of items, each of which is ``name`` or ``{name: {key: value}}``.
 
     Raises:
-        ConfigError: For an item that is not understood, whose values equal those of an earlier one,
-            or whose grid has more than ``most`` points.
+        ConfigError: For items that are not understood, that equal an earlier one, or whose grid has
+            more than ``max_points`` points.
     """
+    problems = ConfigProblems()
     by_spec: dict[str, Choice] = {}
-    called: dict[str, Choice] = {}
-    settled = (_of_item(kind, item, location / i, most) for i, item in enumerate(items))
-    for choice in itertools.chain.from_iterable(settled):
-        key = json.dumps(choice.spec, sort_keys=True)
-        if key in by_spec:
-            problem = f"{choice.text} stands twice: {by_spec[key].at.key} is the same"
-            raise ConfigError(choice.at, problem, f"each {kind} once")
-        other = called.setdefault(choice.title or choice.text, choice)
-        if other is not choice:
-            problem = f"is {choice.title!r} for {other.text} and for {choice.text}"
-            raise ConfigError(choice.at / "title", problem, "a title each, as `alpha = {alpha}`")
-        by_spec[key] = choice
+    by_title: dict[str, Choice] = {}
+    for i, item in enumerate(items):
+        with problems.collected():
+            for choice in _points(kind, item, location / i, max_points):
+                key = json.dumps(choice.spec, sort_keys=True)
+                if key in by_spec:
+                    problem = f"{choice.text} is a duplicate of {by_spec[key].location.key}"
+                    raise ConfigError(choice.location, problem, advice=f"each {kind} once")
+                first = by_title.setdefault(choice.title or choice.text, choice)
+                if first is not choice:
+                    problem = f"is {choice.title!r} for {first.text} and for {choice.text}"
+                    advice = "a title each, as `alpha = {alpha}`"
+                    raise ConfigError(choice.location / "title", problem, advice=advice)
+                by_spec[key] = choice
+    problems.raise_all()
     return list(by_spec.values())
 
 
 def choice(kind: str, item: Any, location: Location) -> Choice:
-    """The only point of an item, ``name`` or ``{name: {key: value}}``.
+    """Return the only point of an item ``name`` or ``{name: {key: value}}``.
 
     Raises:
         ConfigError: For an item that is not understood, or that is a grid.
     """
-    return next(_of_item(kind, item, location, 1))
+    return next(_points(kind, item, location, 1))
 
 
-def _of_item(kind: str, item: Any, location: Location, most: int) -> Iterator[Choice]:
+def _points(kind: str, item: Any, location: Location, max_points: int) -> Iterator[Choice]:
     if isinstance(item, Mapping) and len(item) == 1:
-        ((name, given),) = item.items()
+        ((name, keys),) = item.items()
     elif isinstance(item, str):
-        name, given = item, None
+        name, keys = item, None
     else:
         raise ConfigError(location, f"is {item!r}", "a name, or one name with its keys")
-    entry = registry.find(kind, str(name), location)
-    at = location / name
-    declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
-    title = given.pop("title", "")
-    check_size(declared, given, most, at)
-    for values in grid(declared, given):
-        settled = entry.parse(values, at)
-        _check_title(title, settled, at / "title")
-        yield Choice(entry, settled, dict(values), at, title_template=title)
+    component = registry.find(kind, str(name), location)
+    location /= name
+    declared = fields.fields(component.target)
+    written = dict(fields.mapping(keys, location))
+    title = written.pop("title", "")
+    check_size(declared, written, max_points, location)
+    for point in grid(declared, written):
+        values = component.parse(point, location)
+        _check_title(title, values, location / "title")
+        yield Choice(component, values, point, location, title_template=title)
 
 
 def _check_title(title: Any, values: Mapping[str, Any], location: Location) -> None:
@@ -130,45 +141,55 @@ def _check_title(title: Any, values: Mapping[str, Any], location: Location) -> N
     if not isinstance(title, str):
         raise ConfigError(location, f"is {title!r}", allowed)
     try:
-        filled(title, values)
+        filled_title(title, values)
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(location, f"is {title!r}: {error!r}", allowed) from None
 
 
-def filled(title_template: str, values: Mapping[str, Any]) -> str:
+def filled_title(title_template: str, values: Mapping[str, Any]) -> str:
     """Return a title with its ``{key}`` filled in."""
     return " ".join(title_template.format_map(values).split())
 
 
 def text_of(name: str, values: Mapping[str, Any]) -> str:
     """Return a component as a study may write it: its name, in brackets its keys."""
-    inside = ", ".join(f"{key}={value}" for key, value in values.items())
-    return f"{name}({inside})" if inside else name
+    keys = keys_text(values)
+    return f"{name}({keys})" if keys else name
+
+
+def keys_text(values: Mapping[str, Any]) -> str:
+    """Return keys and values as text: ``clients=8, alpha=0.3``."""
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`.
+    """What a model sees of a data set, or of one of its modalities; see `fl.data.Dataset`.
 
-    parts: where it sees several inputs of a sample; ``shape`` is then ().
+    Attributes:
+        name: Name of the modality; empty where there is only one input.
+        shape: Shape of the input; () where a sample has several inputs.
+        classes: Number of classes.
+        tokens: Number of different tokens; 0 for inputs that are numbers.
+        modalities: The inputs of a sample where there are several.
     """
 
     name: str
     shape: tuple[int, ...]
     classes: int
     tokens: int
-    parts: tuple[Modality, ...] = ()
+    modalities: tuple[Modality, ...] = ()
 
     @property
-    def kinds(self) -> tuple[Modality, ...]:
+    def all_modalities(self) -> tuple[Modality, ...]:
         """The several inputs of a sample, or its only one."""
-        return self.parts or (Modality(self.name, "x", self.shape, self.tokens),)
+        return self.modalities or (Modality(self.name, "x", self.shape, self.tokens),)
 
-    def tree(self, made: Callable[[Modality], Any]) -> Any:
-        """What is made for each of several inputs, by name; for an only one, that itself."""
-        if not self.parts:
-            return made(self.kinds[0])
-        return {kind.name: made(kind) for kind in self.parts}
+    def tree(self, make: Callable[[Modality], Any]) -> Any:
+        """Return what ``make`` returns for the only input, or by name for each of several."""
+        if not self.modalities:
+            return make(self.all_modalities[0])
+        return {modality.name: make(modality) for modality in self.modalities}
 
 
 @dataclass(frozen=True)
@@ -176,10 +197,10 @@ class OwnFiles:
     """Finds the user's own files behind data sets.
 
     Attributes:
-        root: The config's ``data``.
-        origins: The config's ``sources``.
+        root: Folder of raw files and prepared arrays.
+        origins: Folder or address of raw files by data set, ``sources`` of the config.
         lock: The lock file.
-        watched: By path, the `stamp` of each file before it was read.
+        watched: The `stamp` of each file before it was read, by path.
     """
 
     root: Path = Path("data")
@@ -188,57 +209,60 @@ class OwnFiles:
     watched: dict[str, str] = field(default_factory=dict)
 
     def settle(self, choice: Choice) -> Choice:
-        """A data set with the content of its files, and its id.
+        """Return a data set with the content of its files, and its id.
 
         Raises:
             ConfigError: For files of which no data set can be made, and for one that differs from
                 the lock file.
         """
         _, dataset = registry.entry_of("data set", choice.spec)
-        origin = self.origins.get(choice.entry.name)
+        origin = self.origins.get(choice.component.name)
         try:
-            data.check_complete(dataset, choice.entry.name)
-            users = data.own_files(dataset, origin)
-            self._watch(dataset, users)
+            data.check_complete(dataset, choice.component.name)
+            own_files = data.own_files(dataset, origin)
+            self._watch(dataset, own_files)
             contents = Contents(self.root)
-            contents_by_name = {
+            content = {
                 name: contents.of(files)
-                for name, files in users.items()
+                for name, files in own_files.items()
                 if all(path.exists() for path in files)
             }
-            # A table is looked through for these, and tells what is wrong with it.
+            # To answer these, a table is read, which raises what is wrong with it.
             _ = dataset.shape, dataset.classes, dataset.size, dataset.natural
         except DataError as error:
-            raise ConfigError(choice.at, str(error)) from None
-        locked = self._held(choice, dataset, origin)
-        settled = replace(choice, content={**contents_by_name, **locked})
+            raise ConfigError(choice.location, str(error)) from None
+        content |= self._locked_content(choice, dataset, origin)
+        settled = replace(choice, content=content)
         return replace(settled, id=materials.dataset_id(settled.spec))
 
-    def _held(self, choice: Choice, dataset: data.Dataset, origin: str | None) -> dict[str, str]:
-        """The content of the files that the lock file has an entry for."""
-        name, users, by_source = data.raw_name(choice.spec), data.own_files(dataset, origin), {}
-        lock = Lock(self.lock, name)
+    def _locked_content(
+        self, choice: Choice, dataset: data.Dataset, origin: str | None
+    ) -> dict[str, str]:
+        """Return the content of files that a person provides, of absent ones as in the lock."""
+        raw_name, own_files = data.raw_name(choice.spec), data.own_files(dataset, origin)
+        lock, content = Lock(self.lock, raw_name), dict[str, str]()
         for source in data.sources(dataset):
-            path = data.placed(source, origin, self.root / "raw" / name)
-            if path is None or source.sha256 or source.name in users:
+            path = data.placed(source, origin, self.root / "raw" / raw_name)
+            if path is None or source.sha256 or source.name in own_files:
                 continue
             self.watched.setdefault(str(path), stamp([path]))
             expected = lock.expected(source.name)
-            there = Contents(self.root).of([path]) if path.is_file() else expected
-            if expected and there != expected:
-                problem = f"{path} has sha256 {there}, but {self.lock} says {expected}"
-                allowed = f"that file; or, if the new one is meant, no {source.name} in the lock"
-                raise ConfigError(choice.at, problem, f"{allowed}: runs on it get other names")
-            if there:
-                by_source[source.name] = there
-        return by_source
+            found = Contents(self.root).of([path]) if path.is_file() else expected
+            if expected and found != expected:
+                problem = f"{path} has sha256 {found}, but {self.lock} says {expected}"
+                advice = f"that file; or, if the new one is meant, remove {source.name} from the "
+                advice += "lock: runs on it get other names"
+                raise ConfigError(choice.location, problem, advice=advice)
+            if found:
+                content[source.name] = found
+        return content
 
-    def _watch(self, dataset: data.Dataset, users: Mapping[str, list[Path]]) -> None:
+    def _watch(self, dataset: data.Dataset, own_files: Mapping[str, list[Path]]) -> None:
         """Record the `stamp` of files; a folder, to which files may be added, counts as one."""
         path = getattr(dataset, "path", None)
         folder = path_of(path) if isinstance(path, str) and is_folder(path_of(path)) else None
-        files = [file for paths in users.values() for file in paths]
+        files = [file for paths in own_files.values() for file in paths]
         outside = [file for file in files if not folder or not file.is_relative_to(folder)]
-        for place in (folder, *outside):
-            if place is not None:
-                self.watched.setdefault(str(place), stamp([place]))
+        for watched in (folder, *outside):
+            if watched is not None:
+                self.watched.setdefault(str(watched), stamp([watched]))

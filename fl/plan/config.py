@@ -16,6 +16,9 @@ from fl.base.fields import Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
 
+Values = Mapping[str, Any]
+"""Values of config keys, as YAML or a call gives them."""
+
 
 @dataclass(frozen=True)
 class Execution:

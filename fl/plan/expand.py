@@ -15,7 +15,7 @@ from typing import Any
 
 from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import ConfigError, FedloomError, Location, unknown
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown
 from fl.base.places import path_of
 from fl.base.schema import REWEIGHTED
 from fl.data import materials
@@ -27,21 +27,29 @@ from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
-from fl.plan.scenario import Scenario, check_alike
+from fl.plan.scenario import Scenario, check_same_task
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a study.
+    """A run of a study.
 
     Attributes:
-        label: The study's name for its method entry.
-        title: The entry's name in print.
-        grid: The grid values of the entry, and as ``start.<key>`` those of what it starts from, as
-            ``train_on.<key>`` those of what made its samples.
-        execution: How to compute it; no part of its identity.
-        unstackable: Why its clients cannot be trained in one stack; "" if they can.
-        start: The run whose model it starts from.
+        id: The run's id.
+        point: Id of its point.
+        spec: Every choice that decides its numbers.
+        code: Hashes of its code and data (`RunSpec.code`).
+        defaults: Keys at their defaults (`RunSpec.default_keys`).
+        label: Label of its method entry.
+        title: Name of the entry in print.
+        grid: Values of the keys that the entry's grid varies; those of its parent's grid as
+            ``start.<key>`` or ``train_on.<key>``.
+        dataset: Its data set.
+        partition: Its partition.
+        model: Its model.
+        execution: How it is computed; no part of its identity.
+        unstackable: Why clients cannot be trained in one stack; empty if they can.
+        start: Id of the run whose model it starts from.
     """
 
     id: str
@@ -62,13 +70,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Expansion:
-    """A study's runs.
+    """The runs of a study.
 
     Attributes:
-        watched: By path, the `stamp` of each file outside the config that the runs depend on.
-        parameters: The size of each model, by the texts of the model and the data set.
-        analyses: Those that the study asks for.
-        execution: How the study's runs are computed where an entry says nothing else.
+        name: The study's name.
+        study: The study, with its metric.
+        location: Location of the study.
+        runs: Its runs.
+        watched: The `stamp` of each file outside the config that runs depend on, by path.
+        parameters: Number of trained weights, by the texts of model and data set.
+        analyses: The analyses that it asks for.
+        execution: How runs of an entry are computed that does not set it.
     """
 
     name: str
@@ -83,14 +95,25 @@ class Expansion:
     @property
     def needs_weights(self) -> bool:
         """Whether final weights are read, by an analysis or because the study says so."""
-        targets = [analysis.entry.target for analysis in self.analyses]
-        read = any(getattr(target, "weights", False) for target in targets)
-        return self.study.keep_weights or read
+        targets = [analysis.component.target for analysis in self.analyses]
+        are_read = any(getattr(target, "weights", False) for target in targets)
+        return self.study.keep_weights or are_read
 
     @property
     def needs_predictions(self) -> bool:
         """Whether predictions are kept, for metrics or because the study says so."""
         return self.study.keep_predictions or bool(self.study.metrics)
+
+
+@dataclass(frozen=True)
+class _Components:
+    """The components that a study names."""
+
+    entries: list[MethodEntry]
+    datasets: list[Choice]
+    schemes: list[Choice]
+    models: list[Choice]
+    analyses: list[Choice]
 
 
 def expand(
@@ -99,238 +122,335 @@ def expand(
     study: Study,
     location: Location,
     execution: Execution | None = None,
-    users_files: OwnFiles | None = None,
+    own_files: OwnFiles | None = None,
     rehearsals: dict[str, Rehearsal] | None = None,
     checked: bool = True,
 ) -> Expansion:
-    """All runs of a study.
+    """Return all runs of a study.
 
     Args:
-        study, location: What the study says, and where it stands, as of `fl.plan.config.study`.
+        folder: The config folder.
+        name: The study's name.
+        study: The study.
+        location: Location of the study.
         execution: How runs are computed where the study says nothing else.
-        users_files: Finds the user's own files behind data sets.
-        rehearsals: Those of other studies, which are not repeated.
-        checked: Whether models and methods are tried at all. If not, the runs are the same, but
-            no model's size is known.
+        own_files: Finds the user's own files behind data sets.
+        rehearsals: Rehearsals of other studies, which are not repeated.
+        checked: Whether models and methods are tried. If not, the runs are the same, but no
+            model's size is known.
 
     Raises:
-        ConfigError: For anything in the study that is not understood.
+        ConfigError: For what is wrong with the study, as much as can be told at once.
     """
-    users_files = users_files or OwnFiles()
+    own_files = own_files or OwnFiles()
+    rehearsals = {} if rehearsals is None else rehearsals
     execution = config.override_execution(
         execution or Execution(), study.execution, location / "execution"
     )
-    entries = method_entries(folder, study, location, execution, users_files.settle)
-    most = study.max_runs
-    datasets = choices("data set", study.datasets, location / "datasets", most)
-    datasets = list(map(users_files.settle, datasets))
-    models = choices("model", study.models, location / "models", most)
-    schemes = choices("partition scheme", study.partitions, location / "partitions", most)
-    analyses = choices("analysis", study.analyses, location / "analyses", most)
-    task, metric = _settled(study, datasets[0], location)
-    for dataset in datasets:
-        check_alike(dataset, task)
+    components = _components(folder, study, location, execution, own_files)
+    task, metric = _task_and_metric(study, components.datasets[0], location)
+    for dataset in components.datasets:
+        check_same_task(dataset, task)
     study = replace(study, metric=metric)
-    _check_named(study, analyses, location)
-    points = sum(entry.size for entry in entries)
-    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * points
-    if count > most:
-        raise too_many(count, "runs", most, location)
+    _check_references(study, components.analyses, location)
+    _check_count(study, components, location)
     runs: dict[tuple[str, str], Run] = {}
-    counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
-    rehearsals = {} if rehearsals is None else rehearsals
-    for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        here = Scenario.of(dataset, scheme, model, task)
-        scenarios = {entry.label: entry.scenario(here) for entry in entries}
-        for scenario in [here, *(each for each in scenarios.values() if each is not here)]:
-            check_analyses(analyses, scenario)
+    parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
+    problems = ConfigProblems()
+    for dataset, scheme, model in itertools.product(
+        components.datasets, components.schemes, components.models
+    ):
+        with problems.collected():
+            scenario = Scenario.of(dataset, scheme, model, task)
+            expanded = _ExpandedScenario(study, scenario, components)
             if checked:
-                parameters = Rehearsal.of(scenario, rehearsals).parameters
-                counts[model.text].setdefault(scenario.dataset.text, parameters)
-        tried: dict[int, Rehearsed] = {}
-        for entry in entries:
-            entry.check(scenarios)
-            if checked:
-                scenario = scenarios[entry.label]
-                tried |= entry.rehearse(Rehearsal.of(scenario, rehearsals), scenario)
-        check_traces(analyses, tried.values())
-        place = _Place(study, scenarios, tried)
-        for entry, seed in itertools.product(entries, study.seeds):
-            if entry.declared.distils and seed != study.seeds[0]:
-                continue  # Its images are the same for all seeds.
-            for run in place.runs(entry, seed):
+                expanded.rehearse(rehearsals, parameters[model.text])
+            for run in expanded.runs():
                 runs[run.label, run.id] = run
-    tables = [path_of(scheme.values["path"]) for scheme in schemes if "path" in scheme.values]
-    watched = {**users_files.watched, **{str(path): stamp([path]) for path in tables}}
-    planned = list(runs.values())
-    return Expansion(name, study, location, planned, watched, counts, analyses, execution)
+    problems.raise_all()
+    tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
+    watched = {**own_files.watched, **{str(path): stamp([path]) for path in tables}}
+    return Expansion(
+        name=name,
+        study=study,
+        location=location,
+        runs=list(runs.values()),
+        watched=watched,
+        parameters=parameters,
+        analyses=components.analyses,
+        execution=execution,
+    )
 
 
-def _settled(study: Study, dataset: Choice, location: Location) -> tuple[Task, str]:
-    """The task of a study, which is that of its first data set, and its metric: the one that it
-    says, or the usual one.
+def _components(
+    folder: Path, study: Study, location: Location, execution: Execution, own_files: OwnFiles
+) -> _Components:
+    """Return the components that a study names; raise what is wrong with them, all at once."""
+    problems = ConfigProblems()
+    found: dict[str, list[Choice]] = {}
+    entries: list[MethodEntry] = []
+    with problems.collected():
+        entries = method_entries(folder, study, location, execution, own_files.settle)
+    for key, kind in (
+        ("datasets", "data set"),
+        ("models", "model"),
+        ("partitions", "partition scheme"),
+        ("analyses", "analysis"),
+    ):
+        with problems.collected():
+            found[key] = choices(kind, getattr(study, key), location / key, study.max_runs)
+            if key == "datasets":
+                found[key] = [own_files.settle(dataset) for dataset in found[key]]
+    problems.raise_all()
+    return _Components(
+        entries=entries,
+        datasets=found["datasets"],
+        schemes=found["partitions"],
+        models=found["models"],
+        analyses=found["analyses"],
+    )
+
+
+def _check_count(study: Study, components: _Components, location: Location) -> None:
+    """Raise `ConfigError` if there are more runs than the study may have."""
+    points = sum(entry.size for entry in components.entries)
+    scenarios = len(components.datasets) * len(components.models) * len(components.schemes)
+    count = scenarios * len(study.seeds) * points
+    if count > study.max_runs:
+        raise too_many(count, "runs", study.max_runs, location)
+
+
+def _task_and_metric(study: Study, dataset: Choice, location: Location) -> tuple[Task, str]:
+    """Return the task of a study's first data set, and the study's or the task's usual metric.
 
     Raises:
         ConfigError: If the task has no such metric, or no classes where the study counts on them.
     """
     task = materials.task_of(dataset.spec)
     reweighted = [REWEIGHTED] if study.test == "reweighted" else []
-    if reweighted and not task.counted:
-        problem = f"is reweighted, but {dataset.text} has {task.given}"
-        raise ConfigError(location / "test", problem, "own or global")
+    problems = ConfigProblems()
+    with problems.collected():
+        if reweighted and not task.counted:
+            problem = f"is reweighted, but {dataset.text} has {task.given}"
+            raise ConfigError(location / "test", problem, "own, global")
     for key in ("metrics", "keep_predictions"):
-        if getattr(study, key) and task.name != DEFAULT:
-            problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
-            raise ConfigError(location / key, problem, "none, or data sets with class labels")
-    if study.metrics and study.scored == "best":
-        problem = "are of the final round, and scored is best"
-        raise ConfigError(location / "metrics", problem, "none, or scored: last")
-    given, allowed = study.metric, (*task.metrics, *reweighted)
-    if given is not None and given not in allowed:
-        raise unknown(location / "metric", "metric", given, allowed)
-    return task, given or allowed[0]
+        with problems.collected():
+            if getattr(study, key) and task.name != DEFAULT:
+                problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
+                raise ConfigError(location / key, problem, "none, or data sets with class labels")
+    with problems.collected():
+        if study.metrics and study.scored == "best":
+            problem = "are of the final round, but scored is best"
+            raise ConfigError(location / "metrics", problem, "none, or scored: last")
+    metrics = (*task.metrics, *reweighted)
+    with problems.collected():
+        if study.metric is not None and study.metric not in metrics:
+            raise unknown(location / "metric", "metric", study.metric, metrics)
+    problems.raise_all()
+    return task, study.metric or metrics[0]
 
 
-def _check_named(study: Study, analyses: list[Choice], location: Location) -> None:
-    """Refuse (`ConfigError`) names of entries that the study does not have, and vain contrasts."""
+def _check_references(study: Study, analyses: list[Choice], location: Location) -> None:
+    """Raise `ConfigError` for unknown entries that keys name, and for needless contrasts."""
     rows = study.best.rows if study.best else ()
-    named = [(location / "best" / "rows" / label, label) for label in rows]
+    references = [(location / "best" / "rows" / label, label) for label in rows]
     for analysis in analyses:
         labels = enumerate(analysis.values.get("methods", ()))
-        named += [(analysis.at / "methods" / i, label) for i, label in labels]
+        references += [(analysis.location / "methods" / i, label) for i, label in labels]
     if study.baseline is not None:
-        named.append((location / "baseline", study.baseline))
+        references.append((location / "baseline", study.baseline))
     elif study.contrasts:
         problem = "is set, but the study has no baseline, so that every pair is compared"
-        raise ConfigError(location / "contrasts", problem, "contrasts beside a baseline")
+        raise ConfigError(location / "contrasts", problem, advice="set a baseline too")
     for label, other in study.contrasts.items():
-        named += [(location / "contrasts" / label, each) for each in (label, other)]
-    for at, label in named:
-        if label not in study.methods:
-            raise unknown(at, "entry", label, study.methods)
+        references += [(location / "contrasts" / label, each) for each in (label, other)]
+    problems = ConfigProblems()
+    problems.errors += [
+        unknown(reference, "entry", label, study.methods)
+        for reference, label in references
+        if label not in study.methods
+    ]
+    problems.raise_all()
     for label, other in study.contrasts.items():
-        if (
-            other == label
-            or study.baseline in (label, other)
-            or study.contrasts.get(other) == label
-        ):
+        is_known = study.baseline in (label, other) or study.contrasts.get(other) == label
+        if other == label or is_known:
             problem = f"is {other!r}, and the two are one or compared already"
-            raise ConfigError(
-                location / "contrasts" / label, problem, "pairs that nothing else tests"
-            )
+            advice = "name pairs that nothing else tests"
+            raise ConfigError(location / "contrasts" / label, problem, advice=advice)
 
 
 def check_analyses(analyses: Iterable[Choice], scenario: Scenario) -> None:
-    """Refuse (`ConfigError`) an analysis that cannot look at what runs there: one for another task,
-    one that passes inputs of one kind through one network, and one that says itself that it cannot.
+    """Raise `ConfigError` for an analysis that cannot read the runs of a scenario.
 
-    Its ``check`` is given the shape of a sample and the number of clients, as far as it is known.
+    It may be made for another task, pass inputs of one kind through one network, or say itself that
+    it cannot: its ``check`` gets the shape of a sample and the number of clients, if it is known.
     """
-    shape = scenario.dataset.entry.make(scenario.dataset.values).shape
+    shape = scenario.dataset.instance.shape
     for analysis in analyses:
-        scenario.check(analysis.entry, analysis.at)
-        alike = ("weights", "one_modality")
-        if scenario.differ and any(getattr(analysis.entry.target, name, False) for name in alike):
-            problem = "takes all clients for alike, but they have several modalities"
-            allowed = "a partition without `modalities`"
-            raise ConfigError(analysis.at, f"{analysis.entry.name} {problem}", allowed)
-        check = getattr(analysis.entry.make(analysis.values), "check", None)
+        component, location = analysis.component, analysis.location
+        scenario.check(component, location)
+        needs_one = any(getattr(component.target, n, False) for n in ("weights", "one_modality"))
+        if needs_one and scenario.has_several_modalities:
+            problem = f"{component.name} needs clients of one modality, but they have several"
+            raise ConfigError(location, problem, advice="a partition without `modalities`")
+        check = getattr(analysis.instance, "check", None)
         try:
             if check:
                 check(shape, scenario.clients)
         except FedloomError as error:
-            raise ConfigError(analysis.at, f"on {scenario.dataset.text}: {error}") from None
+            raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None
 
 
 def check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
-    """Refuse (`ConfigError`) an analysis of traces that no entry of the study keeps."""
-    kept = [tried.traces for tried in rehearsed]
+    """Raise `ConfigError` for an analysis of traces that no entry of the study records."""
+    recorded = [each.traces for each in rehearsed]
     for analysis in analyses:
-        read = {*getattr(analysis.entry.target, "traces", ())}
-        if read and kept and not any(names is None or read <= names for names in kept):
-            problem = f"reads {', '.join(sorted(read))} of every round, which no entry here keeps"
-            raise ConfigError(analysis.at, problem, "beside an entry of a method that keeps it")
+        names = {*getattr(analysis.component.target, "traces", ())}
+        if names and recorded and not any(r is None or names <= r for r in recorded):
+            problem = f"reads {', '.join(sorted(names))} of every round, which no entry records"
+            advice = "add an entry of a method that records it"
+            raise ConfigError(analysis.location, problem, advice=advice)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """One data set, partition and model of the study; scenarios: by entry, mostly that of all."""
+class _ExpandedScenario:
+    """The runs of a study in one scenario; some entries have a scenario of their own.
 
-    study: Study
-    scenarios: Mapping[str, Scenario]
-    tried: Mapping[int, Rehearsed]
-    _codes: dict[int, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
+    Attributes:
+        scenarios: The scenario of each entry by label.
+        rehearsed: What trying a point showed, by label and `Point.key`.
+    """
 
-    def _code(self, method: Point, spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
-        """The code of a point, and its keys at their defaults, for all seeds and starts."""
-        if id(method) not in self._codes:
-            self._codes[id(method)] = RunSpec(spec).code, RunSpec(spec).default_keys
-        return self._codes[id(method)]
+    def __init__(self, study: Study, scenario: Scenario, components: _Components) -> None:
+        self._study, self._components = study, components
+        self.scenarios = {entry.label: entry.scenario(scenario) for entry in components.entries}
+        own = [each for each in self.scenarios.values() if each is not scenario]
+        self._distinct = [scenario, *own]
+        self.rehearsed: dict[tuple[str, str], Rehearsed] = {}
+        self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
+        problems = ConfigProblems()
+        for each in self._distinct:
+            with problems.collected():
+                check_analyses(components.analyses, each)
+        for entry in components.entries:
+            with problems.collected():
+                entry.check(self.scenarios)
+        problems.raise_all()
 
-    def runs(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
-        """The runs of an entry: every point, from every point of what it starts from."""
-        scenario, starts = self.scenarios[entry.label], entry.by == "start"
+    def rehearse(self, rehearsals: dict[str, Rehearsal], parameters: dict[str, int]) -> None:
+        """Try models and methods; note the number of weights by data set in ``parameters``."""
+        problems = ConfigProblems()
+        for scenario in self._distinct:
+            with problems.collected():
+                count = Rehearsal.of(scenario, rehearsals).parameters
+                parameters.setdefault(scenario.dataset.text, count)
+        problems.raise_all()
+        for entry in self._components.entries:
+            with problems.collected():
+                scenario = self.scenarios[entry.label]
+                by_point = entry.rehearse(Rehearsal.of(scenario, rehearsals), scenario)
+                self.rehearsed |= {(entry.label, key): each for key, each in by_point.items()}
+        problems.raise_all()
+        check_traces(self._components.analyses, self.rehearsed.values())
+
+    def runs(self) -> Iterator[Run]:
+        """Yield the runs of all entries."""
+        for entry, seed in itertools.product(self._components.entries, self._study.seeds):
+            if entry.declared.distils and seed != self._study.seeds[0]:
+                continue  # Its images are the same for all seeds.
+            yield from self._runs_of(entry, seed)
+
+    def _runs_of(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
+        """Yield the runs of an entry: every point, for every run of its parent."""
         parents: list[Run | None] = [None]
-        if entry.before:
-            parents = [*self.runs(entry.before, seed if starts else self.study.seeds[0])]
-        for method, parent in itertools.product(entry.points, parents):
-            before = parent.grid if parent else {}
-            spec: dict[str, Any] = {
-                "dataset": scenario.dataset.spec,
-                "partition": scenario.scheme.spec,
-                "model": scenario.model.spec,
-                "method": method.spec,
-                "terms": method.added["terms"],
-                "training": method.training,
-                "start": parent.point if parent and starts else None,
-            }
-            spec |= {key: its for key, its in method.added.items() if its}
-            if self.study.test != "own":
-                spec["test"] = self.study.test
-            if entry.samples or not starts:
-                spec["train_on"] = entry.samples or (parent.id if parent else None)
-            code, defaults = self._code(method, spec)
-            point, tried = identity.point(spec, code, defaults), self.tried.get(id(method))
-            yield Run(
-                id=identity.run(point, seed),
-                point=point,
-                spec={**spec, "seed": seed},
-                code=code,
-                defaults=defaults,
-                label=entry.label,
-                title=entry.title,
-                grid={f"{entry.by}.{key}": value for key, value in before.items()} | method.grid,
-                dataset=scenario.dataset,
-                partition=scenario.scheme,
-                model=scenario.model,
-                execution=entry.execution,
-                unstackable=tried.unstackable if tried else "",
-                start=parent.id if parent else None,
-            )
+        if entry.parent:
+            parent_seed = seed if entry.starts else self._study.seeds[0]
+            parents = [*self._runs_of(entry.parent, parent_seed)]
+        for point, parent in itertools.product(entry.points, parents):
+            yield self._run(entry, point, parent, seed)
+
+    def _run(self, entry: MethodEntry, point: Point, parent: Run | None, seed: int) -> Run:
+        scenario = self.scenarios[entry.label]
+        spec = self._spec(entry, point, parent)
+        code, defaults = self._code(entry, point, spec)
+        point_id = identity.point(spec, code, defaults)
+        rehearsed = self.rehearsed.get((entry.label, point.key)) if self.rehearsed else None
+        parent_grid = parent.grid if parent else {}
+        return Run(
+            id=identity.run(point_id, seed),
+            point=point_id,
+            spec={**spec, "seed": seed},
+            code=code,
+            defaults=defaults,
+            label=entry.label,
+            title=entry.title,
+            grid={
+                **{f"{entry.parent_key}.{key}": value for key, value in parent_grid.items()},
+                **point.grid,
+            },
+            dataset=scenario.dataset,
+            partition=scenario.scheme,
+            model=scenario.model,
+            execution=entry.execution,
+            unstackable=rehearsed.unstackable if rehearsed else "",
+            start=parent.id if parent else None,
+        )
+
+    def _spec(self, entry: MethodEntry, point: Point, parent: Run | None) -> dict[str, Any]:
+        """Return the spec of a run without its seed."""
+        scenario = self.scenarios[entry.label]
+        spec: dict[str, Any] = {
+            "dataset": scenario.dataset.spec,
+            "partition": scenario.scheme.spec,
+            "model": scenario.model.spec,
+            "method": point.spec,
+            "terms": point.added["terms"],
+            "training": point.training,
+            "start": parent.point if parent and entry.starts else None,
+        }
+        spec |= {key: specs for key, specs in point.added.items() if specs}
+        if self._study.test != "own":
+            spec["test"] = self._study.test
+        if entry.samples_per_class or not entry.starts:
+            spec["train_on"] = entry.samples_per_class or (parent.id if parent else None)
+        return spec
+
+    def _code(
+        self, entry: MethodEntry, point: Point, spec: Mapping[str, Any]
+    ) -> tuple[dict[str, str], list[str]]:
+        """Return code and default keys of a point, which seeds and parents do not change."""
+        key = entry.label, point.key
+        if key not in self._codes:
+            run_spec = RunSpec(spec)
+            self._codes[key] = run_spec.code, run_spec.default_keys
+        return self._codes[key]
 
 
 def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> None:
-    """Refuse (`ConfigError`) a job that fits on no node of its partition, and would never start;
-    and more processes than clients that take part in a round, as the rest would have nothing to do.
-    Where only the data say how many clients there are, the job refuses.
+    """Raise `ConfigError` for a job that no node can hold, and for processes with nothing to do.
+
+    The latter are more than the clients that take part in a round. Where only the data can tell how
+    many clients there are, the job refuses.
     """
-    general = Location(os.path.relpath(folder / "config.yaml"))
+    config_file = Location(os.path.relpath(folder / "config.yaml"))
     for run in expansion.runs:
-        asked, clients = run.execution, run.partition.spec.get("clients")
-        lacking = [
-            n.shortages(asked) for n in settings.nodes if n.slurm_partition == asked.slurm_partition
-        ]
-        if lacking and all(lacking):
-            name = asked.slurm_partition
-            place = f"Slurm partition {name!r}" if name else "the default partition"
-            problem = f"no node of {place} can hold a job of {run.title}, which asks for "
-            allowed = "less in its `execution`, or a node that has it"
-            raise ConfigError(general / "nodes", problem + ", ".join(lacking[-1]), allowed)
-        if asked.processes == 1 or not isinstance(clients, int):
+        execution, clients = run.execution, run.partition.spec.get("clients")
+        slurm_partition = execution.slurm_partition
+        nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]
+        shortages = [node.shortages(execution) for node in nodes]
+        if shortages and all(shortages):
+            nodes_text = f"Slurm partition {slurm_partition!r}"
+            nodes_text = nodes_text if slurm_partition else "the default partition"
+            problem = f"no node of {nodes_text} can hold a job of {run.title}, which asks for "
+            problem += ", ".join(shortages[-1])
+            advice = "less in its `execution`, or a node that has it"
+            raise ConfigError(config_file / "nodes", problem, advice=advice)
+        if execution.processes == 1 or not isinstance(clients, int):
             continue
-        there = max(1, round(run.spec["training"]["participation"] * clients))
-        if asked.processes > there:
-            by_all = settings.execution.processes == asked.processes
-            at = (general if by_all else expansion.location) / "execution" / "processes"
-            taking = f"{there} clients take part in a round of {run.title}"
-            raise ConfigError(at, f"is {asked.processes}, but {taking}", f"1 to {there}")
+        participants = max(1, round(run.spec["training"]["participation"] * clients))
+        if execution.processes > participants:
+            is_general = settings.execution.processes == execution.processes
+            location = config_file if is_general else expansion.location
+            problem = f"is {execution.processes}, but {participants} clients take part in a round "
+            problem += f"of {run.title}"
+            location = location / "execution" / "processes"
+            raise ConfigError(location, problem, f"1 to {participants}")

@@ -12,78 +12,90 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fl.api.training import Training
 from fl.base import fields, registry, rng
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.digest import digest
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
+from fl.base.fields import Field
 from fl.base.registry import ADDED, Component, entry_key
-from fl.plan import published
-from fl.plan.config import Study, second_occurrence
+from fl.plan import published_tables
+from fl.plan.config import Study, Values, second_occurrence
+
+SIGNIFICANT_DIGITS = 3
+"""Digits of a value of a random search, so that tables can show it as it is."""
+TRIES = 100
+"""Random numbers for each value of a search; repeated ones are left out."""
+SINGLE = "aggregation"
+"""Key of an entry that holds one component, whose name may be its value."""
+RESERVED = (
+    *("method", "start", "train_on", "title", "execution", "dataset", "partition"),
+    *map(entry_key, ADDED),
+)
+"""Keys of an entry that are neither hyper-parameters nor keys of training."""
+EXCLUSIVE = ("local_epochs", "local_steps")
+"""Keys of training of which an entry sets one."""
 
 
-def grid(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """Every combination of the values that are lists where one value is expected."""
+def grid(declared: Mapping[str, Field], values: Values) -> Iterator[dict[str, Any]]:
+    """Yield every combination of the values that are lists where one value is expected."""
     options = _options(declared, values)
     for combination in itertools.product(*options.values()):
-        chosen = {key: value for values in combination for key, value in values.items()}
+        chosen = {key: value for point in combination for key, value in point.items()}
         yield {key: chosen[key] for key in values}
 
 
 class SearchedValues(list[float]):
-    """The values that are drawn for a key: the i-th ones of an entry's keys are one point."""
+    """Values of a random search: the i-th values of all searched keys are one point."""
 
 
-def _options(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any]
-) -> dict[str, list[dict[str, Any]]]:
-    """By key, or for all that are drawn at the first of them, what a point may have."""
+def _options(declared: Mapping[str, Field], values: Values) -> dict[str, list[dict[str, Any]]]:
+    """Return the alternatives of each key; those of all searched keys stand at the first one."""
     options: dict[str, list[dict[str, Any]]] = {}
-    drawn = {key: value for key, value in values.items() if isinstance(value, SearchedValues)}
+    searched = {key: value for key, value in values.items() if isinstance(value, SearchedValues)}
     for key, value in values.items():
-        if key not in drawn:
-            options[key] = [
-                {key: v} for v in (value if is_grid(declared.get(key), value) else [value])
-            ]
-        elif key == next(iter(drawn)):
-            points = zip(*drawn.values(), strict=True)
-            options[key] = [dict(zip(drawn, point, strict=True)) for point in points]
+        if key not in searched:
+            alternatives = value if is_grid(declared.get(key), value) else [value]
+            options[key] = [{key: alternative} for alternative in alternatives]
+        elif key == next(iter(searched)):
+            points = zip(*searched.values(), strict=True)
+            options[key] = [dict(zip(searched, point, strict=True)) for point in points]
     return options
 
 
 def check_size(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any], most: int, location: Location
+    declared: Mapping[str, Field], values: Values, max_points: int, location: Location
 ) -> None:
-    """Raise `ConfigError` if a grid has more than ``most`` points, before any of them is made."""
+    """Raise `ConfigError` if a grid has more than ``max_points``, before any of them is made."""
     points = math.prod(map(len, _options(declared, values).values()))
-    if points > most:
-        raise too_many(points, "points", most, location)
+    if points > max_points:
+        raise too_many(points, "points", max_points, location)
 
 
-def too_many(count: int, what: str, most: int, location: Location) -> ConfigError:
-    """The error for more than a study said that it may have."""
-    allowed = f"{most:,} runs of a study at most; `max_runs: {count}` in the study allows more"
-    return ConfigError(location, f"{count:,} {what} are asked for", allowed)
+def too_many(count: int, unit: str, most: int, location: Location) -> ConfigError:
+    """Return the error for more runs or points than a study may have."""
+    problem = f"{count:,} {unit} are asked for"
+    allowed = f"{most:,} runs of a study at most"
+    return ConfigError(location, problem, allowed, f"`max_runs: {count}` in the study")
 
 
-def each_once(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any], location: Location
-) -> None:
+def check_distinct(declared: Mapping[str, Field], values: Values, location: Location) -> None:
     """Raise `ConfigError` if a grid has a value twice, which would be one run and not two."""
     for key, value in values.items():
         if is_grid(declared.get(key), value) and not isinstance(value, SearchedValues):
             i = second_occurrence(value)
             if i is not None:
-                raise ConfigError(location / key / i, f"{value[i]} stands twice", "each value once")
+                problem = f"{value[i]} is a duplicate"
+                raise ConfigError(location / key / i, problem, advice="each value once")
 
 
-def is_grid(declared: fields.Field | None, value: Any) -> bool:
-    """Whether ``value`` is a list of values for what is ``declared``."""
+def is_grid(declared: Field | None, value: Any) -> bool:
+    """Whether ``value`` is a list of values of a field."""
     if not isinstance(value, list) or not value:
         return False
     if declared is not None and fields.is_sequence(declared.hint):
@@ -91,20 +103,14 @@ def is_grid(declared: fields.Field | None, value: Any) -> bool:
     return True
 
 
-DIGITS = 3
-"""Of a drawn value, so that tables can show it as it is."""
-TRIES = 100
-"""Numbers for each draw, among which are values that come again."""
-
-
 @dataclass(frozen=True)
 class Search:
-    """How the values of a key are drawn.
+    """A random search over the values of a key.
 
     Attributes:
-        draws: How many; the drawn keys of an entry have as many, and are drawn together.
-        uniform: From where to where, both ends included.
-        log_uniform: The same, of the value's logarithm.
+        draws: Number of values; all searched keys of an entry have as many, and go together.
+        uniform: Lowest and highest value.
+        log_uniform: Lowest and highest value, for a logarithm that is uniformly distributed.
     """
 
     draws: fields.Count
@@ -113,36 +119,36 @@ class Search:
 
 
 def with_searched_values(
-    declared: Mapping[str, fields.Field], values: Mapping[str, Any], seed: int, location: Location
+    declared: Mapping[str, Field], values: Values, seed: int, location: Location
 ) -> dict[str, Any]:
-    """The values, with what is drawn for the keys that ask for it.
+    """Return the values with those of a random search for the keys that ask for it.
 
-    The i-th draw of a key follows from the seed and the key's name: it is the same in every entry,
-    and more draws go on from the first ones.
+    The i-th value of a key follows from the seed and the key's name: it is the same in every entry,
+    and a longer search begins with the values of a shorter one.
 
     Raises:
-        ConfigError: For a search that is not understood, for keys of one entry that are drawn
-            different numbers of times, and for a key whose values are no such numbers.
+        ConfigError: For a search that is not understood, for keys of one entry with different
+            numbers of values, and for a key whose values are no such numbers.
     """
-    settled, counts = dict(values), dict[str, int]()
+    completed, counts = dict(values), dict[str, int]()
     for key, value in values.items():
         if key not in declared or not _is_search(value):
             continue
-        at = location / key
-        search = Search(**fields.parse(Search, value, at))
-        settled[key] = SearchedValues(_searched_values(search, seed, key, at))
+        key_location = location / key
+        search = Search(**fields.parse(Search, value, key_location))
+        completed[key] = SearchedValues(_searched_values(search, seed, key, key_location))
         try:
-            fields.value(declared[key].hint, settled[key][0], at)
+            fields.value(declared[key].hint, completed[key][0], key_location)
         except ConfigError as error:
-            allowed = fields.describe(declared[key].hint)
-            problem = f"is drawn, and {settled[key][0]!r} cannot be"
-            raise ConfigError(at, problem, f"a list of values; each {allowed}") from error
+            problem = f"is searched at random, and cannot be {completed[key][0]!r}"
+            allowed = f"a list of values; each {fields.describe(declared[key].hint)}"
+            raise ConfigError(key_location, problem, allowed) from error
         counts[key] = search.draws
         first, count = next(iter(counts.items()))
         if search.draws != count:
-            problem = f"is {search.draws}, and {count} for {first}, which is drawn together with it"
-            raise ConfigError(at / "draws", problem, f"{count}")
-    return settled
+            problem = f"is {search.draws}, and {count} for {first}, which is searched together "
+            raise ConfigError(key_location / "draws", problem + "with it", f"{count}")
+    return completed
 
 
 def _is_search(value: Any) -> bool:
@@ -150,36 +156,28 @@ def _is_search(value: Any) -> bool:
 
 
 def _searched_values(search: Search, seed: int, key: str, location: Location) -> list[float]:
-    given = {"uniform": search.uniform, "log_uniform": search.log_uniform}
-    kinds = {kind: ends for kind, ends in given.items() if ends is not None}
-    if len(kinds) != 1:
-        raise ConfigError(
-            location, f"has {len(kinds)} distributions", "one of uniform, log_uniform"
-        )
-    [(kind, ends)] = kinds.items()
-    logs, at = kind == "log_uniform", location / kind
-    if len(ends) != 2 or not ends[0] < ends[1] or (logs and ends[0] <= 0):
-        allowed = "two numbers, the lower one first" + (", above 0" if logs else "")
-        raise ConfigError(at, f"is {ends!r}", allowed)
-    low, high = map(math.log, ends) if logs else ends
+    """Return the values of a random search, rounded to `SIGNIFICANT_DIGITS`, each once."""
+    bounds = {"uniform": search.uniform, "log_uniform": search.log_uniform}
+    chosen = {name: ends for name, ends in bounds.items() if ends is not None}
+    if len(chosen) != 1:
+        problem = f"has {len(chosen)} distributions"
+        raise ConfigError(location, problem, "one of uniform, log_uniform")
+    [(name, ends)] = chosen.items()
+    is_log, location = name == "log_uniform", location / name
+    if len(ends) != 2 or not ends[0] < ends[1] or (is_log and ends[0] <= 0):
+        allowed = "two numbers, the lower one first" + (", above 0" if is_log else "")
+        raise ConfigError(location, f"is {ends!r}", allowed)
+    low, high = map(math.log, ends) if is_log else ends
     numbers = low + (high - low) * rng.generator(seed, "search", key).random(TRIES * search.draws)
-    exact = np.exp(numbers) if logs else numbers
-    short = (min(max(float(f"{value:.{DIGITS}g}"), ends[0]), ends[1]) for value in exact)
-    # A value that comes again would be a run that is there.
-    values = list(itertools.islice(dict.fromkeys(short), search.draws))
+    exact = np.exp(numbers) if is_log else numbers
+    rounded = (float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in exact)
+    inside = (min(max(value, ends[0]), ends[1]) for value in rounded)
+    values = list(itertools.islice(dict.fromkeys(inside), search.draws))
     if len(values) < search.draws:
-        problem = f"is {ends!r}, in which {search.draws} values of {DIGITS} digits were not found"
-        raise ConfigError(at, problem, "ends that lie further apart, or fewer draws")
+        problem = f"is {ends!r}, which has fewer than {search.draws} values of "
+        problem += f"{SIGNIFICANT_DIGITS} digits"
+        raise ConfigError(location, problem, advice="ends that lie further apart, or fewer draws")
     return values
-
-
-ONE = "aggregation"
-"""The key of which an entry has one; its name may stand alone."""
-RESERVED = (
-    *("method", "start", "train_on", "title", "execution", "dataset", "partition"),
-    *map(entry_key, ADDED),
-)
-EXCLUSIVE = ("local_epochs", "local_steps")
 
 
 @dataclass(frozen=True)
@@ -187,10 +185,14 @@ class Point:
     """A method entry of a study at one point of its grid.
 
     Attributes:
-        added: By key, the specs of what the entry adds: its terms, alterations ...
+        component: The method.
+        values: Values of its hyper-parameters.
+        added: Specs of the terms, alterations and others that the entry adds, by key.
+        training: Values of all keys of training.
+        grid: Values of the keys that the entry's grid varies.
     """
 
-    entry: Component
+    component: Component
     values: dict[str, Any]
     added: dict[str, list[dict[str, Any]]]
     training: dict[str, Any]
@@ -198,8 +200,39 @@ class Point:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Its part of a run's spec."""
-        return {"name": self.entry.name, **self.values}
+        """The spec of the method, as runs have it."""
+        return {"name": self.component.name, **self.values}
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of all that the entry says of runs at this point."""
+        return digest([self.spec, self.added, self.training])
+
+
+class Layer(NamedTuple):
+    """Keys that a study, a method's file or an entry sets, and their location."""
+
+    values: Values
+    location: Location
+
+
+class EntryLayers(NamedTuple):
+    """The layers of a method entry; a later one wins."""
+
+    study: Layer
+    method: Layer
+    entry: Layer
+
+
+class AddedComponent(NamedTuple):
+    """A term, an alteration or another component that an entry adds.
+
+    ``key`` is the key of `ADDED`, ``values`` are the keys that the entry sets.
+    """
+
+    key: str
+    component: Component
+    values: Values
 
 
 def points(
@@ -207,135 +240,165 @@ def points(
     study: Study,
     location: Location,
     label: str,
-    entry: Component,
-    layers: Sequence[tuple[Mapping[str, Any], Location]],
+    component: Component,
+    layers: EntryLayers,
 ) -> Iterator[Point]:
-    """All points of a method entry.
+    """Yield all points of a method entry.
 
     Args:
-        folder: The config's.
-        location: The study's file.
-        label: The entry's name.
-        entry: Its method.
-        layers: The study's ``training``, the method's defaults and what the entry says, each with
-            its place.
+        folder: The config folder.
+        study: The study.
+        location: Location of the study.
+        label: Label of the entry.
+        component: The entry's method.
+        layers: The study's ``training``, the method's defaults, the entry.
 
     Raises:
-        ConfigError: For a layer that is not understood.
+        ConfigError: For layers that are not understood.
     """
-    (general, general_at), (defaults, defaults_at), (given, at) = layers
-    declared_hyper, training = fields.fields(entry.target), fields.fields(Training)
-    for key in declared_hyper.keys() & {*training, *RESERVED}:
-        problem = f"the method {entry.name!r} calls a hyper-parameter as a key of every entry"
-        raise ConfigError(at / key, problem, "another name in the method's file")
-    declared = {**training, **declared_hyper}
-    _check_layer(study, general, training, (), general_at)
-    for layer, place in ((defaults, defaults_at), (given, at)):
-        _check_layer(study, layer, declared, RESERVED, place)
-    fixed = getattr(entry.target, "training", {})
-    merged = _layered(general, fixed, defaults, given)
-    added = _added(merged, at)
+    own_location = layers.entry.location
+    hyper_fields, training_fields = fields.fields(component.target), fields.fields(Training)
+    for key in hyper_fields.keys() & {*training_fields, *RESERVED}:
+        problem = f"the method {component.name!r} has a hyper-parameter with a key of every entry"
+        raise ConfigError(own_location / key, problem, advice="rename it in the method's file")
+    declared = {**training_fields, **hyper_fields}
+    _check_layers(study, layers, training_fields, declared)
+    fixed = getattr(component.target, "training", {})
+    merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
+    added = _added_components(merged, own_location)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
-    for name, (_, added_entry, values) in added.items():
-        declared |= _under(name, fields.fields(added_entry.target))
-        merged |= _under(name, values)
-    merged |= _published(folder, study, location, label, declared)
-    merged = with_searched_values(declared, merged, study.search_seed, at)
-    several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
-    check_size(declared, merged, study.max_runs, at)
+    for name, each in added.items():
+        declared |= _prefixed(name, fields.fields(each.component.target))
+        merged |= _prefixed(name, each.values)
+    merged |= _published_values(folder, study, location, label, declared)
+    merged = with_searched_values(declared, merged, study.search_seed, own_location)
+    varied = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
+    check_size(declared, merged, study.max_runs, own_location)
     for values in grid(declared, merged):
-        hyper = entry.parse({k: v for k, v in values.items() if k in declared_hyper}, at)
-        rest = {k: v for k, v in values.items() if k in training}
-        settled = Training.settle(fields.parse(Training, rest, at), at)
-        specs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ADDED}
-        for name, (kind, added_entry, _) in added.items():
-            keys = _under(name, dict.fromkeys(fields.fields(added_entry.target)))
-            its = {key.partition(".")[2]: values[key] for key in keys if key in values}
-            specs[kind].append(
-                {"name": name, **added_entry.parse(its, at / entry_key(kind) / name)}
-            )
-        yield Point(entry, hyper, specs, settled, {key: values[key] for key in several})
+        hyper = {key: value for key, value in values.items() if key in hyper_fields}
+        training = {key: value for key, value in values.items() if key in training_fields}
+        training = fields.parse(Training, training, own_location)
+        yield Point(
+            component=component,
+            values=component.parse(hyper, own_location),
+            added=_added_specs(added, values, own_location),
+            training=Training.settle(training, own_location),
+            grid={key: values[key] for key in varied},
+        )
 
 
-def _added(
-    merged: Mapping[str, Any], at: Location
-) -> dict[str, tuple[str, Component, Mapping[str, Any]]]:
-    """What an entry adds, by name: the config key, its kind, and the keys that the entry sets of
-    it.
-    """
-    by_name: dict[str, tuple[str, Component, Mapping[str, Any]]] = {}
-    for kind, called in ADDED.items():
-        location = at / entry_key(kind)
-        given = merged.get(entry_key(kind))
-        given = {given: None} if kind == ONE and isinstance(given, str) else given
-        if isinstance(given, list):
+def _added_components(merged: Values, location: Location) -> dict[str, AddedComponent]:
+    """Return the components that an entry adds, by name."""
+    by_name: dict[str, AddedComponent] = {}
+    for key, kind in ADDED.items():
+        key_location = location / entry_key(key)
+        components = merged.get(entry_key(key))
+        if key == SINGLE and isinstance(components, str):
+            components = {components: None}
+        if isinstance(components, list):
             allowed = "a mapping (name: its keys); alternatives are entries of their own"
-            raise ConfigError(location, f"is {given!r}", allowed)
-        given = fields.mapping(given, location)
-        if kind == ONE and len(given) > 1:
-            raise ConfigError(location, f"is {' and '.join(given)}", "one of them")
-        for name, values in given.items():
-            entry = registry.find(called, name, location / name)
+            raise ConfigError(key_location, f"is {components!r}", allowed)
+        components = fields.mapping(components, key_location)
+        if key == SINGLE and len(components) > 1:
+            raise ConfigError(key_location, f"is {' and '.join(components)}", "one of them")
+        for name, values in components.items():
+            component = registry.find(kind, name, key_location / name)
             if name in by_name:
-                problem = f"{name!r} is set in {entry_key(by_name[name][0])} too"
-                raise ConfigError(location / name, problem, "each name once, as keys go by it")
-            values = fields.mapping(values, location / name)
-            declared = fields.fields(entry.target)
-            for key in values:
-                if key not in declared:
-                    raise unknown(location / name / key, "key", key, declared)
-            each_once(declared, values, location / name)
-            by_name[name] = (kind, entry, values)
+                problem = f"{name!r} is set in {entry_key(by_name[name].key)} too"
+                advice = "each name once, as keys go by it"
+                raise ConfigError(key_location / name, problem, advice=advice)
+            values = fields.mapping(values, key_location / name)
+            declared = fields.fields(component.target)
+            for own_key in values:
+                if own_key not in declared:
+                    raise unknown(key_location / name / own_key, "key", own_key, declared)
+            check_distinct(declared, values, key_location / name)
+            by_name[name] = AddedComponent(key, component, values)
     return by_name
 
 
-def _under(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of what is added, as an entry's: ``<name>.<key>``."""
+def _added_specs(
+    added: Mapping[str, AddedComponent], values: Values, location: Location
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the specs of what an entry adds at a point, by key of `ADDED`."""
+    specs: dict[str, list[dict[str, Any]]] = {key: [] for key in ADDED}
+    for name, (key, component, _) in added.items():
+        own_keys = [each for each in fields.fields(component.target) if f"{name}.{each}" in values]
+        own_values = {own_key: values[f"{name}.{own_key}"] for own_key in own_keys}
+        settled = component.parse(own_values, location / entry_key(key) / name)
+        specs[key].append({"name": name, **settled})
+    return specs
+
+
+def _prefixed(name: str, values: Values) -> dict[str, Any]:
+    """Return the keys of an added component as keys of its entry: ``<name>.<key>``."""
     return {f"{name}.{key}": value for key, value in values.items()}
 
 
-def _published(
-    folder: Path, study: Study, location: Location, label: str, declared: Mapping[str, fields.Field]
+def _published_values(
+    folder: Path, study: Study, location: Location, label: str, declared: Mapping[str, Field]
 ) -> dict[str, float]:
-    """What ``grid: published`` sets of an entry, by key."""
+    """Return the published hyper-parameters of an entry where the study has `grid: published`."""
     best, location = study.best, location / "best"
     if study.grid != "published":
         return {}
     if best is None:
-        raise ConfigError(location, "is missing", "what to take, as grid is published")
-    cells, values = published.table(folder, best.source, best.table, location), {}
+        raise ConfigError(location, "is missing, as grid is published", advice="set `best`")
+    cells = published_tables.read_table(folder, best.source, best.table, location)
+    values: dict[str, float] = {}
     for key, row in best.rows.get(label, {}).items():
-        at = location / "rows" / label / key
+        row_location = location / "rows" / label / key
         if key not in declared:
-            raise unknown(at, "key", key, declared)
-        values[key] = published.number(published.cell(cells, row, best.column, at))
+            raise unknown(row_location, "key", key, declared)
+        values[key] = published_tables.find_cell(cells, row, best.column, row_location).value
     return values
 
 
-def _check_layer(
+def _check_layers(
     study: Study,
-    layer: Mapping[str, Any],
-    declared: Mapping[str, fields.Field],
-    reserved: tuple[str, ...],
-    location: Location,
+    layers: EntryLayers,
+    training_fields: Mapping[str, Field],
+    declared: Mapping[str, Field],
 ) -> None:
-    """Check each key and value of one layer, and that its grid is no larger than the study may."""
-    for key in layer:
-        if key not in declared and key not in reserved:
-            raise unknown(location / key, "key", key, (*declared, *reserved))
-    each_once(declared, layer, location)
-    layer = with_searched_values(declared, layer, study.search_seed, location)
-    check_size(declared, layer, study.max_runs, location)
-    for values in grid(declared, layer):
-        for key, given in values.items():
-            if key in declared:
-                fields.value(declared[key].hint, given, location / key)
-        if all(values.get(key) is not None for key in EXCLUSIVE):
-            Training.settle({"participation": 1.0, **values}, location)
+    """Raise what is wrong with the keys and values of all layers."""
+    problems = ConfigProblems()
+    with problems.collected():
+        _check_layer(study, layers.study, training_fields, ())
+    for layer in (layers.method, layers.entry):
+        with problems.collected():
+            _check_layer(study, layer, declared, RESERVED)
+    problems.raise_all()
 
 
-def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win; one that sets a client's local work removes the earlier settings of it."""
+def _check_layer(
+    study: Study, layer: Layer, declared: Mapping[str, Field], reserved: Sequence[str]
+) -> None:
+    """Check keys and values of a layer, and that its grid is no larger than the study may be."""
+    values, location = layer
+    problems = ConfigProblems()
+    problems.errors += [
+        unknown(location / key, "key", key, (*declared, *reserved))
+        for key in values
+        if key not in declared and key not in reserved
+    ]
+    with problems.collected():
+        check_distinct(declared, values, location)
+        values = with_searched_values(declared, values, study.search_seed, location)
+        check_size(declared, values, study.max_runs, location)
+        for options in _options(declared, values).values():
+            for key, value in (pair for option in options for pair in option.items()):
+                if key in declared:
+                    with problems.collected():
+                        fields.value(declared[key].hint, value, location / key)
+    problems.raise_all()
+    if all(key in values for key in EXCLUSIVE):
+        for point in grid(declared, values):
+            if all(point[key] is not None for key in EXCLUSIVE):
+                Training.settle({"participation": 1.0, **point}, location)
+
+
+def _merged(*layers: Values) -> dict[str, Any]:
+    """Merge layers: later ones win; local work is replaced as a whole (`EXCLUSIVE`)."""
     merged: dict[str, Any] = {}
     for layer in layers:
         if any(key in layer for key in EXCLUSIVE):

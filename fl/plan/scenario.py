@@ -27,8 +27,11 @@ Spec = Mapping[str, Any]
 
 
 def has_split(scheme: Spec, split: str) -> bool:
-    """Whether a partition of that scheme has samples of ``val``, by which a grid's point can be
-    chosen, or of ``server``, which are the server's own.
+    """Whether a partition has samples of a split.
+
+    Args:
+        scheme: Spec of the partition scheme.
+        split: ``val``, by which a grid's point can be chosen, or ``server``, the server's samples.
     """
     if "path" in scheme:
         return bool((holdings.brought(scheme)["split"] == split).any())
@@ -44,25 +47,38 @@ def has_unseen_clients(scheme: Spec) -> bool:
 
 
 def clients_of(scheme: Spec, dataset: Spec) -> int | None:
-    """How many clients a partition has, those held out included; None where only the data say."""
+    """Return the number of clients, unseen ones included; None if only the data can tell."""
     if "path" in scheme:
         return int(holdings.brought(scheme)["client"].nunique())
     _, data = entry_of("data set", dataset)
-    several = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
-    return scheme.get("clients") or several or data.natural or None
+    in_domains = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
+    return scheme.get("clients") or in_domains or data.natural or None
 
 
 def split_share(scheme: Spec, split: str) -> float:
-    """The share of a client's samples in ``val``, ``test`` or ``server``, as far as the scheme's
-    keys tell.
-    """
-    given = scheme.get(split, 0.0)
-    return 0.0 if isinstance(given, str) else float(given)
+    """Return the share of a client's samples in a split, 0 if the scheme's keys do not tell."""
+    share = scheme.get(split, 0.0)
+    return 0.0 if isinstance(share, str) else float(share)
 
 
 def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
-    """Refuse at once a partition that cannot be made of that data set (`ConfigError`)."""
+    """Raise `ConfigError` if a partition cannot be made of a data set."""
     _, data = entry_of("data set", dataset)
+    _check_clients(scheme, dataset, data, location)
+    _check_shares(scheme, location)
+    _check_published_splits(scheme, dataset, getattr(data, "published_splits", None), location)
+    if "clients_per_domain" in scheme and not getattr(data, "domains", ()):
+        problem = f"{dataset['name']} has no domains"
+        raise ConfigError(location, problem, advice="a data set that has domains")
+    if scheme["name"] == "natural" and not data.natural:
+        problem = f"{dataset['name']} has no clients of its own"
+        raise ConfigError(location, problem, advice="another scheme, or another data set")
+    if "path" in scheme:
+        _check_own_table(scheme, data, location / "path")
+
+
+def _check_clients(scheme: Spec, dataset: Spec, data: Any, location: Location) -> None:
+    """Raise `ConfigError` if there are too few samples or classes for so many clients."""
     clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
     least = max(3, scheme.get("min_samples", 0))
     if clients and data.size is not None and data.size < least * clients:
@@ -77,64 +93,75 @@ def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
         if scheme.get(key, 1) > data.classes:
             problem = f"is {scheme[key]}, but {dataset['name']} has {data.classes} classes"
             raise ConfigError(location / key, problem, f"1 to {data.classes}")
-    if (
-        scheme.get("test", 0.5) in (0, 1)
-        or split_share(scheme, "val") + split_share(scheme, "test") >= 1
-    ):
-        problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
-        raise ConfigError(location / "test", problem, "test > 0 and val + test < 1")
-    shares = {split: split_share(scheme, split) for split in ("val", "test", SERVER)}
-    if sum(shares.values()) >= 1:
-        problem = f"is {scheme[SERVER]} beside val {shares['val']} and test {shares['test']}"
-        raise ConfigError(location / SERVER, problem, "val + test + server < 1, the rest is train")
     unseen = scheme.get("unseen", 0)
     if clients and not isinstance(unseen, str) and unseen >= clients:
         problem = f"is {unseen}, but there are {clients} clients"
         raise ConfigError(location / "unseen", problem, f"a share < 1, or at most {clients - 1}")
-    _check_published(scheme, dataset, getattr(data, "published_splits", None), location)
-    if "clients_per_domain" in scheme and not getattr(data, "domains", ()):
-        raise ConfigError(location, f"{dataset['name']} has no domains", "a data set that has")
-    if scheme["name"] == "natural" and not data.natural:
-        allowed = "another scheme, or a data set that has"
-        raise ConfigError(location, f"{dataset['name']} has no clients of its own", allowed)
-    if "path" in scheme:
-        expand(scheme["path"], location / "path")  # What is wrong with it is said with its place.
-        try:
-            table = holdings.brought(scheme)
-            holdings.check_columns(table, scheme["path"])
-            size = table["sample"].max() + 1 if data.size is None else data.size
-            holdings.validate(table, np.broadcast_to(0, size), source=scheme["path"])
-        except DataError as error:
-            raise ConfigError(location / "path", str(error)) from None
 
 
-def _check_published(
+def _check_shares(scheme: Spec, location: Location) -> None:
+    """Raise `ConfigError` if nothing is left to train on, or nothing to test on."""
+    shares = {split: split_share(scheme, split) for split in ("val", "test", SERVER)}
+    if scheme.get("test", 0.5) in (0, 1) or shares["val"] + shares["test"] >= 1:
+        problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
+        raise ConfigError(location / "test", problem, "test > 0 and val + test < 1")
+    if sum(shares.values()) >= 1:
+        problem = f"is {scheme[SERVER]} beside val {shares['val']} and test {shares['test']}"
+        raise ConfigError(location / SERVER, problem, "val + test + server < 1, the rest is train")
+
+
+def _check_published_splits(
     scheme: Spec, dataset: Spec, splits: tuple[str, ...] | None, location: Location
 ) -> None:
-    """Refuse a published split that a data set does not have, or that leaves nothing to train on.
+    """Raise `ConfigError` for a published split that does not exist, or if none is left to train.
 
-    splits: those that it has; None: nobody knows before it is read.
+    Args:
+        scheme: Spec of the partition scheme.
+        dataset: Spec of the data set.
+        splits: Published splits of the data set; None if they are unknown before it is read.
+        location: Location of the scheme.
     """
-    asked = [key for key in ("val", "test", "unseen") if scheme.get(key) == "published"]
-    for key in asked:
-        wanted = "train" if key == "unseen" else key
-        if splits is not None and wanted not in splits:
-            problem = f"is published, but {dataset['name']} has no published {wanted} split"
+    followed = [key for key in ("val", "test", "unseen") if scheme.get(key) == "published"]
+    for key in followed:
+        split = "train" if key == "unseen" else key
+        if splits is not None and split not in splits:
+            problem = f"is published, but {dataset['name']} has no published {split} split"
             raise ConfigError(location / key, problem, "a number, or a data set that has one")
-    if splits and not {*splits} - {*asked}:
+    if splits and not {*splits} - {*followed}:
         problem = f"is published, as are all samples of {dataset['name']}: none is left to train on"
-        raise ConfigError(location / asked[-1], problem, "a number, or another data set")
+        raise ConfigError(location / followed[-1], problem, "a number, or another data set")
 
 
-Held = Literal["first", "all", "one", "some"]
-"""What a client holds of each sample, and a model is for: the data set's first input; all of its
-inputs; one of them, in which clients differ; one of them or all.
+def _check_own_table(scheme: Spec, data: Any, location: Location) -> None:
+    """Raise `ConfigError` for a user's table that is no partition of a data set."""
+    expand(scheme["path"], location)  # Raises what is wrong with the path, with its location.
+    try:
+        table = holdings.brought(scheme)
+        holdings.check_columns(table, scheme["path"])
+        size = table["sample"].max() + 1 if data.size is None else data.size
+        holdings.validate(table, np.broadcast_to(0, size), source=scheme["path"])
+    except DataError as error:
+        raise ConfigError(location, str(error)) from None
+
+
+Holding = Literal["first", "all", "one", "some"]
+"""What a client holds of each sample, and a model is for.
+
+``first``: the data set's first input. ``all``: all of its inputs. ``one``: one of them, in which
+clients differ. ``some``: one of them or all.
 """
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A data set, a partition of it and a model that go together; task: that of the study."""
+    """A data set, a partition of it and a model that go together.
+
+    Attributes:
+        dataset: The data set.
+        scheme: The partition, with its id.
+        model: The model.
+        task: The study's task.
+    """
 
     dataset: Choice
     scheme: Choice
@@ -143,11 +170,11 @@ class Scenario:
 
     @classmethod
     def of(cls, dataset: Choice, scheme: Choice, model: Choice, task: Task) -> Scenario:
-        """The scenario, its partition with an id; what does not go together is a `ConfigError`."""
-        check_alike(dataset, task)
+        """Return the scenario; raise `ConfigError` if its components do not go together."""
+        check_same_task(dataset, task)
         for choice in (scheme, model):
-            _check_task(choice.entry, task, dataset, choice.at)
-        check_partition(scheme.spec, dataset.spec, scheme.at)
+            _check_task(choice.component, task, dataset, choice.location)
+        check_partition(scheme.spec, dataset.spec, scheme.location)
         partition = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         return cls(dataset, partition, model, task)
 
@@ -157,7 +184,7 @@ class Scenario:
 
     @property
     def clients(self) -> int | None:
-        """How many clients there are; None where only the data say."""
+        """The number of clients; None if only the data can tell."""
         return clients_of(self.scheme.spec, self.dataset.spec)
 
     @property
@@ -166,130 +193,147 @@ class Scenario:
         return has_unseen_clients(self.scheme.spec)
 
     @property
-    def differ(self) -> bool:
+    def has_several_modalities(self) -> bool:
         """Whether clients differ in modality."""
         return self.holding in ("one", "some")
 
     @cached_property
-    def holding(self) -> Held:
-        """What clients hold of each sample; a model that cannot work with it is a `ConfigError`."""
-        inputs, target = materials.modalities_of(self.dataset.spec), self.model.entry.target
-        kinds, several = [kind.name for kind in inputs], takes(target, inputs)
-        counts = self._counts(kinds)
-        if counts is None:
-            if kinds_of(target) and not several:
-                names = " and ".join(kinds_of(target))
-                wanted = "several, all numbers," if kinds_of(target) == (ANY,) else names
-                there = " and ".join(kinds) if kinds else "one"
-                problem = f"takes {wanted} as inputs, but {self.dataset.text} has {there}"
-                problem = f"{self.model.text} {problem}"
-                raise ConfigError(self.model.at, problem, "a model for such inputs")
-            return "all" if several else "first"
-        if not several:
-            first, scheme = counts[0], self.scheme.text
-            problem = f"{self.model.text} takes one kind of input, but clients {first} to "
-            problem += f"{first + counts[1] - 1} of {scheme} have {kinds[1]}, where others have "
-            suited = [
-                model.name for model in registry.entries("model") if takes(model.target, inputs)
-            ]
-            allowed = ", ".join(suited) or f"one for {', '.join(kinds)}"
-            raise ConfigError(self.model.at, problem + kinds[0], allowed)
-        return "one" if len(counts) == len(kinds) else "some"
+    def holding(self) -> Holding:
+        """The inputs of each sample that clients hold.
 
-    def _counts(self, kinds: list[str]) -> list[int] | None:
-        """How many clients have each modality; None where there is but one."""
+        Raises:
+            ConfigError: If the model cannot work with them.
+        """
+        modalities, target = materials.modalities_of(self.dataset.spec), self.model.component.target
+        names, takes_several = [each.name for each in modalities], takes(target, modalities)
+        counts = self._clients_by_modality(names)
+        if counts is None:
+            if kinds_of(target) and not takes_several:
+                self._refuse_one_input(names)
+            return "all" if takes_several else "first"
+        if not takes_several:
+            first, last = counts[0], counts[0] + counts[1] - 1
+            problem = f"{self.model.text} takes one kind of input, but clients {first} to {last} "
+            problem += f"of {self.scheme.text} have {names[1]}, where others have {names[0]}"
+            suitable = [
+                model.name for model in registry.entries("model") if takes(model.target, modalities)
+            ]
+            allowed = ", ".join(suitable) or f"one for {', '.join(names)}"
+            raise ConfigError(self.model.location, problem, allowed)
+        return "one" if len(counts) == len(names) else "some"
+
+    def _refuse_one_input(self, names: list[str]) -> None:
+        """Raise `ConfigError`: the model takes several inputs, and the data set has others."""
+        kinds = kinds_of(self.model.component.target)
+        inputs = "several, all numbers," if kinds == (ANY,) else " and ".join(kinds)
+        found = " and ".join(names) if names else "one"
+        problem = f"{self.model.text} takes {inputs} as inputs, but {self.dataset.text} has {found}"
+        raise ConfigError(self.model.location, problem, advice="a model for such inputs")
+
+    def _clients_by_modality(self, names: list[str]) -> list[int] | None:
+        """Return the number of clients of each modality; None if the partition names none."""
         scheme = self.scheme.values
-        given, at = scheme.get("modalities"), self.scheme.at / "modalities"
+        counts, location = scheme.get("modalities"), self.scheme.location / "modalities"
         if "path" in scheme:
-            table, at = holdings.brought(scheme), self.scheme.at / "path"
+            table, location = holdings.brought(scheme), self.scheme.location / "path"
             if MODALITY in table:
-                given = np.bincount(table.groupby("client")[MODALITY].first()).tolist()
-        if given is None:
+                counts = np.bincount(table.groupby("client")[MODALITY].first()).tolist()
+        if counts is None:
             return None
-        problem, told = f"is {list(given)}", " and ".join(kinds)
-        groups = [*kinds, told][: len(given)]
-        if len(kinds) < 2:
-            raise ConfigError(
-                at, f"{problem}, but {self.dataset.text} has one kind of input", "none"
-            )
-        if len(given) not in (len(kinds), len(kinds) + 1):
-            allowed = f"{len(kinds)} numbers of clients, for {told}, and one more for all of them"
-            raise ConfigError(at, problem, f"{allowed} at once")
-        for kind, count in zip(groups, given, strict=True):
+        problem, together = f"is {list(counts)}", " and ".join(names)
+        groups = [*names, together][: len(counts)]
+        if len(names) < 2:
+            problem += f", but {self.dataset.text} has one kind of input"
+            raise ConfigError(location, problem, "none")
+        if len(counts) not in (len(names), len(names) + 1):
+            allowed = f"{len(names)} numbers of clients, for {together}, and one more for all of "
+            raise ConfigError(location, problem, allowed + "them at once")
+        for name, count in zip(groups, counts, strict=True):
             if not count:
                 allowed = f"1 or more for {', '.join(groups)} each"
-                raise ConfigError(at, f"{problem}: no client has {kind}", allowed)
-        clients = scheme.get("clients", sum(given))
-        if sum(given) != clients:
-            raise ConfigError(at, f"{problem}, {sum(given)} clients", f"{clients} together")
-        return list(given)
+                raise ConfigError(location, f"{problem}: no client has {name}", allowed)
+        clients = scheme.get("clients", sum(counts))
+        if sum(counts) != clients:
+            problem += f", {sum(counts)} clients"
+            raise ConfigError(location, problem, f"{clients} together")
+        return list(counts)
 
-    @cached_property
+    @property
     def size(self) -> int | None:
-        """How many samples the data set has; None where only the data say."""
-        size: int | None = self.dataset.entry.make(self.dataset.values).size
+        """The number of samples of the data set; None if only the data can tell."""
+        size: int | None = self.dataset.instance.size
         return size
 
     @cached_property
     def inputs(self) -> list[Inputs]:
-        """What the model sees of the data set; of each modality where clients differ in it."""
-        data = self.dataset.entry.make(self.dataset.values)
+        """The inputs that the model sees; of each modality where clients differ in it."""
+        data = self.dataset.instance
         if self.holding == "first":
             return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
-        kinds = data.modalities
+        modalities = data.modalities
+        together = Inputs("", (), data.classes, 0, modalities)
         if self.holding == "all":
-            return [Inputs("", (), data.classes, 0, kinds)]
-        each = [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in kinds]
-        whole = Inputs(named(kinds), (), data.classes, 0, kinds)
-        return each if self.holding == "one" else [*each, whole]
+            return [together]
+        each = [Inputs(m.name, m.shape, data.classes, m.tokens) for m in modalities]
+        return each if self.holding == "one" else [*each, replace(together, name=named(modalities))]
 
-    def check(self, entry: Component, location: Location) -> None:
-        """Refuse (`ConfigError`) a method or an analysis for another task, and one that computes
-        with one input where samples have several.
+    def check(self, component: Component, location: Location) -> None:
+        """Raise `ConfigError` for a method or an analysis that cannot work in the scenario.
+
+        It may be made for another task, or compute with one input where samples have several.
         """
-        _check_task(entry, self.task, self.dataset, location)
-        if self.holding in ("all", "some") and getattr(entry.target, "one_input", False):
+        _check_task(component, self.task, self.dataset, location)
+        if self.holding in ("all", "some") and getattr(component.target, "one_input", False):
             names = named(materials.modalities_of(self.dataset.spec))
-            problem = f"{entry.name} computes with one input, but {self.model.text} takes {names}"
-            allowed = "a model of one input, or clients that hold one each"
-            raise ConfigError(location, f"{problem} of {self.dataset.text}", allowed)
+            problem = f"{component.name} computes with one input, but {self.model.text} takes "
+            problem += f"{names} of {self.dataset.text}"
+            advice = "a model of one input, or clients that hold one each"
+            raise ConfigError(location, problem, advice=advice)
 
-    def check_start(self, label: str, before: Scenario, location: Location) -> None:
-        """Refuse (`ConfigError`) to start from a model of other inputs or classes: that of the
-        entry ``label``, which runs at ``before``.
+    def check_start(self, label: str, start: Scenario, location: Location) -> None:
+        """Raise `ConfigError` if a model is to start from one of other inputs or classes.
+
+        Args:
+            label: The entry from whose model another entry starts.
+            start: That entry's scenario.
+            location: Location of the key ``start``.
         """
-        if before.dataset is not self.dataset and before.inputs != self.inputs:
-            problem = f"{label!r} is trained on {before.dataset.text}, {before.inputs_text}"
+        if start.dataset is not self.dataset and start.inputs != self.inputs:
+            problem = f"{label!r} is trained on {start.dataset.text}, {start.inputs_text}"
             problem += f", but {self.dataset.text} has {self.inputs_text}"
-            allowed = "an entry whose data set has as large inputs and as many classes"
-            raise ConfigError(location, problem, allowed)
+            advice = "an entry whose data set has as large inputs and as many classes"
+            raise ConfigError(location, problem, advice=advice)
 
     @property
     def inputs_text(self) -> str:
-        """What models see of the data set, in words."""
+        """The inputs that models see, in words."""
         shapes = " and ".join(
-            " x ".join(map(str, kind.shape)) for seen in self.inputs for kind in seen.kinds
+            " x ".join(map(str, modality.shape))
+            for inputs in self.inputs
+            for modality in inputs.all_modalities
         )
         return f"inputs of {shapes} in {self.inputs[0].classes} classes"
 
 
-def check_alike(dataset: Choice, task: Task) -> None:
-    """Refuse (`ConfigError`) a data set of another task than the study's."""
+def check_same_task(dataset: Choice, task: Task) -> None:
+    """Raise `ConfigError` for a data set of another task than the study's."""
     name = materials.task_name(dataset.spec)
     if name != task.name:
         problem = f"{dataset.text} is for {name}, but the study for {task.name}"
-        raise ConfigError(dataset.at, problem, "data sets of one task in a study")
+        raise ConfigError(dataset.location, problem, advice="data sets of one task in a study")
 
 
-def _check_task(entry: Component, task: Task, dataset: Choice, location: Location) -> None:
-    """Refuse (`ConfigError`) what is made for another task than the data set's.
+def _check_task(component: Component, task: Task, dataset: Choice, location: Location) -> None:
+    """Raise `ConfigError` for a component that is made for another task than the data set's.
 
     An example is a method that needs class labels, on a data set whose labels are masks.
     """
-    if serves(entry.target, task.name):
+    if serves(component.target, task.name):
         return
     tasks = {each.name: each.make({}) for each in registry.entries("task")}
-    wanted = ", ".join(tasks[name].given for name in tasks_of(entry.target))
-    problem = f"{entry.name} asks for {wanted}, but {dataset.text} has {task.given}"
-    others = [each.name for each in registry.entries(entry.kind) if serves(each.target, task.name)]
-    raise ConfigError(location, problem, ", ".join(others) or f"no {entry.kind}")
+    needed = ", ".join(tasks[name].given for name in tasks_of(component.target))
+    problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.given}"
+    suitable = [
+        each.name for each in registry.entries(component.kind) if serves(each.target, task.name)
+    ]
+    raise ConfigError(location, problem, ", ".join(suitable) or f"no {component.kind}")

@@ -19,8 +19,8 @@ HUNDREDTHS = [i / 100 for i in range(1, 301)]
     [
         (
             {"methods": {"fedprox": {"lr": HUNDREDTHS, "mu": HUNDREDTHS}}},
-            "methods.fedprox: 90,000 points are asked for. Allowed: 10,000 runs of a study at most;"
-            " `max_runs: 90000` in the study allows more",
+            "methods.fedprox: 90,000 points are asked for. Allowed: 10,000 runs of a study at most."
+            " Try: `max_runs: 90000` in the study",
         ),
         (
             {"models": [{"mlp": {"hidden": [[a, b] for a in range(1, 102) for b in range(100)]}}]},
@@ -38,7 +38,7 @@ HUNDREDTHS = [i / 100 for i in range(1, 301)]
         ),
         (
             {"max_runs": 5, "seeds": list(range(6))},
-            "6 runs are asked for. Allowed: 5 runs of a study at most; `max_runs: 6`",
+            "6 runs are asked for. Allowed: 5 runs of a study at most. Try: `max_runs: 6`",
         ),
     ],
 )
@@ -47,7 +47,7 @@ def test_more_runs_than_anybody_means_are_refused_at_once(
 ) -> None:
     config = planning.write_config(tmp_path, study)
     # Counted before any of them is made.
-    monkeypatch.setattr("fl.plan.expand._Place", None)
+    monkeypatch.setattr("fl.plan.expand._ExpandedScenario", None)
     with pytest.raises(ConfigError) as caught:
         plan.make(config)
     assert said in str(caught.value)
@@ -81,6 +81,6 @@ def test_two_entries_of_one_title_are_refused(tmp_path: Path) -> None:
         "a": {"method": "fedavg", "title": "Same"},
         "b": {"method": "local", "title": "Same"},
     }
-    said = r"methods\.b\.title: is 'Same', what tables call a already. Allowed: a title of its own"
+    said = r"methods\.b\.title: is 'Same', which is the title of a too. Try: a title of its own"
     with pytest.raises(ConfigError, match=said):
         plan.make(planning.write_config(tmp_path, {"methods": methods}))

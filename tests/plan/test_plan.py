@@ -133,7 +133,7 @@ def test_fine_tuning_starts_from_the_run_of_its_seed_at_every_point(config: Path
 def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     tune = {"method": "finetune", "start": "b"}
     said = refused(config, methods={"fedavg": None, "b": tune})
-    assert "config/studies/a.yaml: methods.b.start: goes round in a circle: b <- b" in said
+    assert "config/studies/a.yaml: methods.b.start: makes a circle: b <- b" in said
     said = refused(config, methods={"a": {"method": "finetune"}, "fedavg": None})
     assert "methods.a.start" in said
     assert "Allowed: fedavg" in said
@@ -432,6 +432,18 @@ def test_an_execution_that_is_wrong_is_named_where_it_stands(config: Path):
     assert "a.yaml: execution.minutes: is 0" in refused(config, execution={"minutes": 0})
 
 
+def test_all_that_is_wrong_with_a_study_is_said_at_once(config: Path):
+    methods = {"fedavg": {"lr": -1, "rouns": 3}, "fedpox": None, "x": {**X, "lr": 0.1}}
+    models = [{"mlp": {"hiden": [8]}}, "cn"]
+    said = refused(config, methods=methods, models=models).splitlines()
+    assert len(said) == len(set(said)) == 5
+    where = ["methods.fedavg.rouns", "methods.fedpox", "models.0.mlp.hiden", "models.1"]
+    for key in where:
+        assert any(line.startswith(f"config/studies/a.yaml: {key}: unknown") for line in said), key
+    said = refused(config, titel="T", seeds=[-1]).splitlines()
+    assert [line.split(": ")[1] for line in said] == ["titel", "seeds.0"]
+
+
 NODES = """studies: [a]
 execution: {memory_mb: 8000}
 nodes:
@@ -539,13 +551,22 @@ def test_keys_are_drawn_together_and_more_draws_go_on_from_the_first(config: Pat
         ({"lr": {"draws": 8}}, "lr: has 0 distributions. Allowed: one of uniform, log_uniform"),
         ({"lr": {"uniform": [1, 1], "draws": 8}}, "lr.uniform: is [1.0, 1.0]. Allowed: two num"),
         ({"lr": {"log_uniform": [0, 1], "draws": 8}}, "lower one first, above 0"),
-        ({"lr": {"uniform": [0.1, 0.101], "draws": 8}}, "lr.uniform: is [0.1, 0.101], in which 8"),
-        ({"lr": {"uniform": [-2, -1], "draws": 8}}, "cannot be. Allowed: a list of values; each a"),
+        (
+            {"lr": {"uniform": [0.1, 0.101], "draws": 8}},
+            "lr.uniform: is [0.1, 0.101], which has fewer than 8",
+        ),
+        (
+            {"lr": {"uniform": [-2, -1], "draws": 8}},
+            "cannot be -1.4. Allowed: a list of values; each a",
+        ),
         ({"optimizer": {"uniform": [0, 1], "draws": 8}}, "each one of sgd, adam, adamw"),
-        ({"local_epochs": {"uniform": [1, 9], "draws": 8}}, "local_epochs: is drawn, and"),
+        (
+            {"local_epochs": {"uniform": [1, 9], "draws": 8}},
+            "local_epochs: is searched at random, and",
+        ),
         (
             {**SEARCH, "mu": {"uniform": [0, 2], "draws": 4}},
-            "fedprox.mu.draws: is 4, and 8 for lr, which is drawn together with it. Allowed: 8",
+            "fedprox.mu.draws: is 4, and 8 for lr, which is searched together with it. Allowed: 8",
         ),
     ],
 )

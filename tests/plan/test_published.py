@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fl.base.errors import ConfigError, Location
-from fl.plan import config, published
+from fl.plan import config, published_tables
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
 
@@ -108,13 +108,13 @@ def table(folder: Path, content: str | bytes, name: str = "a.csv") -> dict[Any, 
     path = folder / "published" / "a.csv"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return published.table(folder, name, "1", AT)
+    return published_tables.read_table(folder, name, "1", AT)
 
 
 def test_columns_may_stand_in_any_order_and_after_a_byte_order_mark(tmp_path):
     text = "\ufeffnote,table,row,column,value,sd,page\n,1,A,B,71.2,0.5,3\n\n,1,A,C,-1e-3,,\n"
     found = table(tmp_path, text)
-    assert {key: published.number(line) for key, line in found.items()} == {
+    assert {key: cell.value for key, cell in found.items()} == {
         ("A", "B"): 71.2,
         ("A", "C"): -0.001,
     }
@@ -125,8 +125,8 @@ def test_columns_may_stand_in_any_order_and_after_a_byte_order_mark(tmp_path):
     [
         ("", "the first line is ''. Allowed: table,row,column,value,sd,note"),
         (HEAD + "1,A,B\n", "line 2: has 3 fields. Allowed: 6"),
-        (HEAD + "1,A,B,1,,\n1,A,B,2,,\n", "line 3: the cell 1 / A / B stands twice: line 2 has it"),
-        (HEAD + "1,A,,1,,\n", "line 2: is '1, A, '. Allowed: a table, a row and a column"),
+        (HEAD + "1,A,B,1,,\n1,A,B,2,,\n", "line 3: the cell 1 / A / B is a duplicate of line 2"),
+        (HEAD + "1,A,,1,,\n", "line 2: is '1, A, '. Allowed: a table, a row, a column"),
         (HEAD + "1,A,B,n/a,,\n", "line 2.value: is 'n/a'. Allowed: a finite number"),
         (HEAD + "1,A,B,1_000,,\n", "line 2.value: is '1_000'"),
         (HEAD + "1,A,B,1,-1,\n", "line 2.sd: is '-1'. Allowed: a number >= 0, or nothing"),

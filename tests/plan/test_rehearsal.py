@@ -63,7 +63,7 @@ def reason(lab: Path, line: str) -> str:
     """Why clients of a model with that line cannot be stacked, as the plan says it."""
     (lab / "rehearsed" / "models" / "mine.py").write_text(MODEL.format(line=line))
     [bundle] = plan.make(Path("config")).bundles.values()
-    return str(bundle["unstackable"])
+    return str(bundle.unstackable)
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_code_that_changed_since_it_was_planned_makes_nothing(
 
 REFUSED: list[Any] = [
     ([{"features": {"samples": 0}}], "samples"),
-    (["features", {"features": {"samples": 500}}], "stands twice"),
+    (["features", {"features": {"samples": 500}}], "is a duplicate"),
 ]
 
 

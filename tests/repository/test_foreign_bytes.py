@@ -35,7 +35,7 @@ from fl.data import holdings
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import as_rows
 from fl.plan import bundle as bundles
-from fl.plan import config, jobs, plan, plan_files, published
+from fl.plan import config, jobs, plan, plan_files, published_tables
 from fl.store import maintenance, run_check, tree_file
 from fl.store.store import Store
 from fl.workflow import status
@@ -205,8 +205,8 @@ def numbers(root: Path) -> Reader:
     path.write_text("\n".join(lines) + "\n")
 
     def read() -> None:
-        cells = published.table(root, "a.csv", "1", AT)
-        assert all(np.isfinite(published.number(line)) for line in cells.values())
+        cells = published_tables.read_table(root, "a.csv", "1", AT)
+        assert all(np.isfinite(cell.value) for cell in cells.values())
         assert all(line["sd"] == "" or float(line["sd"]) >= 0 for line in cells.values())
 
     def meant(draw: random.Random) -> bytes:
