@@ -15,7 +15,7 @@ from fl.base.schema import SETTING, UNSEEN
 from fl.base.units import counted, duration
 from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
-from fl.plan.estimate import Rates, client_steps, crowded
+from fl.plan.estimate import Rates, client_steps, large_metrics
 from fl.plan.plan import Plan
 from fl.plan.study_plan import PlannedRun
 from fl.report.cells import number, unit
@@ -75,7 +75,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
 def _crowds(bundles: Iterable[Bundle]) -> Iterator[str]:
     """A line if the metrics of some bundle take much of the memory that its job asks for."""
-    crowds = [(told, bundle) for bundle in bundles if (told := crowded(bundle))]
+    crowds = [(told, bundle) for bundle in bundles if (told := large_metrics(bundle))]
     if crowds:
         (rows, megabytes), bundle = max(crowds, key=lambda crowd: crowd[0])
         yield (

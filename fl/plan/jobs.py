@@ -9,8 +9,8 @@ On a cluster there are as few jobs as may be. On one machine there are so many t
 busy to the end: as many as run at once where work is short, several for each of these where it is
 long. All of them are of about the same length.
 
-A job that fails is waited for in vain by all that wait for it. So a bundle is put together with
-those that start from it, and where that takes too long it is a job alone.
+If a job fails, all jobs that wait for it fail too. So a bundle is put together with those that
+start from it, and where that takes too long it is a job alone.
 """
 
 from __future__ import annotations
@@ -29,52 +29,85 @@ from typing import Any
 from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.plan.bundle import Bundle, Member
-from fl.plan.config import Execution
+from fl.plan.config import Execution, Values
 from fl.plan.estimate import Rates, client_steps
 from fl.store.store import Store
 
-LARGEST = 500
-"""Bundles of a job at most: their files stand in the command that trains them."""
+MOST_BUNDLES = 500
+"""Largest number of bundles of a job, as their files are arguments of one command."""
 
-STEP = 5e-4
-"""Seconds that a local step of a client is taken to last where nothing is known."""
+SECONDS_PER_STEP = 5e-4
+"""Assumed seconds of a local step of a client where nothing has been measured."""
 
-LEAST, ENOUGH = 30.0, 120.0
-"""On one machine, seconds below which a job is not worth its start, and beside which a start costs
-little.
-"""
+SHORTEST, LONG = 30.0, 120.0
+"""Seconds on one machine: a shorter job is not worth its start; beside a longer one it is cheap."""
+
+Unit = list[str]
+"""Ids of bundles that stay together."""
+
+Group = tuple[str, ...]
+"""What bundles of one job have in common: the execution as JSON, and the readers."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Bundles that are trained one after another by one command.
+
+    Attributes:
+        job: Name of the job, as paths and schedulers may have it.
+        title: What it trains.
+        bundles: Ids of the bundles, in order.
+        runs: Ids of the runs that are missing.
+        datasets: Ids of the data sets.
+        partitions: Ids of the partitions.
+        after: Names of the jobs that must end before it starts.
+        execution: What it asks for.
+    """
+
+    job: str
+    title: str
+    bundles: list[str]
+    runs: list[str]
+    datasets: list[str]
+    partitions: list[str]
+    after: list[str]
+    execution: Execution
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as the content of a JSON file."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What jobs share: cores, and cards of those jobs that ask for any."""
+    """Resources that jobs share: cores, and cards for those jobs that ask for any."""
 
     cores: int
     cards: int
 
-    def at_once(self, execution: Execution) -> int:
-        """How many jobs of that kind run side by side."""
+    def simultaneous_jobs(self, execution: Execution) -> int:
+        """Return how many jobs run side by side."""
         cores, cards = self.cores // threads(asdict(execution)), gpus(asdict(execution))
         return max(1, min(cores, self.cards // cards) if cards else cores)
 
 
 def missing_members(bundle: Bundle, store: Store) -> list[Member]:
-    """The members of a bundle that are not in the store, or not with the files asked for."""
+    """Return the runs of a bundle that the store lacks, or has without an optional file."""
     return [member for member in bundle.runs if not store.has(member.run, member.keep)]
 
 
 def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
-    """The bundles of a job in the order in which to train them, looked for as they are asked for.
+    """Yield the bundles of a job in the order in which to train them.
 
-    Bundles that another process trains come last, so that several who share a store share the work.
-    A bundle comes after those of the job that it waits for.
+    Each is chosen when it is asked for. Bundles that another process trains come last, so that
+    several who share a store share the work. A bundle comes after those that it waits for.
     """
-    left = {bundle.bundle: bundle for bundle in bundles}
-    while left:
-        free = [bundle for bundle in left.values() if not left.keys() & {*bundle.after}]
-        free = free or list(left.values())
-        unleased = (bundle for bundle in free if not any(store.holder(m.run) for m in bundle.runs))
-        yield left.pop(next(unleased, free[0]).bundle)
+    remaining = {bundle.bundle: bundle for bundle in bundles}
+    while remaining:
+        ready = [each for each in remaining.values() if not remaining.keys() & {*each.after}]
+        ready = ready or list(remaining.values())
+        idle = (each for each in ready if not any(store.holder(m.run) for m in each.runs))
+        yield remaining.pop(next(idle, ready[0]).bundle)
 
 
 def form_jobs(
@@ -82,39 +115,37 @@ def form_jobs(
     store: Store,
     merge: bool | Machine = False,
     readers: Mapping[str, Sequence[str]] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The jobs that train ``bundles``, each of which lacks something.
+) -> Iterator[Job]:
+    """Yield the jobs that train bundles.
 
     Args:
+        bundles: The bundles by id, each of which lacks runs.
+        store: The store of runs.
         merge: If false, each bundle is a job; if true, they are merged for a cluster, else for that
             machine.
-        readers: By bundle, who waits for it, such as studies. On one machine only bundles with the
-            same readers are merged, so that a run that fails is missed by those alone who read it.
-
-    Returns:
-        What each trains and asks for. Its name says what it trains, as paths and schedulers may
-        have it. ``after``: the jobs that it waits for.
+        readers: The studies that wait for each bundle. On one machine only bundles with the same
+            readers are merged, so that a run that fails is missed only by those who read it.
     """
     groups = [[name] for name in bundles]
     if merge:
         groups = list(_merged(bundles, store, merge, readers or {}))
     titles = [_title([bundles[name].title for name in group]) for group in groups]
-    named = [_name(title, group) for title, group in zip(titles, groups, strict=True)]
-    home = {name: job for job, group in zip(named, groups, strict=True) for name in group}
-    for job, title, group in zip(named, titles, groups, strict=True):
+    names = [_name(title, group) for title, group in zip(titles, groups, strict=True)]
+    job_of = {bundle: job for job, group in zip(names, groups, strict=True) for bundle in group}
+    for job, title, group in zip(names, titles, groups, strict=True):
         members = [bundles[name] for name in group]
         starts = {start for bundle in members for start in bundle.after}
-        waited = {home[start] for start in starts if start in home}
-        yield {
-            "job": job,
-            "title": title,
-            "bundles": group,
-            "runs": [member.run for bundle in members for member in missing_members(bundle, store)],
-            "datasets": sorted({bundle.dataset for bundle in members}),
-            "partitions": sorted({bundle.partition for bundle in members}),
-            "after": sorted(waited - {job}),
-            "execution": asdict(members[0].execution),
-        }
+        after = {job_of[start] for start in starts if start in job_of}
+        yield Job(
+            job=job,
+            title=title,
+            bundles=group,
+            runs=[member.run for bundle in members for member in missing_members(bundle, store)],
+            datasets=sorted({bundle.dataset for bundle in members}),
+            partitions=sorted({bundle.partition for bundle in members}),
+            after=sorted(after - {job}),
+            execution=members[0].execution,
+        )
 
 
 def readers(bundles_of_study: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
@@ -127,13 +158,13 @@ def readers(bundles_of_study: Mapping[str, Iterable[str]]) -> dict[str, list[str
 
 
 def _title(titles: Sequence[str]) -> str:
-    """What a job trains: ``FedAvg, Local on digits / ...``, by the titles of its bundles."""
-    parts = [title.rpartition(" on ") for title in titles]
-    listed = (list(dict.fromkeys(fields[end] for fields in parts)) for end in (0, 2))
-    return " on ".join(_few(names) for names in listed)
+    """Title of a job, from titles of its bundles: ``FedAvg, Local on digits / ...``."""
+    pieces = [title.rpartition(" on ") for title in titles]
+    methods, scenarios = (list(dict.fromkeys(piece[end] for piece in pieces)) for end in (0, 2))
+    return f"{_shortened(methods)} on {_shortened(scenarios)}"
 
 
-def _few(names: Sequence[str], most: int = 3) -> str:
+def _shortened(names: Sequence[str], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -143,64 +174,76 @@ def _name(title: str, group: Sequence[str]) -> str:
     return f"{words or 'job'}-{identity.digest(sorted(group))}"
 
 
-Unit = list[str]
-"""Bundles that stay together."""
-
-
 def _merged(
     bundles: Mapping[str, Bundle],
     store: Store,
     merge: bool | Machine,
     readers: Mapping[str, Sequence[str]],
 ) -> Iterator[list[str]]:
-    """The bundles of each job, in the order in which to train them.
+    """Yield the bundles of each job, in the order in which to train them.
 
     Bundles of a job ask for the same resources, have the same readers and wait for the same.
     """
-    rates, depth = Rates(store), _depths(bundles)
+    rates, depths = Rates(store), _depths(bundles)
     costs = {name: _cost(bundle, rates, store, merge) for name, bundle in bundles.items()}
-    whose = readers if isinstance(merge, Machine) else {}
-    kinds = {
-        name: (json.dumps(asdict(bundle.execution), sort_keys=True), *sorted(whose.get(name, ())))
+    readers = readers if isinstance(merge, Machine) else {}
+    group_of: dict[str, Group] = {
+        name: (json.dumps(asdict(bundle.execution), sort_keys=True), *sorted(readers.get(name, ())))
         for name, bundle in bundles.items()
     }
-    by_kind: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    members: dict[Group, list[str]] = defaultdict(list)
     for name in sorted(bundles, key=lambda name: (bundles[name].dataset, name)):
-        by_kind[kinds[name]].append(name)
+        members[group_of[name]].append(name)
     lengths = {
-        kind: _length(bundles[names[0]].execution, sum(costs[name] for name in names), merge)
-        for kind, names in by_kind.items()
+        group: _length(bundles[names[0]].execution, sum(costs[name] for name in names), merge)
+        for group, names in members.items()
     }
-    alike: dict[tuple[Any, ...], list[Unit]] = defaultdict(list)
     families = _families(bundles)
+    units = _units(bundles, families, group_of, costs, lengths)
+    # A chain to its end before the next one, so that no bundle waits for one of another chain.
+    chain = {name: (bundles[names[0]].dataset, names[0]) for names in families for name in names}
+    for (group, _), of_group in units.items():
+        for job in _distributed(of_group, costs, lengths[group]):
+            yield sorted(job, key=lambda name: (*chain[name], depths[name], name))
+
+
+def _units(
+    bundles: Mapping[str, Bundle],
+    families: Iterable[Unit],
+    group_of: Mapping[str, Group],
+    costs: Mapping[str, float],
+    lengths: Mapping[Group, float],
+) -> dict[tuple[Group, tuple[str, ...]], list[Unit]]:
+    """Return the units that may share jobs, by group and the bundles for which they wait.
+
+    A family is a unit if it fits into a job; otherwise each of its bundles is one, and a bundle for
+    which others wait is a job alone.
+    """
+    units: dict[tuple[Group, tuple[str, ...]], list[Unit]] = defaultdict(list)
     for family in families:
-        kind = kinds[family[0]]
+        group = group_of[family[0]]
         cost = sum(costs[name] for name in family)
-        if {kinds[name] for name in family} == {kind} and cost <= lengths[kind]:
-            alike[kind, ()].append(family)
+        if {group_of[name] for name in family} == {group} and cost <= lengths[group]:
+            units[group, ()].append(family)
             continue
         starts = {start for name in family for start in bundles[name].after}
         for name in family:
-            waits = f"for itself, {name}" if name in starts else tuple(bundles[name].after)
-            alike[kinds[name], waits].append([name])
-    # A chain to its end before the next one, so that none waits for a slow neighbour.
-    chain = {name: (bundles[names[0]].dataset, names[0]) for names in families for name in names}
-    for (kind, _), units in alike.items():
-        for group in _dealt(units, costs, lengths[kind]):
-            yield sorted(group, key=lambda name: (*chain[name], depth[name], name))
+            after = ("", name) if name in starts else tuple(bundles[name].after)
+            units[group_of[name], after].append([name])
+    return units
 
 
 def _length(execution: Execution, work: float, merge: bool | Machine) -> float:
-    """How long a job should last, in seconds, where all of its kind take ``work``."""
-    most = 60.0 * min(execution.merge_minutes, execution.minutes)
+    """Return how many seconds a job should last if all of its group take ``work`` seconds."""
+    longest = 60.0 * min(execution.merge_minutes, execution.minutes)
     if not isinstance(merge, Machine):
-        return most
-    share = work / merge.at_once(execution)
-    return min(max(LEAST, share / max(1, share // ENOUGH)), most)
+        return longest
+    share = work / merge.simultaneous_jobs(execution)
+    return min(max(SHORTEST, share / max(1, share // LONG)), longest)
 
 
 def _depths(bundles: Mapping[str, Bundle]) -> dict[str, int]:
-    """How many of the others have to be trained before each, one after another."""
+    """Return how many of the others must be trained before each bundle, one after another."""
 
     @cache
     def depth(name: str) -> int:
@@ -210,47 +253,50 @@ def _depths(bundles: Mapping[str, Bundle]) -> dict[str, int]:
     return {name: depth(name) for name in bundles}
 
 
-def _families(bundles: Mapping[str, Bundle]) -> list[list[str]]:
-    """Bundles that have to do with each other: one starts from another, or both from a third."""
-    family = {name: [name] for name in bundles}
+def _families(bundles: Mapping[str, Bundle]) -> list[Unit]:
+    """Group bundles of which one starts from another, or both from a third."""
+    family_of = {name: [name] for name in bundles}
     for name, bundle in bundles.items():
         for start in bundle.after:
-            if start in bundles and family[start] is not family[name]:
-                family[start].extend(family[name])
-                family |= dict.fromkeys(family[name], family[start])
-    return list({id(names): names for names in family.values()}.values())
+            if start in bundles and family_of[start] is not family_of[name]:
+                family_of[start].extend(family_of[name])
+                family_of |= dict.fromkeys(family_of[name], family_of[start])
+    return list({family[0]: family for family in family_of.values()}.values())
 
 
-def _dealt(units: list[Unit], costs: Mapping[str, float], length: float) -> list[list[str]]:
-    """Jobs of about ``length`` seconds: the longest unit first, each to the job with least work.
+def _distributed(units: list[Unit], costs: Mapping[str, float], length: float) -> list[list[str]]:
+    """Distribute units over jobs of about ``length`` seconds.
 
-    What takes unknown time, or as long as a job should, is a job alone.
+    The longest unit comes first, each to the job with least work. What takes unknown time, or as
+    long as a job should, is a job alone.
     """
-    cost = {id(unit): sum(costs[name] for name in unit) for unit in units}
-    alone = [unit for unit in units if cost[id(unit)] >= length]
-    short = [unit for unit in units if cost[id(unit)] < length]
-    count = math.ceil(sum(cost[id(unit)] for unit in short) / length - 0.1) if short else 0
-    count = max(count, math.ceil(sum(map(len, short)) / LARGEST), min(1, len(short)))
+    costed = [(sum(costs[name] for name in unit), unit) for unit in units]
+    separate = [unit for cost, unit in costed if cost >= length]
+    short = [(cost, unit) for cost, unit in costed if cost < length]
+    count = math.ceil(sum(cost for cost, _ in short) / length - 0.1) if short else 0
+    most_bundles = math.ceil(sum(len(unit) for _, unit in short) / MOST_BUNDLES)
+    count = max(count, most_bundles, min(1, len(short)))
     jobs: list[tuple[float, int, list[str]]] = [(0.0, number, []) for number in range(count)]
-    for unit in sorted(short, key=lambda unit: (-cost[id(unit)], unit)):
-        filled, number, names = heapq.heappop(jobs)
-        heapq.heappush(jobs, (filled + cost[id(unit)], number, [*names, *unit]))
-    return [*alone, *(names for _, _, names in sorted(jobs, key=lambda job: job[1]))]
+    for cost, unit in sorted(short, key=lambda pair: (-pair[0], pair[1])):
+        work, number, names = heapq.heappop(jobs)
+        heapq.heappush(jobs, (work + cost, number, [*names, *unit]))
+    return [*separate, *(names for _, _, names in sorted(jobs, key=lambda job: job[1]))]
 
 
 def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> float:
-    """Seconds of a bundle; on one machine they may be a guess, as no scheduler ends a job there."""
+    """Return the seconds of a bundle; on one machine a guess, as no scheduler ends a job there."""
     estimated = seconds(bundle, rates, store)
     if math.isfinite(estimated) or not isinstance(merge, Machine):
         return estimated
     try:
-        return STEP * sum(client_steps(member.spec) for member in missing_members(bundle, store))
+        specs = (member.spec for member in missing_members(bundle, store))
+        return SECONDS_PER_STEP * sum(map(client_steps, specs))
     except (FedloomError, OSError):
-        return 0.0  # The user's table that it is planned on is not there any more.
+        return 0.0  # The user's table that it is planned on does not exist any more.
 
 
 def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
-    """How long a bundle's missing runs will take; infinity if that is unknown."""
+    """Return the seconds that a bundle's missing runs will take; infinity if that is unknown."""
     specs = [member.spec for member in missing_members(bundle, store)]
     measured = rates.seconds(specs)
     if measured is not None:
@@ -259,17 +305,18 @@ def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     return 60.0 * guess * len(specs) if guess else math.inf
 
 
-def threads(execution: Mapping[str, Any]) -> int:
-    """How many CPU cores a job asks for."""
+def threads(execution: Values) -> int:
+    """Return how many CPU cores a job asks for."""
     return int(execution["processes"] * execution["threads"])
 
 
-def gpus(execution: Mapping[str, Any]) -> int:
-    """How many GPUs a job asks for: as the config says; else one for each process, if it wants one
-    or finds any.
+def gpus(execution: Values) -> int:
+    """Return how many GPUs a job asks for.
+
+    That is as the config says; else one for each process, if it wants one or finds any.
     """
-    device, each = execution["device"], execution["gpus"]
-    if each is None:
-        any_there = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
-        each = int(device == "cuda" or any_there)
-    return int(execution["processes"] * each)
+    device, per_process = execution["device"], execution["gpus"]
+    if per_process is None:
+        finds_one = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
+        per_process = int(device == "cuda" or finds_one)
+    return int(execution["processes"] * per_process)

@@ -70,11 +70,11 @@ def _jobs(
     readers = jobs.readers({name: s["bundles"] for name, s in planned["studies"].items()})
     nodes = [config.Node(**node) for node in settings["nodes"]]
     for job in jobs.form_jobs(bundles, store, merge, readers):
-        partition = job["execution"]["slurm_partition"]
+        partition = job.execution.slurm_partition
         room = [
             node.memory_mb for node in nodes if node.slurm_partition == partition and node.memory_mb
         ]
-        yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
+        yield {**job.to_json(), "store": settings["store"], "most_mb": max(room, default=None)}
 
 
 def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) -> None:

@@ -18,7 +18,7 @@ from fl.cli import main
 from fl.data import materials
 from fl.engine.client_data import ClientData
 from fl.plan.bundle import Bundle
-from fl.plan.estimate import ROW, Rates, client_steps, crowded
+from fl.plan.estimate import BYTES_PER_ROW, Rates, client_steps, large_metrics
 
 WHERE = Location("a.yaml")
 
@@ -99,7 +99,7 @@ def test_a_run_whose_record_is_damaged_is_passed_over_and_named(
     rates = Rates(store)
     assert rates.damaged == ["torn"]
     assert rates.seconds([study.bundle("fedavg")["runs"][0]["spec"]]) == pytest.approx(1.5)
-    told = "torn: its run.json is damaged; passed over; `python -m fl store verify --remove`"
+    told = "torn: its run.json is damaged and is ignored. Try: `fedloom store verify --remove`"
     config = ["--config", str(study.root / "config")]
     assert main.main(["plan", "--write", *config]) == 0
     assert told in capsys.readouterr().out
@@ -152,10 +152,10 @@ def test_evaluation_that_fills_the_memory_of_a_job_is_told(
                 member["spec"]["training"] |= {"rounds": 200, "evaluate_every": 2, **training}
 
         study.change(method, edit)
-        return crowded(Bundle.from_json(study.bundle(method), WHERE))
+        return large_metrics(Bundle.from_json(study.bundle(method), WHERE))
 
     rows = 100_000 * 2 * 3 * 100 * 2 * stages
-    assert told() == (rows, rows * ROW // 2**20)
+    assert told() == (rows, rows * BYTES_PER_ROW // 2**20)
     assert told(evaluate_clients=100_001) == told()
     assert told(evaluate_clients=1000) is None
     assert told(evaluate_clients=None, evaluate_every=100) is None

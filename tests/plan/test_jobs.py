@@ -59,7 +59,7 @@ def bundle(
 
 
 def formed(bundles: Bundles, store: Store, merge: bool = True) -> list[list[str]]:
-    return [job["bundles"] for job in jobs.form_jobs(bundles, store, merge)]
+    return [job.bundles for job in jobs.form_jobs(bundles, store, merge)]
 
 
 def many(spec: dict[str, Any], count: int, **execution: Any) -> Bundles:
@@ -104,16 +104,16 @@ def test_a_job_of_a_cluster_waits_for_whole_jobs(spec, store):
         "e": bundle("e", spec, ["c"], data="one", run_minutes=8),
         "f": bundle("f", spec, ["c"], data="two", run_minutes=8),
     }
-    found = {tuple(job["bundles"]): job for job in jobs.form_jobs(bundles, store, True)}
+    found = {tuple(job.bundles): job for job in jobs.form_jobs(bundles, store, True)}
     assert {*found} == {("a",), ("b",), ("c",), ("e", "f"), ("d",)}
     last = found["e", "f"]
-    assert last["after"] == [found["c",]["job"]]
-    whole = sorted(found[name,]["job"] for name in "ab")
-    assert found["d",]["after"] == whole, "what is there is not waited for"
-    assert last["datasets"] == ["one", "two"]
-    assert last["partitions"] == ["one-partition", "two-partition"]
-    assert last["title"] == "e, f on here"
-    assert re.fullmatch("e-f-on-here-[0-9a-f]{16}", last["job"])
+    assert last.after == [found["c",].job]
+    whole = sorted(found[name,].job for name in "ab")
+    assert found["d",].after == whole, "what is there is not waited for"
+    assert last.datasets == ["one", "two"]
+    assert last.partitions == ["one-partition", "two-partition"]
+    assert last.title == "e, f on here"
+    assert re.fullmatch("e-f-on-here-[0-9a-f]{16}", last.job)
 
 
 def test_a_job_does_not_outgrow_its_command(spec, store):
@@ -127,7 +127,7 @@ TWO = Machine(cores=2, cards=1)
 def here(
     bundles: Bundles, store: Store, machine: Machine = TWO, **readers: list[str]
 ) -> list[list[str]]:
-    return [job["bundles"] for job in jobs.form_jobs(bundles, store, machine, readers)]
+    return [job.bundles for job in jobs.form_jobs(bundles, store, machine, readers)]
 
 
 def lengths(found: list[list[str]], bundles: Bundles) -> list[int]:
@@ -182,11 +182,11 @@ def test_what_starts_from_a_bundle_is_trained_by_the_same_job(spec, store):
     bundles |= {f"f{i}": bundle(f"f{i}", spec, [f"a{i}"], run_minutes=0.1) for i in range(20)}
     found = list(jobs.form_jobs(bundles, store, TWO))
     assert len(found) == 2
-    assert all(job["after"] == [] for job in found)
+    assert all(job.after == [] for job in found)
     for job in found:
-        for name in job["bundles"]:
+        for name in job.bundles:
             if name.startswith("f"):
-                order = job["bundles"]
+                order = job.bundles
                 assert order.index("a" + name[1:]) + 1 == order.index(name), "chain by chain"
 
 
@@ -194,11 +194,11 @@ def test_what_many_start_from_is_a_job_alone(spec, store):
     bundles = {name: bundle(name, spec, run_minutes=1) for name in ("a", "b", "c")}
     bundles |= {f"f{i}": bundle(f"f{i}", spec, ["a"], run_minutes=0.4) for i in range(40)}
     found = list(jobs.form_jobs(bundles, store, TWO))
-    [alone] = [job["job"] for job in found if job["bundles"] == ["a"]]
-    waiting = [job for job in found if job["after"]]
+    [alone] = [job.job for job in found if job.bundles == ["a"]]
+    waiting = [job for job in found if job.after]
     assert len(waiting) > 1
-    assert all(job["after"] == [alone] for job in waiting)
-    assert sorted(name for job in waiting for name in job["bundles"]) == sorted(
+    assert all(job.after == [alone] for job in waiting)
+    assert sorted(name for job in waiting for name in job.bundles) == sorted(
         name for name in bundles if name.startswith("f")
     )
 
@@ -241,11 +241,9 @@ def test_no_two_jobs_of_a_machine_wait_for_one_another(spec, store):
         "e": bundle("e", spec, ["c", "d"], **slow),
         "g": bundle("g", spec, ["e"], **slow),
     }
-    found = {job["job"]: set(job["after"]) for job in jobs.form_jobs(bundles, store, TWO)}
+    found = {job.job: set(job.after) for job in jobs.form_jobs(bundles, store, TWO)}
     TopologicalSorter(found).prepare()
-    home = {
-        name: job["job"] for job in jobs.form_jobs(bundles, store, TWO) for name in job["bundles"]
-    }
+    home = {name: job.job for job in jobs.form_jobs(bundles, store, TWO) for name in job.bundles}
     for name, one in bundles.items():
         for start in one.after:
             assert home[start] == home[name] or home[start] in found[home[name]]
