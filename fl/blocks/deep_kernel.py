@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fl.api import Tree, trees
 from fl.blocks.distances import three_distances
-from fl.blocks.kernel_ratio import RatioInputs, moved_apart, ratio
+from fl.blocks.kernel_ratio import RatioInputs, paired_differences, ratio
 
 HIDDEN, FEATURES = 10, 50
 BANDWIDTHS = {"phi": 0.005, "q": 2048.0}
@@ -51,7 +51,7 @@ class DeepKernel:
     params: Tree
     form: Form = "product"
 
-    def having(self, leaves: Sequence[Tensor]) -> DeepKernel:
+    def with_params(self, leaves: Sequence[Tensor]) -> DeepKernel:
         """Return the kernel with other parameters, in the order of `fl.api.trees.leaves`."""
         return DeepKernel(trees.unflatten(self.params, leaves), self.form)
 
@@ -113,8 +113,8 @@ class DeepKernel:
         plain_weights = deep_kernel + plain_kernel if self.form == "product" else plain_kernel
         by_x = _slope(plain_weights / -s_q, x, y)
         of_x = [layer.narrow(-3, 0, 1) for layer in layers]
-        _, through = self._slopes(of_x, by_hidden.mT.unsqueeze(-3))
-        return value, by_x + through.squeeze(-3).mT
+        _, samples_gradient = self._slopes(of_x, by_hidden.mT.unsqueeze(-3))
+        return value, by_x + samples_gradient.squeeze(-3).mT
 
     def objective(
         self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
@@ -143,7 +143,7 @@ class DeepKernel:
         """
         x, y = x.detach(), y.detach()
         plain = three_distances(x, y) if plain is None else plain.detach()
-        paired_distances = moved_apart(x, y, shift).square().sum(-1)
+        paired_distances = paired_differences(x, y, shift).square().sum(-1)
         lead, weight = x.shape[:-2], self.params["featurizer"][LAST_LAYER]["weight"]
         weight = weight.expand(*lead, *weight.shape[-2:])
         phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
@@ -227,7 +227,7 @@ class _MMD2(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, y: Tensor, kernel: DeepKernel, *leaves: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value and its gradient by x."""
-        return kernel.having(leaves).mmd2_and_slope(x, y)
+        return kernel.with_params(leaves).mmd2_and_slope(x, y)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -244,7 +244,7 @@ class _MMD2(torch.autograd.Function):
         if gradient is None:
             return None, *no_gradients
         if torch.is_grad_enabled():  # So that it can be differentiated again.
-            _, slope = ctx.kernel.having(leaves).mmd2_and_slope(x, y)
+            _, slope = ctx.kernel.with_params(leaves).mmd2_and_slope(x, y)
         return gradient[..., None, None] * slope, *no_gradients
 
 

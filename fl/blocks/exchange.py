@@ -39,9 +39,9 @@ def train_from_payload(pass_: Pass) -> Pass:
         return pass_.end(client[PAYLOAD], client, work)
 
     def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return ask(work[PAYLOAD], work, batch)
+        return payload_reference(work[PAYLOAD], work, batch)
 
-    def on_given_too(refresh: Refresh) -> Refresh:
+    def refresh_on_payload(refresh: Refresh) -> Refresh:
         def look(server: Tree, work: Tree, batch: Batch) -> Tree:
             return refresh.look(work[PAYLOAD], work, batch)
 
@@ -49,6 +49,6 @@ def train_from_payload(pass_: Pass) -> Pass:
 
     changed = replace(pass_, begin=begin, loss=loss, update=update, end=end)
     if pass_.reference:
-        ask = pass_.reference
+        payload_reference = pass_.reference
         changed = replace(changed, reference=reference)
-    return replace(changed, refreshes=tuple(map(on_given_too, pass_.refreshes)))
+    return replace(changed, refreshes=tuple(map(refresh_on_payload, pass_.refreshes)))

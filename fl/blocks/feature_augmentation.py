@@ -237,8 +237,8 @@ def _add_alteration(context: BuildContext, alteration: Alteration) -> BuildConte
 def _change_at_random(features: Tensor, batch: Batch, p: float, change: FeatureChange) -> Tensor:
     shape = (2, features.shape[1])
     noise = keyed_normal(batch["key"], NOISE_STREAM, shape).to(features.dtype).movedim(-2, 0)
-    changed = change(features, noise, batch)
-    return torch.where(is_altered(batch["key"], ALTER_STREAM, p), changed, features)
+    changed_features = change(features, noise, batch)
+    return torch.where(is_altered(batch["key"], ALTER_STREAM, p), changed_features, features)
 
 
 def _initial_state(statistics: Tree, fusion: Fusion) -> Tree:

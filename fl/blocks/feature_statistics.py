@@ -107,7 +107,7 @@ def update_running_means(running: Tree, batch_means: Tree, is_met: Tensor, momen
     """Update running means [c] by those of a batch; they stay as they are if ``is_met`` is 0."""
 
     def move(old: Tensor, new: Tensor) -> Tensor:
-        moved = momentum * old + (1 - momentum) * new
-        return torch.where(trees.align(is_met, old) > 0, moved, old)
+        next_mean = momentum * old + (1 - momentum) * new
+        return torch.where(trees.align(is_met, old) > 0, next_mean, old)
 
     return trees.apply(move, running, batch_means)

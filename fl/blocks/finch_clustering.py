@@ -22,14 +22,14 @@ def finch(points: Tensor) -> Tensor:
     cluster; one cluster, if the first partition has no more.
     """
     points = points.detach().cpu()
-    labels, fewer = first_neighbour_clusters(points), 2
-    while fewer > 1:
+    labels, decrease = first_neighbour_clusters(points), 2
+    while decrease > 1:
         count = int(labels.max()) + 1
-        coarser = first_neighbour_clusters(cluster_means(points, labels))[labels]
-        fewer = count - int(coarser.max()) - 1
-        if fewer < 1 or int(coarser.max()) == 0:
+        coarser_labels = first_neighbour_clusters(cluster_means(points, labels))[labels]
+        decrease = count - int(coarser_labels.max()) - 1
+        if decrease < 1 or int(coarser_labels.max()) == 0:
             break
-        labels = coarser
+        labels = coarser_labels
     return labels
 
 

@@ -57,8 +57,8 @@ def match_gradient(
             + torch.arange(len(x), device=x.device)
         )
         with torch.enable_grad():
-            passed = network.train(weights, variables["buffers"], x, nested=True, key=keys)
-            loss = F.cross_entropy(passed.outputs, labels)
+            output = network.train(weights, variables["buffers"], x, nested=True, key=keys)
+            loss = F.cross_entropy(output.outputs, labels)
             grads = torch.autograd.grad(loss, trees.leaves(weights), create_graph=True)
             [grad] = torch.autograd.grad(gradient_distance(grads, goal), [x])
         with torch.no_grad():

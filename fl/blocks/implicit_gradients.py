@@ -11,7 +11,6 @@ series replaces the inverse.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.func import grad, vjp
 
 from fl.api import Tree, trees
 
-Loss = Callable[[dict[str, Any], dict[str, Any]], Tensor]
+Loss = Callable[[Tree, Tree], Tensor]
 """(weights, params) -> a scalar."""
 
 
@@ -41,8 +40,8 @@ def hypergradient(
         psi: The step of the series; it converges if psi is below 2 / the largest eigenvalue of H.
         terms: The number of terms of the series after the first; 0 takes v for p.
     """
-    v, direct = grad(val_loss, argnums=(0, 1))(dict(weights), dict(params))
-    return trees.apply(torch.add, direct, response(train_loss, v, weights, params, psi, terms))
+    v, by_params = grad(val_loss, argnums=(0, 1))(dict(weights), dict(params))
+    return trees.apply(torch.add, by_params, response(train_loss, v, weights, params, psi, terms))
 
 
 def response(

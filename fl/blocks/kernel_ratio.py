@@ -100,7 +100,7 @@ def _two_kernels(
     return deep_kernel.exp2_().sub_(1), plain_kernel.exp2_().sub_(1)
 
 
-def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
+def paired_differences(x: Tensor, y: Tensor, shift: int) -> Tensor:
     """Rows of x minus those of y, which are moved by ``shift`` positions, ``[..., n, d]``."""
     return x - y.roll(shift, -2)
 
@@ -114,7 +114,7 @@ def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     it is v_s + v_t, and by k(x_s, y_t) it is -(u_s + v_t), plus p if both rows have the same index.
     """
     x, y, weight, phi, q, epsilon, plain, paired_distances, shift, product = inputs
-    metric, gap = weight.mT @ weight, moved_apart(x, y, shift)
+    metric, gap = weight.mT @ weight, paired_differences(x, y, shift)
     deep, paired_deep_distances = three_distances(x, y, metric), (gap @ metric * gap).sum(-1)
     deep_kernel, plain_kernel = _two_kernels(deep, plain, _expand(phi, 3), _expand(q, 3), product)
     paired_deep_kernel, paired_plain_kernel = _two_kernels(
@@ -143,10 +143,10 @@ def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     paired_pull = _expand(p, 2) * paired_deep_kernel[..., None] * gap
     pull_x, pull_y = pull_x + paired_pull, pull_y - paired_pull.roll(-shift, -2)
     by_metric = _expand((epsilon - 1) / phi, 2) * (x.mT @ pull_x + y.mT @ pull_y)
-    outward = _expand(2 * (epsilon - 1) / phi, 2) * metric
+    outer_gradient = _expand(2 * (epsilon - 1) / phi, 2) * metric
     return value, RatioGradient(
-        pull_x @ outward,
-        pull_y @ outward,
+        pull_x @ outer_gradient,
+        pull_y @ outer_gradient,
         weight @ (by_metric + by_metric.mT),
         -(metric * by_metric).sum((-2, -1)) / phi,
         by_q / q.square(),

@@ -10,7 +10,8 @@ meta-nets that are trained or by fixed values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,30 +69,29 @@ class L2PNetwork:
         For each measured layer the sums are over the whole input, for each normalised one by
         channel.
         """
-        sums: dict[str, Any] = {"whole": {}, "channels": {}}
+        whole: dict[str, Tree] = {}
+        channels: dict[str, Tree] = {}
 
-        def measuring(name: str) -> Any:
-            def measured_call(layer: nn.Module, inner: Any, x: Tensor) -> Tensor:
-                sums["whole"][name] = _sums(x.flatten(1)[:, None], batch["weight"])
-                if name in self.normalised:
-                    sums["channels"][name] = _sums(x.flatten(2) if x.dim() > 2 else x[..., None],
-                                                   batch["weight"])  # fmt: skip
-                output: Tensor = inner(x)
-                return output
+        def measure(
+            name: str, layer: nn.Module, inner: Callable[[Tensor], Tensor], x: Tensor
+        ) -> Tensor:
+            whole[name] = _sums(x.flatten(1)[:, None], batch["weight"])
+            if name in self.normalised:
+                rows = x.flatten(2) if x.dim() > 2 else x[..., None]
+                channels[name] = _sums(rows, batch["weight"])
+            return inner(x)
 
-            return measured_call
-
-        around = {name: measuring(name) for name in self.measured}
+        around = {name: partial(measure, name) for name in self.measured}
         self.network.eval(params, buffers, batch["x"], around=around)
-        passed_over = [name for name in self.measured if name not in sums["whole"]]
-        if passed_over:
+        uncalled_layers = [name for name in self.measured if name not in whole]
+        if uncalled_layers:
             raise FedloomError(
                 "FedL2P needs the inputs of all layers, but a pass of this model does not call "
-                f"{', '.join(passed_over[:3])}",
+                f"{', '.join(uncalled_layers[:3])}",
                 advice="choose a model without attention, which calls all its convolutional, "
                 "normalising and linear layers",
             )
-        return sums
+        return {"whole": whole, "channels": channels}
 
     def statistics(self, sums: Tree, buffers: Tree) -> dict[str, Tensor]:
         """Compute the inputs of the meta-nets from the sums of `input_sums`.
@@ -147,7 +147,7 @@ class L2PNetwork:
             sigmoid: Whether a sigmoid bounds BNNet's outputs.
         """
         generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "meta-nets"))
-        count, nets = len(self.network.names["params"]), dict[str, Any]()
+        count, nets = len(self.network.names["params"]), dict[str, Tree]()
         if "bn" in learns:
             layers = len(self.normalised)
             nets["bn"] = BNNet(layers, layers, begin, sigmoid).init(generator, example)
@@ -244,11 +244,11 @@ class L2PNetwork:
 
     def restarted_buffers(self, buffers: Tree) -> dict[str, Tensor]:
         """Return the buffers with the running statistics of a new layer: 0 and 1."""
-        restarted = dict(buffers)
+        new_buffers = dict(buffers)
         for name in self.normalised:
             for key, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
-                restarted[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], value)
-        return restarted
+                new_buffers[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], value)
+        return new_buffers
 
     def mixed_buffers(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
         """Return buffers with which the plain network evaluates as the mixing one does."""

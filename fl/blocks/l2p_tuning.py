@@ -45,7 +45,7 @@ def statistics_sweep(
     origin: StoredModel,
     split: str = "train",
     is_due: Callable[[int], bool] = lambda round_: True,
-    steered: bool = False,
+    with_hyperparameters: bool = False,
 ) -> Sweep:
     """Return a sweep that stores a client's ``statistics`` in its tree.
 
@@ -54,8 +54,8 @@ def statistics_sweep(
         origin: A function that returns the stored model.
         split: The split that is measured.
         is_due: Whether the sweep takes place in a round.
-        steered: Whether it also stores ``hyper``, the hyper-parameters that the nets of the client
-            or the server predict.
+        with_hyperparameters: Whether it also stores ``hyper``, the hyper-parameters that nets of
+            the client or the server predict.
     """
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
@@ -65,7 +65,7 @@ def statistics_sweep(
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
         statistics = l2p_network.statistics(totals, origin(server, client)["buffers"])
         client_state = {**client, "statistics": statistics}
-        if steered:
+        if with_hyperparameters:
             meta = client.get("meta") or server["meta"]
             client_state["hyper"] = l2p_network.hyperparameters(meta, server["fixed"], statistics)
         return client_state, {}

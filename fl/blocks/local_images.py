@@ -298,9 +298,9 @@ def train_on_images(
         order = keyed.uniform(order_key, 0, (count,)).argsort()
         indices = position * size + torch.arange(size, device=key.device)
         x, y = images(work)
-        chosen = order[indices % count]
+        batch_indices = order[indices % count]
         weight = (indices < count).to(x.dtype)
-        drawn_batch = {"x": x[chosen], "y": y[chosen], "weight": weight, "key": key}
+        drawn_batch = {"x": x[batch_indices], "y": y[batch_indices], "weight": weight, "key": key}
         if pass_.reference:
             with torch.no_grad():
                 drawn_batch["reference"] = pass_.reference(server, work, drawn_batch)

@@ -6,8 +6,6 @@ W is the identity; for FedAvg all its K rows are equal.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ IDENTICAL_COSINE = 0.9
 """Cosines above this count as 1 in the released code of pFedGraph and FedSaC."""
 
 
-def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
+def mix(weights: Tensor, tree: Tree) -> Tree:
     """Multiply W with a stacked tree, whose leaves are [K, ...]; integer leaves (counters) stay."""
 
     def combined(tensor: Tensor) -> Tensor:

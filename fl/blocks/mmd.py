@@ -76,7 +76,7 @@ def kernel_mmd2(
         total = total + 2 * terms.sum(dim=-1)
         if selves:
             total = total - (1 if biased else 2) * terms[..., :selves].sum(dim=-1)
-    return ladder.settle(total / (n * n if biased else max(n * (n - 1), 1)))
+    return ladder.in_given_order(total / (n * n if biased else max(n * (n - 1), 1)))
 
 
 def kernel_covariance(
@@ -119,7 +119,9 @@ def kernel_statistics(
     if not biased:
         mean = (n * (n - 1) * centre + first - diagonal) / max(n * (n - 1), 1)
     covariance = (second - first @ first.mT / (n * n)) / max(n * n - 1, 1)
-    return ladder.settle(mean.squeeze(-1)), ladder.settle(ladder.settle(covariance).mT)
+    return ladder.in_given_order(mean.squeeze(-1)), ladder.in_given_order(
+        ladder.in_given_order(covariance).mT
+    )
 
 
 def mk_mmd2(
@@ -151,23 +153,23 @@ class Ladder:
     Attributes:
         rates: The rates of the first rung.
         sizes: The sizes of the rungs.
-        places: The position of each rate, in the given order, among those of all rungs.
+        positions: The position of each rate, in the given order, among those of all rungs.
         scales: The scale of each rate, 2^rung, see `_terms`.
     """
 
     rates: tuple[float, ...]
     sizes: tuple[int, ...]
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     scales: tuple[float, ...]
 
-    def settle(self, values: Tensor) -> Tensor:
+    def in_given_order(self, values: Tensor) -> Tensor:
         """Return sums of `_terms`, ``[..., r]``, in the order in which the rates were given."""
         # Rates that rise or fall need no indices, which would be copied to a GPU.
-        rising = tuple(range(len(self.places)))
-        if self.places == rising[::-1]:
+        ascending = tuple(range(len(self.positions)))
+        if self.positions == ascending[::-1]:
             values = values.flip(-1)
-        elif self.places != rising:
-            values = values[..., list(self.places)]
+        elif self.positions != ascending:
+            values = values[..., list(self.positions)]
         return values * _row(self.scales, values)
 
 

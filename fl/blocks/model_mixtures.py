@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -110,11 +110,8 @@ def mixture_method(
             "round": torch.zeros((), dtype=torch.int64, device=example.device),
             **dict.fromkeys(traced, square),
         }
-        return {**server, **server_state}, {
-            **without_model(client),
-            PAYLOAD: payload,
-            "trained": variables,
-        }
+        next_client = {**without_model(client), PAYLOAD: payload, "trained": variables}
+        return {**server, **server_state}, next_client
 
     def begin(server: Tree, client: Tree) -> Tree:
         payload = client[PAYLOAD]
@@ -122,9 +119,9 @@ def mixture_method(
         return {**local.begin(server, {**client, **payload}), "received": received}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        server_state, _ = local.end(server, client, work)
-        trained = select(server_state, everything)
-        return {**without_model(server_state), "trained": trained}, trained
+        client_state, _ = local.end(server, client, work)
+        trained = select(client_state, everything)
+        return {**without_model(client_state), "trained": trained}, trained
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         matrices = mixture_weights(server, clients, uploads, n)
@@ -133,16 +130,15 @@ def mixture_method(
             matrices |= {name: identity for name in (WEIGHTS, COMMON_WEIGHTS) if name in matrices}
         mixtures = _mixtures(context, uploads, matrices)
         if not mixture:
-            mixtures["toward"] = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
-        server_state = {
+            toward = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
+            mixtures = {**mixtures, "toward": toward}
+        traces = {
             name: _among_all_clients(matrices[name], clients["id"], server[name]) for name in traced
         }
         # Clients of a modality without participants keep their payloads.
-        payload = trees.overlaid(clients[PAYLOAD], mixtures)
-        return {**server, **server_state, "round": server["round"] + 1}, {
-            **clients,
-            PAYLOAD: payload,
-        }
+        payloads = trees.overlaid(clients[PAYLOAD], mixtures)
+        next_server = {**server, **traces, "round": server["round"] + 1}
+        return next_server, {**clients, PAYLOAD: payloads}
 
     views = {PERSONAL: lambda server, client: dict(client["trained"])}
     passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
@@ -157,7 +153,7 @@ def mixture_method(
     )
 
 
-def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> dict[str, Any]:
+def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> Tree:
     """Return every client's mixture, with the mixture over all clients for common weights."""
     mixtures = mix(matrices[WEIGHTS], select(models, everything))
     if COMMON_WEIGHTS not in matrices:
@@ -257,29 +253,31 @@ def _among_all_clients(matrix: Tensor, ids: Tensor, example: Tensor) -> Tensor:
     return full_matrix
 
 
-def cosine_regulariser(weight: float, toward: str) -> Term:
+def cosine_regulariser(weight: float, direction_key: str) -> Term:
     """Return the term -weight cos(w, w_0), with w_0 the parameters in ``work[toward]``."""
 
     def term(forward: Forward) -> Tensor:
-        return -weight * F.cosine_similarity(*_flat_pair(forward, toward), dim=0)
+        return -weight * F.cosine_similarity(*_flat_pair(forward, direction_key), dim=0)
 
     return term
 
 
-def direction_regulariser(weight: float, toward: str) -> Term:
+def direction_regulariser(weight: float, direction_key: str) -> Term:
     """Return the term -weight <w, v>/|w|, with v the tree in ``work[toward]``.
 
     If v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). If v is 0, it is 0.
     """
 
     def term(forward: Forward) -> Tensor:
-        weights, direction = _flat_pair(forward, toward)
+        weights, direction = _flat_pair(forward, direction_key)
         return -weight * F.normalize(weights, dim=0) @ direction
 
     return term
 
 
-def _flat_pair(forward: Forward, toward: str) -> tuple[Tensor, Tensor]:
+def _flat_pair(forward: Forward, direction_key: str) -> tuple[Tensor, Tensor]:
     """Return the parameters of the pass and those in ``work[toward]``, each in one row."""
-    weights = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
-    return weights, torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])
+    weights = torch.cat([forward.params[name].flatten() for name in forward.work[direction_key]])
+    return weights, torch.cat(
+        [leaf.flatten() for leaf in trees.leaves(forward.work[direction_key])]
+    )

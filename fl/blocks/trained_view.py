@@ -33,8 +33,8 @@ def with_trained_view(method: Method) -> Method:
             TRAINED: {"params": work["params"], "buffers": work["buffers"]},
         }, upload
 
-    def trained(server: Tree, client: Tree | None) -> Tree:
+    def trained_model(server: Tree, client: Tree | None) -> Tree:
         return dict((client or {})[TRAINED])
 
-    views = {**method.views, PERSONAL: trained}
+    views = {**method.views, PERSONAL: trained_model}
     return replace(method, init=init, passes=(replace(pass_, end=end),), views=views)

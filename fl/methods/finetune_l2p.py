@@ -77,7 +77,7 @@ class FineTuneL2P:
             return {"params": dict(model["params"]), "buffers": buffers}
 
         sweep = statistics_sweep(
-            l2p_network, origin, split, lambda round_: round_ == 1, steered=True
+            l2p_network, origin, split, lambda round_: round_ == 1, with_hyperparameters=True
         )
         passes = (sweep, tuning_pass(l2p_network, begin, end, Sampling(split)))
         return Method(

@@ -121,7 +121,7 @@ class L2P:
         passes: tuple[Pass | Sweep, ...] = (
             statistics_sweep(l2p_network, server_model, is_due=lambda round_: round_ < rounds),
             *itertools.chain.from_iterable(steps),
-            statistics_sweep(l2p_network, server_model, split, last, steered=True),
+            statistics_sweep(l2p_network, server_model, split, last, with_hyperparameters=True),
             tuning_pass(l2p_network, begin, end, Sampling(split, due=last)),
         )
         views = {"personal": lambda server, client: select(client or {}, everything)}

@@ -19,10 +19,10 @@ from torch import nn
 from fl.api import Count
 from fl.blocks.norm_layers import Norm, norm_layer
 
-POOLED = (1, 2, 5)
+POOLED_BLOCKS = (1, 2, 5)
 """Blocks that end in pooling."""
 
-LARGE, SMALL = 63, 8
+SMALLEST_LARGE, SMALLEST_SMALL = 63, 8
 """The smallest height and width, by stem, of which convolutions and poolings leave a pixel."""
 
 
@@ -49,7 +49,7 @@ class AlexNet:
         large = self.stem == "imagenet"
         if len(self.channels) != 5:
             raise ValueError(f"channels must have five numbers, but has {len(self.channels)}")
-        if min(height, width) < (smallest := LARGE if large else SMALL):
+        if min(height, width) < (smallest := SMALLEST_LARGE if large else SMALLEST_SMALL):
             raise ValueError(f"images must be at least {smallest} x {smallest}")
         layers: list[tuple[str, nn.Module]] = []
         for number, outputs in enumerate(self.channels, 1):
@@ -58,7 +58,7 @@ class AlexNet:
                 (f"norm{number}", norm_layer(self.norm, outputs)),
                 (f"relu{number}", nn.ReLU()),
             ]
-            if number in POOLED:
+            if number in POOLED_BLOCKS:
                 layers.append((f"pool{number}", nn.MaxPool2d(3, 2) if large else nn.MaxPool2d(2)))
             depth = outputs
         inner = depth * (36 if large else (height // 8) * (width // 8))

@@ -42,9 +42,9 @@ class LeNet:
         if min(sides) < SMALLEST:
             raise ValueError(f"images must be at least {SMALLEST} x {SMALLEST} after `enlarge`")
         rows, columns = (((size - 4) // 2 - 4) // 2 for size in sides)
-        first = [nn.Upsample(scale_factor=self.enlarge, mode="bilinear")]
+        enlargement = [nn.Upsample(scale_factor=self.enlarge, mode="bilinear")]
         return nn.Sequential(
-            *(first if self.enlarge > 1 else []),
+            *(enlargement if self.enlarge > 1 else []),
             nn.Conv2d(depth, 6, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),

@@ -57,8 +57,8 @@ class _LSTM(nn.Module):
         sequence = self.embedding(x.flatten(1))
         for layer in self.layers:
             sequence = layer(sequence)
-        classified: Tensor = self.classifier(sequence[:, -1])
-        return classified
+        logits: Tensor = self.classifier(sequence[:, -1])
+        return logits
 
 
 class _Layer(nn.Module):

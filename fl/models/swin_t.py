@@ -76,5 +76,5 @@ class _Swin(nn.Module):
             if number in BLOCK_AFTER_LAYER:
                 block = self.get_submodule(BLOCK_AFTER_LAYER[number])
                 x = block(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        classified: Tensor = self.head(self.norm(x).mean((1, 2)))
-        return classified
+        logits: Tensor = self.head(self.norm(x).mean((1, 2)))
+        return logits

@@ -52,5 +52,5 @@ class _TextCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         words = self.embedding(x.flatten(1)).transpose(1, 2)
         maxima = [torch.relu(layer(words)).amax(dim=2) for layer in self.convolutions]
-        classified: Tensor = self.classifier(torch.cat(maxima, dim=1))
-        return classified
+        logits: Tensor = self.classifier(torch.cat(maxima, dim=1))
+        return logits

@@ -60,5 +60,5 @@ class _TextTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         vectors = self.layers(self.dropout(self.embedding(x.flatten(1)) + self.positions))
-        classified: Tensor = self.classifier(vectors.mean(dim=1))
-        return classified
+        logits: Tensor = self.classifier(vectors.mean(dim=1))
+        return logits

@@ -59,9 +59,9 @@ class _UNet(nn.Module):
         self.bottleneck = _block(widths[-2], widths[-1], norm)
         self.blocks = (*(f"pool{level}" for level in self.levels), "bottleneck")
         for level in reversed(self.levels):
-            above, below = widths[level - 1], widths[level]
-            self.add_module(f"up{level}", nn.ConvTranspose2d(below, above, 2, stride=2))
-            self.add_module(f"decoder{level}", _block(2 * above, above, norm))
+            upper, lower = widths[level - 1], widths[level]
+            self.add_module(f"up{level}", nn.ConvTranspose2d(lower, upper, 2, stride=2))
+            self.add_module(f"decoder{level}", _block(2 * upper, upper, norm))
         self.classifier = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ class _UNet(nn.Module):
         for level in reversed(self.levels):
             x = torch.cat([self.get_submodule(f"up{level}")(x), skipped[level]], dim=1)
             x = self.get_submodule(f"decoder{level}")(x)
-        classified: Tensor = self.classifier(x)
-        return classified
+        logits: Tensor = self.classifier(x)
+        return logits
 
 
 def _block(inputs: int, outputs: int, norm: Norm) -> nn.Sequential:

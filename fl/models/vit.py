@@ -68,5 +68,5 @@ class _ViT(nn.Module):
         patches = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.token.expand(len(x), -1, -1), patches], dim=1) + self.positions
         tokens = self.layers(self.dropout(tokens))
-        classified: Tensor = self.classifier(self.norm(tokens[:, 0]))
-        return classified
+        logits: Tensor = self.classifier(self.norm(tokens[:, 0]))
+        return logits

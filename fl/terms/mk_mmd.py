@@ -11,7 +11,8 @@ batch count.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from functools import partial
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -70,7 +71,8 @@ class MKMMD:
         check_two_samples(context, "mk-mmd")
         drift = Drift(context.network, self.layers, self.normalise)
         gammas = GRID[: self.kernels]
-        options: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
+        estimate = partial(mk_mmd2, convention=self.convention, biased=self.biased)
+        evaluate = partial(kernel_statistics, convention=self.convention, biased=self.biased)
         solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy
 
         def start(variables: Tree) -> Tree:
@@ -80,19 +82,18 @@ class MKMMD:
         def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
             layers = drift.features(forward)
             penalties = [
-                mk_mmd2(pair["own"], pair["shared"], gammas, state[name], **options)
+                estimate(pair["own"], pair["shared"], gammas, state[name])
                 for name, pair in layers.items()
             ]
             return self.mu * torch.stack(penalties).sum(), dict(layers)
 
         def adapt(state: Tree, layers: Tree) -> Tree:
-            next_state: dict[str, Any] = {}
+            next_state: Tree = {}
             for name, pair in layers.items():
-                statistics, covariance = kernel_statistics(
-                    pair["own"], pair["shared"], gammas, **options
-                )
+                statistics, covariance = evaluate(pair["own"], pair["shared"], gammas)
                 solved = {name: solve(statistics, covariance, self.ridge)}
-                next_state |= update_where_different(solved, {name: state[name]}, pair)
+                new = update_where_different(solved, {name: state[name]}, pair)
+                next_state = {**next_state, **new}
             return next_state
 
         def keep_state(state: Tree, layers: Tree) -> Tree:

@@ -41,10 +41,10 @@ from fl.blocks.drift import (
 from fl.blocks.mmd import DeepKernel
 from fl.pytorch.folding import whole
 
-DECAY = 0.01
+WEIGHT_DECAY = 0.01
 """AdamW's weight decay, PyTorch's default, which the released code does not change."""
 
-ROOM = 2**26
+DISTANCES_AT_ONCE = 2**26
 """Distances between samples of clients that are held in memory at once.
 
 It is a constant, because the grouping of clients may decide the last bits of a result.
@@ -87,7 +87,7 @@ class MMDD:
         """Return the term, with a kernel and its optimizer for every layer as its state."""
         check_two_samples(context, "mmd-d")
         drift = Drift(context.network, self.layers, self.normalise)
-        optimizer = adamw(DECAY)
+        optimizer = adamw(WEIGHT_DECAY)
 
         def start(variables: Tree) -> Tree:
             example, width = (
@@ -105,7 +105,7 @@ class MMDD:
 
         def squared(kernel: Tree, pair: Tree) -> Tensor:
             def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
-                return DeepKernel(kernel, self.form).having(leaves).mmd2(x, y)
+                return DeepKernel(kernel, self.form).with_params(leaves).mmd2(x, y)
 
             return whole(mmd2, pair["own"], pair["shared"], *trees.leaves(kernel))
 
@@ -130,7 +130,9 @@ class MMDD:
 
         def adapt_in_groups(state: Tree, layers: Tree) -> Tree:
             rows = trees.leaves(layers)[0].shape[-2]
-            return apply_in_groups(adapt, state, layers, max(1, ROOM // (3 * rows * rows)))
+            return apply_in_groups(
+                adapt, state, layers, max(1, DISTANCES_AT_ONCE // (3 * rows * rows))
+            )
 
         if self.update == "step":
             return Adaptive("mmd-d", start, term, adapt, reference=drift.reference)

@@ -12,7 +12,7 @@ from fl.api.network import Network
 from fl.api.training import Training
 from fl.blocks.batch_alterations import draw_partners
 from fl.pytorch import keyed
-from fl.terms.alterations.mixstyle import PARTNER, STYLE_EPS, MixStyle, mix
+from fl.terms.alterations.mixstyle import PARTNER_STREAM, STYLE_EPS, MixStyle, mix_styles
 
 X = torch.tensor([[[[1.0, 3.0]]], [[[10.0, 30.0]]], [[[5.0, 5.0]]]], dtype=torch.float64)
 """Three samples of one channel and two pixels: means 2, 20, 5 and deviations 1, 10, 0."""
@@ -29,7 +29,7 @@ def test_a_style_is_mixed_with_the_partners() -> None:
     2 stands at its mean, so that only its new mean (5 + 20) / 2 is seen.
     """
     own = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
-    found = mix(X, torch.tensor([1, 0, 1]), own)
+    found = mix_styles(X, torch.tensor([1, 0, 1]), own)
     expected = [[15.5 - 7.75, 15.5 + 7.75], [10, 30], [12.5, 12.5]]
     np.testing.assert_allclose(found.flatten(1), expected, rtol=2 * STYLE_EPS)
 
@@ -38,7 +38,7 @@ def test_no_gradient_goes_through_styles() -> None:
     """Then a pixel moves its own value alone, by new over old deviation."""
     x = X.clone().requires_grad_()
     own = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
-    mix(x, torch.tensor([1, 0, 1]), own)[0, 0, 0, 0].backward()
+    mix_styles(x, torch.tensor([1, 0, 1]), own)[0, 0, 0, 0].backward()
     assert x.grad is not None
     assert float(x.grad[0, 0, 0, 0]) == pytest.approx(7.75, rel=2 * STYLE_EPS)
     assert x.grad.count_nonzero() == 1
@@ -47,7 +47,8 @@ def test_no_gradient_goes_through_styles() -> None:
 def test_partners_are_a_permutation_of_what_weighs_something() -> None:
     weight = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
     seen = [
-        tuple(draw_partners(torch.arange(5) + 5 * i, weight, PARTNER).tolist()) for i in range(600)
+        tuple(draw_partners(torch.arange(5) + 5 * i, weight, PARTNER_STREAM).tolist())
+        for i in range(600)
     ]
     assert {one[1] for one in seen} == {1} and {one[4] for one in seen} == {4}
     counts = [seen.count(one) for one in set(seen)]

@@ -19,10 +19,10 @@ from fl.api.tasks.classification import classification_loss
 from fl.api.tasks.segmentation import SEGMENTATION
 from fl.api.training import Training
 from fl.base.errors import FedloomError
-from fl.terms.alterations.dac_sc import DACSC, composed
+from fl.terms.alterations.dac_sc import DACSC, normalise_amplitudes
 from fl.terms.alterations.m_mixup import MMixup
 from fl.terms.alterations.mixup import Mixup
-from fl.terms.alterations.moex import MOMENT_EPS, MOEx, exchange
+from fl.terms.alterations.moex import MOMENT_EPS, MOEx, exchange_moments
 
 
 def tensor(values: Any) -> Tensor:
@@ -102,9 +102,9 @@ def test_moex_gives_the_moments_of_the_partner() -> None:
     deviations sqrt 2 and sqrt 200.
     """
     x = tensor([[[[1.0]], [[3.0]]], [[[10.0]], [[30.0]]]])
-    found = exchange(x, torch.tensor([1, 0])).flatten(1)
+    found = exchange_moments(x, torch.tensor([1, 0])).flatten(1)
     np.testing.assert_allclose(found, [[10, 30], [1, 3]], rtol=MOMENT_EPS)
-    same = exchange(x, torch.tensor([0, 1]))
+    same = exchange_moments(x, torch.tensor([0, 1]))
     torch.testing.assert_close(same, x, rtol=1e-12, atol=0)
 
 
@@ -121,7 +121,7 @@ def test_moex_mixes_labels_where_it_altered_the_batch(p: float) -> None:
             assert torch.equal(after, features)
         else:
             assert own.tolist() == pytest.approx([0.8] * 4)
-            torch.testing.assert_close(after, exchange(features, partner))
+            torch.testing.assert_close(after, exchange_moments(features, partner))
             altered += 1
     assert altered / 300 == pytest.approx(p, abs=0.15)
 
@@ -138,8 +138,8 @@ def test_dac_sc_keeps_phases_and_mixes_amplitudes() -> None:
     share = own[:, None, None, None]
     amplitude = share * before.abs() + (1 - share) * normalised
     expected = torch.fft.ifft2(torch.polar(amplitude, before.angle())).real
-    torch.testing.assert_close(composed(x, own), expected, rtol=0, atol=1e-10)
-    torch.testing.assert_close(composed(x, own)[2], x[2], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(normalise_amplitudes(x, own), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(normalise_amplitudes(x, own)[2], x[2], rtol=1e-12, atol=1e-12)
 
 
 def test_what_cannot_be_altered_is_refused() -> None:

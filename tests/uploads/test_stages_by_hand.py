@@ -18,9 +18,9 @@ from fl.api.training import Training
 from fl.api.wire import Aggregation, Crossing, Message, Stage, attackers
 from fl.base import registry
 from fl.base.errors import Location
-from fl.uploads.aggregations.trimmed_mean import trimmed
-from fl.uploads.filters.adaptive_clip import on_the_mean
-from fl.uploads.filters.alie import farthest
+from fl.uploads.aggregations.trimmed_mean import trimmed_count
+from fl.uploads.filters.adaptive_clip import multiplier_on_mean
+from fl.uploads.filters.alie import largest_deviation
 
 CLIENTS = 10
 
@@ -88,7 +88,7 @@ def test_adaptive_clip_follows_the_quantile() -> None:
 
 def test_noise_after_an_adaptive_clip_pays_for_the_count() -> None:
     """1 / z^2 = 1 / z_mean^2 + 1 / (2 sigma_b)^2: with sigma_b = 0.5 and z = 0.6 it is 0.75."""
-    assert on_the_mean(0.6, 0.5) == pytest.approx(0.75)
+    assert multiplier_on_mean(0.6, 0.5) == pytest.approx(0.75)
     noise = stage("noise", multiplier=0.6)
     zeros = torch.zeros(2, 20_000, dtype=torch.float64)
     done = noise.apply(crossing(zeros, bound=torch.tensor(1.0), counted=0.05))
@@ -187,8 +187,8 @@ def test_alie_sends_the_mean_less_some_deviations() -> None:
 
 def test_alies_own_z_is_the_papers() -> None:
     """50 workers, of which 24 attack: s = 26 - 24 = 2, Phi(z) = (50 - 24 - 2) / (50 - 24)."""
-    assert farthest(50, 24) == pytest.approx(NormalDist().inv_cdf(24 / 26))
-    assert farthest(10, 2) == 0.0, "(10 - 2 - 4) / 8 is one half"
+    assert largest_deviation(50, 24) == pytest.approx(NormalDist().inv_cdf(24 / 26))
+    assert largest_deviation(10, 2) == 0.0, "(10 - 2 - 4) / 8 is one half"
 
 
 def test_median_and_trimmed_mean() -> None:
@@ -198,7 +198,7 @@ def test_median_and_trimmed_mean() -> None:
     assert combined("median", given[:3]) == [6.0, -1.0]
     assert combined("trimmed-mean", given, share=0.25) == [4.0, -0.5]
     assert combined("trimmed-mean", given, share=0.0) == [27.25, 0.75]
-    assert [trimmed(0.2, 10), trimmed(0.2, 11), trimmed(0.4, 2)] == [2, 3, 0]
+    assert [trimmed_count(0.2, 10), trimmed_count(0.2, 11), trimmed_count(0.4, 2)] == [2, 3, 0]
 
 
 def test_krum_takes_the_one_whose_neighbours_are_near() -> None:

@@ -23,7 +23,7 @@ from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, keyed
 from fl.blocks.batch_alterations import check_feature_maps, is_altered
 from fl.blocks.feature_statistics import channel_moments
 
-WHETHER, HOW_MUCH = range(2)
+ALTER_STREAM, SHARE_STREAM = range(2)
 """Streams of a batch's keys."""
 
 
@@ -47,14 +47,14 @@ class DACSC:
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_feature_maps(features, "alterations.dac-sc.layers", layer)
-            altered = is_altered(batch["key"], WHETHER, self.p)
-            share = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)
-            return torch.where(altered, composed(features, share), features), {}
+            altered = is_altered(batch["key"], ALTER_STREAM, self.p)
+            share = keyed.uniform(batch["key"], SHARE_STREAM).to(features.dtype)
+            return torch.where(altered, normalise_amplitudes(features, share), features), {}
 
         return Alteration("dac-sc", self.layers, apply)
 
 
-def composed(features: Tensor, share: Tensor) -> Tensor:
+def normalise_amplitudes(features: Tensor, share: Tensor) -> Tensor:
     """Normalise amplitudes of features [b, c, h, w] in part; each keeps a ``share``, [b]."""
     mean, sd = (statistic[..., None, None] for statistic in channel_moments(features))
     share = share.reshape(-1, 1, 1, 1)

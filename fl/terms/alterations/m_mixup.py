@@ -31,10 +31,10 @@ from fl.api import (
 from fl.blocks.batch_alterations import check_mixed_labels
 from fl.terms.alterations.mixup import draw_mixture
 
-WHERE = 2
+LAYER_STREAM = 2
 """The stream of the layer, after the streams of `draw_mixture`."""
 
-CHOICE = "m-mixup"
+CHOICE_KEY = "m-mixup"
 """Key of a batch: the partners, lambda and the index of the layer."""
 
 
@@ -66,14 +66,14 @@ class MMixup:
 
         def prepare(batch: Batch) -> Batch:
             partner, share = draw_mixture(batch, self.alpha)
-            index = (keyed.uniform(batch["key"][0], WHERE) * len(locations)).long()
-            batch = {**remember(batch, partner, share), CHOICE: (partner, share, index)}
+            index = (keyed.uniform(batch["key"][0], LAYER_STREAM) * len(locations)).long()
+            batch = {**remember(batch, partner, share), CHOICE_KEY: (partner, share, index)}
             if not self.inputs:
                 return batch
             return {**batch, "x": trees.each(lambda x: mix_at("input", x, batch), batch["x"])}
 
         def mix_at(location: str, values: Tensor, batch: Batch) -> Tensor:
-            partner, share, index = batch[CHOICE]
+            partner, share, index = batch[CHOICE_KEY]
             return torch.where(
                 index == locations.index(location), mixed(values, partner, share), values
             )

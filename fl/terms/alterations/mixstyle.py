@@ -25,7 +25,7 @@ from fl.blocks.batch_alterations import check_feature_maps, draw_partners, is_al
 STYLE_EPS = 1e-6
 """A number added to the variance, as in the released code."""
 
-WHETHER, PARTNER, HOW_MUCH = range(3)
+ALTER_STREAM, PARTNER_STREAM, SHARE_STREAM = range(3)
 """Streams of a batch's keys."""
 
 
@@ -53,15 +53,19 @@ class MixStyle:
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_feature_maps(features, "alterations.mixstyle.layers", layer)
-            altered = is_altered(batch["key"], WHETHER, self.p)
-            share = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
-            mixed = mix(features, draw_partners(batch["key"], batch["weight"], PARTNER), share)
+            altered = is_altered(batch["key"], ALTER_STREAM, self.p)
+            share = keyed.beta(batch["key"], SHARE_STREAM, self.alpha, self.alpha).to(
+                features.dtype
+            )
+            mixed = mix_styles(
+                features, draw_partners(batch["key"], batch["weight"], PARTNER_STREAM), share
+            )
             return torch.where(altered, mixed, features), {}
 
         return Alteration("mixstyle", self.layers, apply)
 
 
-def mix(features: Tensor, partner: Tensor, share: Tensor) -> Tensor:
+def mix_styles(features: Tensor, partner: Tensor, share: Tensor) -> Tensor:
     """Mix the styles of features [b, c, h, w] with those of their partners.
 
     Args:

@@ -32,7 +32,7 @@ from fl.api import (
 )
 from fl.blocks.batch_alterations import check_mixed_labels, draw_partners
 
-PARTNER, HOW_MUCH = range(2)
+PARTNER_STREAM, SHARE_STREAM = range(2)
 """Streams of a batch's keys."""
 
 
@@ -65,16 +65,16 @@ class Mixup:
                 share,
             )
 
-        return Alteration("mixup", (), unaltered, before=prepare)
+        return Alteration("mixup", (), keep_features, before=prepare)
 
 
 def draw_mixture(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
     """Draw partners [b] and lambda [b], equal for all; samples without weight have no partner."""
     key: Tensor = batch["key"]
-    partner = draw_partners(key, batch["weight"], PARTNER)
-    return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
+    partner = draw_partners(key, batch["weight"], PARTNER_STREAM)
+    return partner, keyed.beta(key[0], SHARE_STREAM, alpha, alpha).expand(len(key))
 
 
-def unaltered(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
+def keep_features(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
     """Return the features as they are."""
     return features, {}

@@ -27,10 +27,10 @@ from fl.blocks.batch_alterations import (
 MOMENT_EPS = 1e-5
 """A number added to the variance, as in the released code."""
 
-WHETHER, PARTNER = range(2)
+ALTER_STREAM, PARTNER_STREAM = range(2)
 """Streams of a batch's keys."""
 
-CHOICE = "moex"
+CHOICE_KEY = "moex"
 """Key of a batch: whether it is altered, and partners."""
 
 
@@ -57,20 +57,20 @@ class MOEx:
         check_mixed_labels(context, "moex")
 
         def prepare(batch: Batch) -> Batch:
-            altered = is_altered(batch["key"], WHETHER, self.p)
-            partner = draw_partners(batch["key"], batch["weight"], PARTNER)
+            altered = is_altered(batch["key"], ALTER_STREAM, self.p)
+            partner = draw_partners(batch["key"], batch["weight"], PARTNER_STREAM)
             share = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
-            return {**remember(batch, partner, share), CHOICE: (altered, partner)}
+            return {**remember(batch, partner, share), CHOICE_KEY: (altered, partner)}
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_feature_maps(features, "alterations.moex.layers", layer)
-            altered, partner = batch[CHOICE]
-            return torch.where(altered, exchange(features, partner), features), {}
+            altered, partner = batch[CHOICE_KEY]
+            return torch.where(altered, exchange_moments(features, partner), features), {}
 
         return Alteration("moex", self.layers, apply, before=prepare)
 
 
-def exchange(features: Tensor, partner: Tensor) -> Tensor:
+def exchange_moments(features: Tensor, partner: Tensor) -> Tensor:
     """Give features [b, c, h, w] the moments of their ``partner`` [b], an index in the batch."""
     mean = features.mean(1, keepdim=True)
     correction = min(1, features.shape[1] - 1)

@@ -34,11 +34,11 @@ class GeometricMedian:
         """Return the rule v <- sum_k b_k w_k / sum_k b_k, with b_k = n_k / max(nu, ||v - w_k||)."""
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
-            wide, share = rows.double(), n.double() / n.sum()
-            v = share @ wide
+            double_rows, share = rows.double(), n.double() / n.sum()
+            v = share @ double_rows
             for _ in range(self.steps):
-                b = share / (wide - v).norm(dim=1).clamp(min=self.nu)
-                v = b @ wide / b.sum()
+                b = share / (double_rows - v).norm(dim=1).clamp(min=self.nu)
+                v = b @ double_rows / b.sum()
             return v.to(rows.dtype)
 
         return Aggregation(combine)

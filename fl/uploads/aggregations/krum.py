@@ -40,14 +40,14 @@ class Krum:
         """Average the m uploads with the smallest sums of squared distances to n - f - 2 others."""
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
-            wide = rows.double()
+            double_rows = rows.double()
             squared_distances = torch.cdist(
-                wide, wide, compute_mode="donot_use_mm_for_euclid_dist"
+                double_rows, double_rows, compute_mode="donot_use_mm_for_euclid_dist"
             ).square()
             neighbour_distances = squared_distances.sort(dim=1).values[
                 :, 1 : len(rows) - self.attackers - 1
             ]
-            best = neighbour_distances.sum(1).topk(self.chosen, largest=False).indices
-            return rows[best].mean(0)
+            best_rows = neighbour_distances.sum(1).topk(self.chosen, largest=False).indices
+            return rows[best_rows].mean(0)
 
         return Aggregation(combine, self.fewest_clients)

@@ -24,10 +24,10 @@ class Median:
 
     def build(self, context: BuildContext) -> Aggregation:
         """Return the rule of definition 1."""
-        return Aggregation(middle)
+        return Aggregation(median_of_rows)
 
 
-def middle(rows: Tensor, n: Tensor) -> Tensor:
+def median_of_rows(rows: Tensor, n: Tensor) -> Tensor:
     """Median of rows [K, d] over K, [d]."""
     ordered, last = rows.sort(dim=0).values, len(rows) - 1
     return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2

@@ -34,13 +34,13 @@ class TrimmedMean:
         """Return the rule of definition 2."""
 
         def combine(rows: Tensor, n: Tensor) -> Tensor:
-            out = trimmed(self.share, len(rows))
-            return rows.sort(dim=0).values[out : len(rows) - out].mean(0)
+            trimmed = trimmed_count(self.share, len(rows))
+            return rows.sort(dim=0).values[trimmed : len(rows) - trimmed].mean(0)
 
         return Aggregation(combine)
 
 
-def trimmed(share: float, clients: int) -> int:
+def trimmed_count(share: float, clients: int) -> int:
     """Return the number of clients that are left out at each end; one or two clients remain."""
     rounded_up = -int(-round(share * clients, 9) // 1)
     return min(rounded_up, (clients - 1) // 2)

@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fl.api import ANY, BuildContext, Crossing, NonNegative, Positive, Share, Stage, per_round
-from fl.uploads.filters.clip import clipped
+from fl.uploads.filters.clip import clip_rows
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AdaptiveClip:
             noise = crossing.normal("wire count", of_server=True)[0, 0]
             share = is_within.sum() / clients + self.count_noise * noise
             next_norm = norm * (-self.rate * (share - self.quantile)).exp()
-            rows = clipped(crossing.rows, norm)
+            rows = clip_rows(crossing.rows, norm)
             noised = replace(crossing, rows=rows, bound=norm, counted=self.count_noise)
             return replace(noised, state={"norm": next_norm})
 
@@ -58,7 +58,7 @@ class AdaptiveClip:
         return Stage("adaptive-clip", apply, state=state, bounds=True, counted=self.count_noise)
 
 
-def on_the_mean(multiplier: float, counted: float) -> float:
+def multiplier_on_mean(multiplier: float, counted: float) -> float:
     """Return the noise on the mean that, with noise on the count, costs as much as z alone.
 
     z_Delta = (z^-2 - (2 sigma_b)^-2)^-1/2, theorem 1.

@@ -43,7 +43,7 @@ class ALIE:
             count = int(attack.sum())
             if count == 0:
                 return crossing
-            z = farthest(len(rows), count) if self.z is None else self.z
+            z = largest_deviation(len(rows), count) if self.z is None else self.z
             attacker_rows = rows[attack]
             upload = attacker_rows.mean(0) - z * attacker_rows.std(0, correction=0)
             return replace(crossing, rows=upload.expand_as(rows).where(attack[:, None], rows))
@@ -51,7 +51,7 @@ class ALIE:
         return Stage("alie", apply)
 
 
-def farthest(clients: int, attackers: int) -> float:
+def largest_deviation(clients: int, attackers: int) -> float:
     """Return z^max: Phi(z) = (n - m - s) / (n - m), with s = floor(n / 2 + 1) - m.
 
     s is the number of honest clients that the attackers have to win over. z^max is at least 0; with

@@ -35,12 +35,12 @@ class Clip:
 
         def apply(crossing: Crossing) -> Crossing:
             bound = torch.tensor(self.norm, dtype=torch.float64, device=crossing.rows.device)
-            return replace(crossing, rows=clipped(crossing.rows, bound), bound=bound)
+            return replace(crossing, rows=clip_rows(crossing.rows, bound), bound=bound)
 
         return Stage("clip", apply, bounds=True)
 
 
-def clipped(rows: Tensor, bound: Tensor) -> Tensor:
+def clip_rows(rows: Tensor, bound: Tensor) -> Tensor:
     """Shorten rows [K, d] to the bound, a scalar, if they are longer."""
     length = rows.double().norm(dim=1, keepdim=True)
     # Rows that are short enough are multiplied by exactly 1.

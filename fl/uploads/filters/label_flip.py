@@ -9,9 +9,7 @@ wrong labels too, and scored on right ones, like all clients' models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fl.api import Batch, BuildContext, Share, Stage
 
@@ -31,7 +29,7 @@ class LabelFlip:
         if self.share == 0:
             return None
 
-        def batch(clean_batch: Batch) -> Mapping[str, Any]:
-            return {**clean_batch, "y": context.classes - 1 - clean_batch["y"]}
+        def flip(batch: Batch) -> Batch:
+            return {**batch, "y": context.classes - 1 - batch["y"]}
 
-        return Stage("label-flip", share=self.share, batch=batch)
+        return Stage("label-flip", share=self.share, batch=flip)

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 import torch
 
 from fl.api import ANY, Bound, BuildContext, Crossing, NonNegative, Stage, per_round
-from fl.uploads.filters.adaptive_clip import on_the_mean
+from fl.uploads.filters.adaptive_clip import multiplier_on_mean
 
 Chance = Annotated[float, Bound(above=0, below=1)]
 
@@ -46,7 +46,7 @@ class Noise:
             assert crossing.bound is not None
             z = self.multiplier
             if crossing.counted:
-                z = on_the_mean(z, crossing.counted * clients)
+                z = multiplier_on_mean(z, crossing.counted * clients)
             deviation = z * crossing.bound / clients
             noise = deviation * crossing.normal("wire noise", of_server=True)
             rows = crossing.rows + noise.to(crossing.rows.dtype)

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from fl.api import ANY, Bound, BuildContext, Crossing, Message, Stage
 
-FLOAT = 32
+FLOAT_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Quantize:
             uploads as they are.
     """
 
-    bits: Annotated[int, Bound(low=2, high=FLOAT)]
+    bits: Annotated[int, Bound(low=2, high=FLOAT_BITS)]
 
     tasks: ClassVar = ANY
 
@@ -35,7 +35,7 @@ class Quantize:
 
         l is the integer below |v_i| s / ||v|| or the one above, at random, so that the mean is v_i.
         """
-        if self.bits == FLOAT:
+        if self.bits == FLOAT_BITS:
             return None
         levels = 2 ** (self.bits - 1) - 1
 
@@ -48,6 +48,6 @@ class Quantize:
             return replace(crossing, rows=rounded.to(crossing.rows.dtype))
 
         def message(sent: Message) -> Message:
-            return replace(sent, bits=min(self.bits, sent.bits), more=sent.more + FLOAT)
+            return replace(sent, bits=min(self.bits, sent.bits), more=sent.more + FLOAT_BITS)
 
         return Stage("quantize", apply, message)

@@ -14,9 +14,9 @@ from typing import ClassVar
 import torch
 
 from fl.api import ANY, BuildContext, Crossing, Message, Share, Stage
-from fl.uploads.filters.top_k import count, no_remainder
+from fl.uploads.filters.top_k import no_remainder, sent_count
 
-SEED = 64
+SEED_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class RandomK:
         def apply(crossing: Crossing) -> Crossing:
             update = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
             length = update.shape[1]
-            sent_count = count(self.share, length)
-            indices = crossing.uniform("wire random-k").topk(sent_count, dim=1).indices
+            k = sent_count(self.share, length)
+            indices = crossing.uniform("wire random-k").topk(k, dim=1).indices
             upload = torch.zeros_like(update).scatter(1, indices, update.gather(1, indices))
             if not self.feedback:
-                return replace(crossing, rows=upload * (length / sent_count))
+                return replace(crossing, rows=upload * (length / k))
             return replace(crossing, rows=upload, kept={"rest": update - upload})
 
         def message(sent: Message) -> Message:
-            return Message(count(self.share, sent.numbers), sent.bits, sent.more + SEED)
+            return Message(sent_count(self.share, sent.numbers), sent.bits, sent.more + SEED_BITS)
 
         return Stage(
             "random-k", apply, message, kept=no_remainder if self.feedback else lambda row: {}

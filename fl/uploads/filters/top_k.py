@@ -40,13 +40,13 @@ class TopK:
 
         def apply(crossing: Crossing) -> Crossing:
             update = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
-            indices = update.abs().topk(count(self.share, update.shape[1]), dim=1).indices
+            indices = update.abs().topk(sent_count(self.share, update.shape[1]), dim=1).indices
             upload = torch.zeros_like(update).scatter(1, indices, update.gather(1, indices))
             client_state = {"rest": update - upload} if self.feedback else {}
             return replace(crossing, rows=upload, kept=client_state)
 
         def message(sent: Message) -> Message:
-            numbers = count(self.share, sent.numbers)
+            numbers = sent_count(self.share, sent.numbers)
             index_bits = math.ceil(math.log2(sent.numbers)) if sent.numbers > 1 else 0
             return Message(numbers, sent.bits, sent.more + numbers * index_bits)
 
@@ -60,6 +60,6 @@ def no_remainder(row: Tensor) -> Mapping[str, Tensor]:
     return {"rest": row}
 
 
-def count(share: float, length: int) -> int:
+def sent_count(share: float, length: int) -> int:
     """Return how many of ``length`` numbers are sent."""
     return max(1, round(share * length))
