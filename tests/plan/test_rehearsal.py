@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from fl.api import Network
 from fl.base import plugins
 from fl.base.errors import ConfigError
 from fl.cli import main
-from fl.plan import plan
+from fl.plan import plan, rehearsal
 from fl.pytorch import private
 
 MODEL = '''"""A model of one's own."""
@@ -164,3 +165,35 @@ def test_an_analysis_of_what_will_not_be_there_is_refused(
         plan.make(planning.write_config(tmp_path, study))
     assert said in str(caught.value)
     assert "planning tiny: each method is tried on its model" in caplog.text
+
+
+def test_a_trial_leaves_the_network_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what is tried would depend on the order of a study's entries."""
+    networks: list[Network] = []
+    made = rehearsal._network
+
+    def network(*arguments: Any) -> Network:
+        networks.append(made(*arguments))
+        return networks[-1]
+
+    monkeypatch.setattr(rehearsal, "_network", network)
+    study = {
+        "datasets": ["digits"],
+        "partitions": [{"homogeneous": {"clients": 4, "val": 0.2}}],
+        "models": ["cnn"],
+        "methods": {
+            "tapped": {"method": "fedavg", "terms": {"cosine": {"layers": ["2"]}}},
+            "altered": {"method": "fedavg", "alterations": {"mixstyle": {"layers": ["3"]}}},
+            "surrounded": {"method": "l2p", "start": "tapped"},
+            "channels": {"method": "fedfa", "layers": ["3"]},
+        },
+    }
+    plan.make(planning.write_config(tmp_path, study))
+    assert networks
+    for tried in networks:
+        variables = tried.init(0)
+        output = tried.train(variables["params"], variables["buffers"], torch.zeros(2, 1, 8, 8))
+        assert not output.taps
+        assert not any(layer._forward_hooks for layer in tried._module.modules())
