@@ -26,7 +26,7 @@ WIRE = "wire"
 
 @dataclass(frozen=True)
 class Message:
-    """What an upload's numbers take on the wire, in bits.
+    """Size of an upload, in bits.
 
     numbers: how many are sent; bits: of each; more: beside them.
     """

@@ -56,8 +56,9 @@ def wired(
         raise _refused(declared(named).title, problem)
     if layout.counters and crossed[-1:] and crossed[-1].multiplier:
         raise FedloomError(
-            "wire.noise: clients send counters of batch normalisation, which no noise hides. "
-            "Allowed: a model without it, or a method that keeps it local, such as fedbn"
+            "upload_filters.noise: clients send counters of batch normalisation without noise",
+            advice="choose a model without batch normalisation, or a method that keeps it local, "
+            "such as fedbn",
         )
     return _Wired(method, context, layout, crossed, aggregation).method()
 
@@ -85,12 +86,10 @@ def _check_method(method: Method, context: BuildContext, title: str) -> None:
 
 
 def _refused(title: str, problem: str) -> FedloomError:
-    allowed = (
-        "a method whose server averages, such as fedavg, fedprox (without adapt and "
-        "dissimilarity), scaffold, ditto, fedbn"
-    )
     return FedloomError(
-        f"wire, aggregation: do not go with {title}, as {problem}. Allowed: {allowed}"
+        f"upload_filters, aggregation: {title} cannot use them, because {problem}",
+        advice="choose a method whose server averages, such as fedavg, fedprox (without adapt and "
+        "dissimilarity), scaffold, ditto, fedbn",
     )
 
 
@@ -103,21 +102,25 @@ def _check_noise(
         return
     place, training = noisy[0], context.training
     if place == 0 or not stages[place - 1].bounds:
-        problem = "follows no clip, so that one client may change more than the noise hides"
-        raise FedloomError(f"wire.noise: {problem}. Allowed: clip or adaptive-clip right before it")
+        raise FedloomError(
+            "upload_filters.noise: noise needs clipping directly before it; otherwise one client "
+            "can change the sum by more than the noise covers",
+            advice="put clip or adaptive-clip directly before it",
+        )
     if place + 1 < len(stages):
         raise FedloomError(
-            f"wire.{stages[place + 1].name}: follows noise, which the server adds. Allowed: before "
-            "clip, where clients are"
+            f"upload_filters.{stages[place + 1].name}: follows noise, which the server adds",
+            advice="put it before the clip",
         )
     if aggregation is not None:
         raise FedloomError(
-            "aggregation: is set beside noise, whose scale is that of a mean. Allowed: one of both"
+            "aggregation: is set together with noise, whose scale is that of a mean",
+            advice="remove one of the two",
         )
     if training.weighting != "uniform":
         raise FedloomError(
-            f"weighting: is {training.weighting}, and wire.noise hides a client that weighs 1 of "
-            "all. Allowed: uniform"
+            f"weighting: is {training.weighting}, but noise needs clients of equal weights",
+            "uniform",
         )
 
 
@@ -127,12 +130,12 @@ def _check_dropped(
     """Refuse rounds that lose clients where their number counts."""
     training, problem = context.training, ""
     if any(stage.multiplier for stage in stages):
-        problem = "wire.noise divides by a fixed number of clients"
+        problem = "noise divides by a fixed number of clients"
     elif aggregation is not None and aggregation.least > 1:
         problem = f"aggregation needs {aggregation.least} clients in every round"
     if problem and training.stragglers and training.partial_work == "dropped":
-        allowed = "another value, or stragglers 0"
-        raise FedloomError(f"partial_work: is dropped, and {problem}. Allowed: {allowed}")
+        advice = "choose another value, or stragglers: 0"
+        raise FedloomError(f"partial_work: is dropped, but {problem}", advice=advice)
 
 
 def check_count(clip: str, counted: float, multiplier: float, taking: int) -> None:
@@ -144,12 +147,11 @@ def check_count(clip: str, counted: float, multiplier: float, taking: int) -> No
     """
     most = 2 * counted * taking
     if multiplier >= most:
-        allowed = f"a wire.{clip}.count_noise above {multiplier / (2 * taking):g}"
-        if most:
-            allowed = f"less than {most:g}, or {allowed}"
         raise FedloomError(
-            f"wire.noise.multiplier: is {multiplier:g}, as much as the noise on the count of "
-            f"clients gives alone, or more. Allowed: {allowed}"
+            f"upload_filters.noise.multiplier: is {multiplier:g}, which the noise on the count of "
+            "clients reaches alone",
+            f"less than {most:g}" if most else "",
+            f"set {clip}.count_noise above {multiplier / (2 * taking):g}",
         )
 
 

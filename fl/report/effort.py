@@ -66,7 +66,7 @@ def costs_table(facts: Facts) -> Table | None:
         "step of it reads, what is kept between rounds, "
         f"and bytes down and up of all participants until the mean over clients is {percent} of "
         "the method's own final value, those behind a stored model that a method starts from "
-        "included. Bytes are uncompressed but where a stage of the wire compresses; operations are "
+        "included. Bytes are uncompressed unless an upload filter compresses them; operations are "
         f"those of matrix products and convolutions. Means over {facts.replicates}."
     )
     return by_setting(facts, "costs", caption, _nested(facts, runs), shown)

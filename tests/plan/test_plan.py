@@ -701,7 +701,7 @@ def test_the_former_key_of_upload_filters_gives_the_same_runs(config: Path, capl
     [
         (
             {"upload_filters": {"noise": {"multiplier": 1}}},
-            "wire.noise: follows no clip, so that one",
+            "upload_filters.noise: noise needs clipping directly before it",
         ),
         (
             {"upload_filters": {"clip": {"norm": 0}}},
@@ -719,14 +719,14 @@ def test_the_former_key_of_upload_filters_gives_the_same_runs(config: Path, capl
         ),
         (
             {"method": "fedamp", "aggregation": "median"},
-            "do not go with FedAMP, as its server does",
+            "FedAMP cannot use them, because its server does",
         ),
         (
             {
                 "upload_filters": {"adaptive-clip": None, "noise": {"multiplier": 1.5}},
                 "weighting": "uniform",
             },
-            "wire.noise.multiplier: is 1.5, as much as the noise on the count",
+            "upload_filters.noise.multiplier: is 1.5, which the noise on the count",
         ),
         (
             {"aggregation": ["median", {"krum": None}]},
@@ -739,7 +739,7 @@ def test_the_former_key_of_upload_filters_gives_the_same_runs(config: Path, capl
         ),
         (
             {"method": "fednova", "upload_filters": {"clip": {"norm": 1}}},
-            "do not go with FedNova, as its clients send a number, path",
+            "FedNova cannot use them, because its clients send a number, path",
         ),
     ],
 )

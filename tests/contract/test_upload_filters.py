@@ -163,20 +163,29 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        ("local", "Local, as its clients send nothing"),
-        ("fedfm", "FedFM, as its clients send in more than one phase of a round"),
-        ("fedamp", "FedAMP, as its server does more than average"),
-        ("fednova", "FedNova, as its clients send a number, path, that scales what else"),
-        ("fedfa", r"FedFA\^l, as its clients send a number, share, that scales what else"),
-        ("pfedgraph", "pFedGraph, as its server does more than average"),
-        ("fedl2p", "FedL2P, as its server does more than average"),
+        ("local", "Local cannot use them, because its clients send nothing"),
+        (
+            "fedfm",
+            "FedFM cannot use them, because its clients send in more than one phase of a round",
+        ),
+        ("fedamp", "FedAMP cannot use them, because its server does more than average"),
+        (
+            "fednova",
+            "FedNova cannot use them, because its clients send a number, path, that scales",
+        ),
+        (
+            "fedfa",
+            r"FedFA\^l cannot use them, because its clients send a number, share, that scales",
+        ),
+        ("pfedgraph", "pFedGraph cannot use them, because its server does more than average"),
+        ("fedl2p", "FedL2P cannot use them, because its server does more than average"),
     ],
 )
 @pytest.mark.parametrize(
     "added", [{"wire": {"clip": {"norm": 1.0}}}, {"aggregation": {"median": {}}}]
 )
 def test_other_methods_refuse_by_name(method: str, problem: str, added: Mapping[str, Any]) -> None:
-    with pytest.raises(FedloomError, match=f"do not go with {problem}.*Allowed: a method whose"):
+    with pytest.raises(FedloomError, match=f"{problem}.*Try: choose a method whose"):
         world(method, "cnn" if method == "fedfa" else "mlp", **added)
 
 
@@ -188,10 +197,22 @@ UNIFORM = {"weighting": "uniform"}
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"wire": NOISE}, r"wire\.noise: follows no clip, .*Allowed: clip or adaptive-clip"),
-        ({"wire": {**NOISE, "clip": {"norm": 1.0}}}, r"wire\.noise: follows no clip"),
-        ({"wire": {**CLIPPED, "quantize": {"bits": 4}}}, r"wire\.quantize: follows noise"),
-        ({"wire": CLIPPED, "aggregation": {"median": {}}}, "aggregation: is set beside noise"),
+        (
+            {"wire": NOISE},
+            r"upload_filters\.noise: noise needs clipping .*Try: put clip or adaptive-clip",
+        ),
+        (
+            {"wire": {**NOISE, "clip": {"norm": 1.0}}},
+            r"upload_filters\.noise: noise needs clipping",
+        ),
+        (
+            {"wire": {**CLIPPED, "quantize": {"bits": 4}}},
+            r"upload_filters\.quantize: follows noise",
+        ),
+        (
+            {"wire": CLIPPED, "aggregation": {"median": {}}},
+            "aggregation: is set together with noise",
+        ),
         ({"wire": CLIPPED, "weighting": "samples"}, "weighting: is samples.*Allowed: uniform"),
         (
             {"wire": CLIPPED, "stragglers": 0.5, "partial_work": "dropped"},
@@ -214,24 +235,26 @@ def test_what_a_round_is_too_small_for_is_refused_before_training() -> None:
     with pytest.raises(FedloomError, match=r"aggregation: 3 clients take part.*Allowed: 5 or more"):
         few.begin()
     strong = {"adaptive-clip": {"count_noise": 0.1}, "noise": {"multiplier": 1.0}}
-    above = r"multiplier: is 1, .*Allowed: less than 0\.6, or a wire\.adaptive-clip.* above 0\.16"
+    above = r"multiplier: is 1, .*Allowed: less than 0\.6. Try: set adaptive-clip.* above 0\.16"
     with pytest.raises(FedloomError, match=above):
         world("fedavg", wire=strong, **UNIFORM).begin()
     strong = {"adaptive-clip": {"count_noise": 0.0}, "noise": {"multiplier": 1.0}}
-    with pytest.raises(FedloomError, match=r"Allowed: a wire\.adaptive-clip\.count_noise above"):
+    with pytest.raises(FedloomError, match=r"alone. Try: set adaptive-clip\.count_noise above"):
         world("fedavg", wire=strong, **UNIFORM).begin()
 
 
 def test_rounds_that_lose_clients_are_refused_where_their_number_counts() -> None:
     lost = {"stragglers": 0.8, "partial_work": "dropped"}
-    with pytest.raises(FedloomError, match=r"is dropped, and aggregation needs 3 clients in every"):
+    with pytest.raises(FedloomError, match=r"is dropped, but aggregation needs 3 clients in every"):
         world("fedavg", aggregation={"krum": {"attackers": 0}}, **lost)
     world("fedavg", aggregation={"median": {}}, **lost)
 
 
 @pytest.mark.parametrize("key", ["adapt", "dissimilarity"])
 def test_fedprox_is_refused_by_the_key_that_is_in_the_way(key: str) -> None:
-    with pytest.raises(FedloomError, match=rf"FedProx, as .* fedprox \(without.*{key}"):
+    with pytest.raises(
+        FedloomError, match=rf"FedProx cannot use them, .* fedprox \(without.*{key}"
+    ):
         world("fedprox", values={key: True}, wire={"clip": {"norm": 1.0}})
 
 
