@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fl.base import registry
 from fl.base.digest import digest
 from fl.plan.components import Choice, filled_title, keys_text, text_of
+from fl.plan.config import Values
 from fl.plan.study_plan import EntrySummary, Setting
 
 if TYPE_CHECKING:
@@ -169,24 +170,24 @@ def _compared(descriptions: Sequence[_Description]) -> tuple[list[str], list[str
         for key, value in first.written.items()
         if all(key in each.written and each.written[key] == value for each in descriptions)
     }
-    rest = [_without(each.written, common) for each in descriptions]
-    alike = all(each.name == first.name for each in descriptions)
-    if not alike or any(each.title for each in descriptions) or not all(rest):
+    differences = [
+        {key: value for key, value in description.written.items() if key not in common}
+        for description in descriptions
+    ]
+    has_one_name = all(description.name == first.name for description in descriptions)
+    has_title = any(description.title for description in descriptions)
+    if not has_one_name or has_title or not all(differences):
         return [], texts
-    return [text_of(first.name, common)], [keys_text(values) for values in rest]
-
-
-def _without(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in {*keys}}
+    return [text_of(first.name, common)], [keys_text(values) for values in differences]
 
 
 def entries(expansion: Expansion) -> dict[str, EntrySummary]:
     """Return a summary of each method entry by label."""
-    specs: dict[str, list[dict[str, Any]]] = {}
+    specs: dict[str, list[Values]] = {}
     for run in expansion.runs:
         specs.setdefault(run.label, []).append(run.spec)
     return {
-        label: _entry(of_entry, _before(expansion.study.methods[label] or {}))
+        label: _entry(of_entry, _parent(expansion.study.methods[label] or {}))
         for label, of_entry in specs.items()
     }
 
@@ -202,9 +203,9 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
     }
     for run in expansion.runs:
         for key, kind in COMPONENT_KINDS.items():
-            given = run.spec.get(key, ())
-            for each in [given] if isinstance(given, Mapping) else given:
-                names.setdefault(kind, set()).add(each["name"])
+            specs = run.spec.get(key, ())
+            for spec in [specs] if isinstance(specs, Mapping) else specs:
+                names.setdefault(kind, set()).add(spec["name"])
     return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDERS}
 
 
@@ -216,13 +217,13 @@ def titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
     }
 
 
-def _before(given: Mapping[str, Any]) -> str | None:
-    """The entry that one starts from, or on whose images it trains."""
-    on = given.get("train_on")
-    return on if isinstance(on, str) else given.get("start")
+def _parent(entry: Values) -> str | None:
+    """Return the entry from whose model or on whose images an entry trains."""
+    train_on = entry.get("train_on")
+    return train_on if isinstance(train_on, str) else entry.get("start")
 
 
-def _entry(specs: list[dict[str, Any]], start: str | None) -> EntrySummary:
+def _entry(specs: list[Values], start: str | None) -> EntrySummary:
     return EntrySummary(
         method=specs[0]["method"]["name"],
         start=start,
@@ -231,19 +232,20 @@ def _entry(specs: list[dict[str, Any]], start: str | None) -> EntrySummary:
     )
 
 
-def _hyper(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a method and of what is added to it, ``mk-mmd.mu``."""
+def _hyper(spec: Values) -> dict[str, Any]:
+    """Return the keys of a method and of what is added to it, ``mk-mmd.mu``."""
     hyper = {key: value for key, value in spec["method"].items() if key != "name"}
     for _, _, added in registry.added(spec):
         hyper |= {f"{added['name']}.{key}": value for key, value in added.items() if key != "name"}
     return hyper
 
 
-def _values(each: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _values(mappings: Iterable[Values]) -> dict[str, list[Any]]:
+    """Return the different values of each key."""
     by_key: dict[str, list[Any]] = {}
-    for values in each:
-        for key, value in values.items():
-            known = by_key.setdefault(key, [])
-            if value not in known:
-                known.append(value)
+    for mapping in mappings:
+        for key, value in mapping.items():
+            values = by_key.setdefault(key, [])
+            if value not in values:
+                values.append(value)
     return by_key

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl.base import fields, places, plugins, registry
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
 from fl.base.fields import Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
@@ -22,7 +22,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Execution:
-    """How runs are computed. None of it is part of a run's identity.
+    """The way in which runs are computed; it is no part of a run's identity.
 
     Attributes:
         backend: `auto` follows from the run and its data (see `fl.runner.auto`).
@@ -77,17 +77,17 @@ class Node:
     minutes: Count | None = None
 
     def shortages(self, execution: Execution) -> list[str]:
-        """What a job would ask for and this node does not have: ``8 gpus (4 there)``."""
-        asked = {
+        """Return what a job asks for and this node does not have: ``8 gpus (4 there)``."""
+        request = {
             "cpus": execution.processes * execution.threads,
             "memory_mb": execution.processes * execution.memory_mb,
             "gpus": execution.processes * (execution.gpus or 0),
             "minutes": execution.minutes,
         }
         return [
-            f"{number} {key} ({there} there)"
-            for key, number in asked.items()
-            if (there := getattr(self, key)) is not None and number > there
+            f"{number} {key} ({limit} there)"
+            for key, number in request.items()
+            if (limit := getattr(self, key)) is not None and number > limit
         ]
 
 
@@ -254,56 +254,71 @@ class Study:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, or a `ConfigError` that names it (see `fl.plan.yaml_text`)."""
+    """Return the mapping in a YAML file (`fl.plan.yaml_text`).
+
+    Raises:
+        ConfigError: For a file that cannot be read, or is no mapping.
+    """
     location = Location(os.path.relpath(path))
     return dict(fields.mapping(yaml_text.read(path, location), location))
 
 
 def read_settings(folder: Path) -> Settings:
-    """``config.yaml`` of a config folder; the plugins that it names are in use from now on."""
+    """Return ``config.yaml`` of a config folder; its plugins are in use from now on.
+
+    Raises:
+        ConfigError: For what is wrong with it.
+    """
     path = folder / "config.yaml"
     location = Location(os.path.relpath(path))
-    settled = _with_expanded_folders(
-        Settings(**fields.parse(Settings, read_yaml(path), location)), location
-    )
-    _check_execution(settled.execution, location / "execution")
-    plugins.use(settled.plugins, location / "plugins")
-    for name, origin in settled.sources.items():
-        at, known = location / "sources" / name, registry.names("data set")
-        if name not in known:
-            raise unknown(at, "data set", name, known)
+    written = Settings(**fields.parse(Settings, read_yaml(path), location))
+    settings = _with_expanded_folders(written, location)
+    _check_execution(settings.execution, location / "execution")
+    plugins.use(settings.plugins, location / "plugins")
+    datasets = registry.names("data set")
+    for name, origin in settings.sources.items():
+        source_location = location / "sources" / name
+        if name not in datasets:
+            raise unknown(source_location, "data set", name, datasets)
         if not _is_address(origin) and not is_folder(Path(origin)):
-            allowed = "a folder that is there, or an http:// or https:// address"
-            raise ConfigError(at, f"is {origin!r}", allowed)
-    return settled
+            allowed = "an existing folder, or an http:// or https:// address"
+            raise ConfigError(source_location, f"is {origin!r}", allowed)
+    return settings
 
 
-NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|(?<=[0-9])\.(?=[0-9])){0,99}")
-"""A study's name. Files are named ``<study>.parquet``, ``<study>.runs.parquet`` and the like: as no
-letter follows a dot in a name, no file of one study is a file of another.
+STUDY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|(?<=[0-9])\.(?=[0-9])){0,99}")
+"""Pattern of a study's name.
+
+Files are named ``<study>.parquet``, ``<study>.runs.parquet`` and the like: as no letter follows a
+dot in a name, no file of one study is a file of another.
 """
 
 
-def check_name(name: str, asked_at: Location) -> None:
-    """Refuse (`ConfigError`) what cannot be the name of a study, as files are named by it."""
-    if not NAME.fullmatch(name):
+def check_name(name: str, location: Location) -> None:
+    """Raise `ConfigError` for a name that no study can have, as files are named by it.
+
+    Args:
+        name: The name.
+        location: Location of the name.
+    """
+    if not STUDY_NAME.fullmatch(name):
         allowed = "up to 100 letters, digits, - and _, and a . between two digits"
-        raise ConfigError(asked_at, f"{name!r} is no name for a study", allowed)
+        raise ConfigError(location, f"{name!r} is no name for a study", allowed)
 
 
 def split_names(names: Iterable[str]) -> list[str]:
-    """The studies that a command line asks for, each once: ``a b``, ``a,b`` and ``a, b`` alike."""
+    """Return the studies that a command line names: ``a b``, ``a,b`` and ``a, b`` alike."""
     return list(dict.fromkeys(word for name in names for word in re.split(r"[,\s]+", name) if word))
 
 
 def _check_folder(text: str, location: Location) -> None:
-    """Refuse a place that is no folder and can become none."""
+    """Raise `ConfigError` for a path that is no folder and can become none."""
     path, problem = Path(text), ""
     try:
-        there = next(place for place in (path, *path.parents) if _path_exists(place))
-        # Looked at before it is asked, as a link may lead in a circle or to nowhere.
-        if there.stat() and not there.is_dir():
-            problem = f"is {text!r}, but {there} is a file"
+        nearest = next(folder for folder in (path, *path.parents) if _path_exists(folder))
+        # `stat` raises for a link that leads in a circle or to nowhere.
+        if nearest.stat() and not nearest.is_dir():
+            problem = f"is {text!r}, but {nearest} is a file"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         problem = f"is {text[:100]!r}, which can be no folder ({reason})"
@@ -312,7 +327,7 @@ def _check_folder(text: str, location: Location) -> None:
 
 
 def _path_exists(path: Path) -> bool:
-    """Whether something has that name, a link to nowhere too."""
+    """Whether a path exists, also as a link to nowhere."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -320,21 +335,23 @@ def _path_exists(path: Path) -> bool:
     return True
 
 
-def _with_expanded_folders(settled: Settings, location: Location) -> Settings:
-    """``settled`` with ``~`` and environment variables in its folders replaced."""
-    folders: dict[str, Any] = {}
+def _with_expanded_folders(settings: Settings, location: Location) -> Settings:
+    """Return settings with ``~`` and environment variables in folders replaced."""
+    folders: dict[str, str] = {}
     for key in ("results", "store", "data"):
-        folders[key] = places.place(getattr(settled, key), location / key)
+        folders[key] = places.place(getattr(settings, key), location / key)
         _check_folder(folders[key], location / key)
-    plugged = enumerate(settled.plugins)
+    plugin_folders = enumerate(settings.plugins)
     sources = {
         name: origin if _is_address(origin) else places.expand(origin, location / "sources" / name)
-        for name, origin in settled.sources.items()
+        for name, origin in settings.sources.items()
     }
     return replace(
-        settled,
-        **folders,
-        plugins=tuple(places.expand(text, location / "plugins" / i) for i, text in plugged),
+        settings,
+        results=folders["results"],
+        store=folders["store"],
+        data=folders["data"],
+        plugins=tuple(places.expand(text, location / "plugins" / i) for i, text in plugin_folders),
         sources=sources,
     )
 
@@ -343,38 +360,53 @@ def _is_address(origin: str) -> bool:
     return origin.startswith(("http://", "https://"))
 
 
-def read_study(folder: Path, name: str, asked_at: Location) -> tuple[Study, Location]:
-    """A study by name, and the place of its file."""
-    check_name(name, asked_at)
+def read_study(folder: Path, name: str, location: Location) -> tuple[Study, Location]:
+    """Return a study by name, and the location of its file.
+
+    Args:
+        folder: The config folder.
+        name: The study's name.
+        location: Location of the name.
+
+    Raises:
+        ConfigError: For a study that does not exist, and for what is wrong with its keys.
+    """
+    check_name(name, location)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
-        raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
-    location = Location(os.path.relpath(path))
-    return parse_study(read_yaml(path), location), location
+        raise unknown(location, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
+    file_location = Location(os.path.relpath(path))
+    return parse_study(read_yaml(path), file_location), file_location
 
 
-def parse_study(given: Mapping[str, Any], location: Location) -> Study:
-    """What the file of a study says, or a call in its place; `ConfigError` for what is wrong
-    with its keys.
+def parse_study(values: Values, location: Location) -> Study:
+    """Return a study, from its file or from the arguments of a call.
+
+    Raises:
+        ConfigError: For what is wrong with its keys, all at once.
     """
-    read = Study(**fields.parse(Study, given, location))
+    study = Study(**fields.parse(Study, values, location))
+    problems = ConfigProblems()
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
-        if not getattr(read, key):
-            raise ConfigError(location / key, "is empty", "at least one")
-    i = second_occurrence(read.seeds)
+        if not getattr(study, key):
+            problems.errors.append(ConfigError(location / key, "is empty", "at least one"))
+    i = second_occurrence(study.seeds)
     if i is not None:
-        raise ConfigError(location / "seeds" / i, f"{read.seeds[i]} stands twice", "each seed once")
-    return read
+        problem = f"{study.seeds[i]} is a duplicate"
+        duplicate = ConfigError(location / "seeds" / i, problem, advice="each seed once")
+        problems.errors.append(duplicate)
+    problems.raise_all()
+    return study
 
 
 def second_occurrence(values: Iterable[Any]) -> int | None:
-    """The place of the first value that occurred before, None if each occurs once."""
-    seen = set()
+    """Return the index of the first value that occurred before; None if each occurs once."""
+    earlier = set()
     for i, value in enumerate(values):
         key = _hashable(value)
-        if key in seen:
+        if key in earlier:
             return i
-        seen.add(key)
+        earlier.add(key)
     return None
 
 
@@ -385,49 +417,56 @@ def _hashable(value: Any) -> Hashable:
 
 
 def check_methods(folder: Path) -> None:
-    """Refuse (`ConfigError`) a file in ``methods/`` that would not be read: no method is named so.
+    """Raise `ConfigError` for a file in ``methods/`` that would not be read.
 
     A README, hidden files and the copies that editors leave (``~``) may lie there.
     """
-    known = registry.names("method")
+    methods = registry.names("method")
     for path in sorted((folder / "methods").glob("*")):
         if path.name.startswith((".", "README")) or path.name.endswith("~"):
             continue
         location, name = Location(os.path.relpath(path)), path.name.partition(".")[0]
-        if name not in known:
-            raise unknown(location, "method", name, known)
+        if name not in methods:
+            raise unknown(location, "method", name, methods)
         if path.suffixes != [".yaml"]:
             problem = f"the file's name is {path.name!r}, which is not read"
             raise ConfigError(location, problem, f"{name}.yaml")
 
 
-def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Location]:
-    """What ``config/methods/<name>.yaml`` sets for a method in every study; often nothing."""
+def method_defaults(folder: Path, name: str) -> tuple[Values, Location]:
+    """Return the keys that ``methods/<name>.yaml`` sets for a method, and the file's location."""
     path = folder / "methods" / f"{name}.yaml"
     return (read_yaml(path) if path.exists() else {}), Location(os.path.relpath(path))
 
 
-def override_execution(base: Execution, given: Any, location: Location) -> Execution:
-    """``base``, but for the keys that a study or a method's entry sets at ``location``."""
-    given = fields.with_current_names(Execution, fields.mapping(given, location), location)
-    checked = fields.parse(Execution, given, location)
-    changed = replace(base, **{key: checked[key] for key in given})
-    _check_execution(changed, location)
-    return changed
+def override_execution(execution: Execution, values: Any, location: Location) -> Execution:
+    """Return ``execution`` with the keys that a study or an entry sets.
+
+    Args:
+        execution: How runs are computed otherwise.
+        values: The keys, as they are written.
+        location: Location of the keys.
+
+    Raises:
+        ConfigError: For what is wrong with the keys.
+    """
+    values = fields.with_current_names(Execution, fields.mapping(values, location), location)
+    checked = fields.parse(Execution, values, location)
+    overridden = replace(execution, **{key: checked[key] for key in values})
+    _check_execution(overridden, location)
+    return overridden
 
 
-def _check_execution(settled: Execution, location: Location) -> None:
-    if settled.processes > 1 and settled.backend == "debug":
-        alone = "backend is debug, which looks at one client at a time"
-        problem = f"is {settled.processes}, and {alone}"
-        raise ConfigError(location / "processes", problem, "1, or another backend")
-    for i, name in enumerate(settled.log):
-        if lacking := logger_problem(name):
-            raise ConfigError(location / "log" / i, lacking)
+def _check_execution(execution: Execution, location: Location) -> None:
+    if execution.processes > 1 and execution.backend == "debug":
+        problem = f"is {execution.processes}, but backend is debug, which trains one client at a "
+        raise ConfigError(location / "processes", problem + "time", "1, or another backend")
+    for i, name in enumerate(execution.log):
+        if not is_installed(name):
+            problem, advice = f"is {name}, which is not installed", f"`pip install {name}`"
+            raise ConfigError(location / "log" / i, problem, advice=f"{advice}, or another list")
 
 
-def logger_problem(name: str) -> str:
-    """What to do where the package of one of ``Execution.log`` is not installed; "" if it is."""
-    if importlib.util.find_spec(name) is not None:
-        return ""
-    return f"is {name}, which is not installed. Allowed: `pip install {name}`, or another list"
+def is_installed(name: str) -> bool:
+    """Whether a package is installed, such as one of ``Execution.log``."""
+    return importlib.util.find_spec(name) is not None

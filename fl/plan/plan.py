@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.base import identity
-from fl.base.errors import ConfigError, DataError, Location
+from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable, sha256
 from fl.base.units import counted
 from fl.data.contents import stamp
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlannedPartition:
-    """How to make a partition.
+    """The data set and the scheme of a partition.
 
     Attributes:
         dataset: Id of the data set.
@@ -95,7 +95,12 @@ def make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
         ConfigError: For anything in the config that is wrong.
     """
     settings, names, location = read_request(folder, studies)
-    written = {name: config.read_study(folder, name, location) for name in names}
+    problems = ConfigProblems()
+    written: dict[str, tuple[Study, Location]] = {}
+    for name in names:
+        with problems.collected():
+            written[name] = config.read_study(folder, name, location)
+    problems.raise_all()
     return make_from(folder, settings, written, checked)
 
 
@@ -125,13 +130,23 @@ def make_from(
 
     own_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals: dict[str, Rehearsal] = {}
+    problems = ConfigProblems()
+    expansions: list[Expansion] = []
     with allocator.kept():
-        expansions = [
-            expand(
-                folder, name, study, location, settings.execution, own_files, rehearsals, checked
-            )
-            for name, (study, location) in studies.items()
-        ]
+        for name, (study, location) in studies.items():
+            with problems.collected():
+                expansion = expand(
+                    folder=folder,
+                    name=name,
+                    study=study,
+                    location=location,
+                    execution=settings.execution,
+                    own_files=own_files,
+                    rehearsals=rehearsals,
+                    checked=checked,
+                )
+                expansions.append(expansion)
+    problems.raise_all()
     runs = {run.id: run for expansion in expansions for run in expansion.runs}
     bundles = _bundles(runs, _files_to_keep(expansions, runs), settings, folder)
     for expansion in expansions:

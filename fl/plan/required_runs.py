@@ -1,4 +1,4 @@
-"""Which runs the studies of a config folder need, whether or not ``config.yaml`` names them."""
+"""The runs that the studies of a config folder need, whether ``config.yaml`` names them or not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RequiredRuns:
-    """What studies need, for the config as it is now.
+    """The runs that studies need, for the config as it is now.
 
     Attributes:
-        members: By run, the member of its bundle.
-        unplanned: By study that cannot be planned, the reason.
+        members: The runs by id.
+        unplanned: The errors of studies that cannot be planned, by study.
     """
 
     members: dict[str, Member] = field(default_factory=dict)
@@ -38,7 +38,9 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
     Whether models and methods can be trained is not tried.
 
     Args:
-        anew: Believe no plan that was written before.
+        folder: The config folder.
+        studies: Names of the studies.
+        anew: Whether a plan that was written before is ignored.
 
     Raises:
         FedloomError: For what is wrong with the config of all studies.
@@ -49,8 +51,8 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
     log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
         try:
-            make = plan.make if anew else plan.read_or_make
-            members = make(folder, [name], checked=False).members
+            plan_study = plan.make if anew else plan.read_or_make
+            members = plan_study(folder, [name], checked=False).members
         except FedloomError as error:
             required.unplanned[name] = error
         else:
@@ -59,5 +61,5 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
 
 
 def all_studies(folder: Path) -> list[str]:
-    """The names of all studies of a config folder."""
+    """Return the names of all studies of a config folder."""
     return sorted(path.stem for path in (folder / "studies").glob("*.yaml"))

@@ -61,8 +61,10 @@ class _Refused(Exception):
 
 
 def read(path: Path, location: Location) -> Any:
-    """The content of the file, None if it is empty; `ConfigError` at ``location`` if it is not
-    allowed.
+    """Return the content of a file; None if it is empty.
+
+    Raises:
+        ConfigError: At ``location``, for a file that cannot be read or is not allowed.
     """
     try:
         return _load(path.read_text(encoding="utf-8"))
@@ -86,7 +88,7 @@ def _load(text: str) -> Any:
 
 @lru_cache(64)
 def _loaded(text: str) -> Any:
-    """What a text means, kept, as the same files are read for every study."""
+    """Return the content of a text; cached, as the same files are read for every study."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -98,33 +100,41 @@ def _loaded(text: str) -> Any:
         loader.dispose()
 
 
+NodeKey = tuple[str, int, int]
+"""Type, beginning and end of a node; an alias is the node to which it leads."""
+
+
+def _node_key(node: yaml.Node) -> NodeKey:
+    return type(node).__name__, node.start_mark.index, node.end_mark.index
+
+
 class _Check:
     """Checks the nodes of a file before any value is made of them."""
 
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
-        self._sizes: dict[int, int] = {}
-        self._above: list[int] = []
+        self._sizes: dict[NodeKey, int] = {}
+        self._ancestors: list[NodeKey] = []
 
     def check(self, node: yaml.Node) -> int:
-        """How many values a node stands for; raises `_Refused` or a YAML error."""
-        known = self._sizes.get(id(node))
-        if known is not None:
-            return known
-        if id(node) in self._above:
+        """Return how many values a node stands for; raise `_Refused` or a YAML error."""
+        key = _node_key(node)
+        if key in self._sizes:
+            return self._sizes[key]
+        if key in self._ancestors:
             raise _Refused(node, "contains itself", "an alias of what is complete before it")
-        if len(self._above) == DEEPEST:
+        if len(self._ancestors) == DEEPEST:
             problem = "lists or mappings are too deep within each other"
             raise _Refused(node, problem, f"{DEEPEST} at most")
-        self._above.append(id(node))
-        size = 1 + sum(map(self.check, self._inside(node)))
-        self._above.pop()
-        self._sizes[id(node)] = size
+        self._ancestors.append(key)
+        size = 1 + sum(map(self.check, self._inner_nodes(node)))
+        self._ancestors.pop()
+        self._sizes[key] = size
         if size - len(self._sizes) > REPEATED:
             raise _Refused(node, "aliases repeat too much", f"{REPEATED:,} values at most")
         return size
 
-    def _inside(self, node: yaml.Node) -> list[yaml.Node]:
+    def _inner_nodes(self, node: yaml.Node) -> list[yaml.Node]:
         if isinstance(node, yaml.ScalarNode):
             self._check_scalar(node)
             return []
@@ -137,15 +147,15 @@ class _Check:
         return list(node.value)
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
-        seen = set()
+        earlier = set()
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(problem=f"a key is not text (line {line})")
-            if (key.tag, key.value) in seen:
-                problem = f"the key {key.value!r} stands twice (line {line})"
+            if (key.tag, key.value) in earlier:
+                problem = f"the key {key.value!r} is a duplicate (line {line})"
                 raise yaml.MarkedYAMLError(problem=problem)
-            seen.add((key.tag, key.value))
+            earlier.add((key.tag, key.value))
 
     def _check_scalar(self, node: yaml.ScalarNode) -> None:
         text, tag = node.value, node.tag
@@ -156,11 +166,11 @@ class _Check:
             raise _Refused(node, problem, "whole characters, and not the one with number 0")
         if node.style is None:
             _check_plain(node)
-        meant = self._loader.resolve(yaml.ScalarNode, text, (True, False))
-        if tag not in (meant, f"{CORE}str", f"{CORE}float"):
+        implicit_tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))
+        if tag not in (implicit_tag, f"{CORE}str", f"{CORE}float"):
             raise _Refused(node, f"{_short(text)!r} is no {tag.removeprefix(CORE)}", "no tag")
         if tag in (f"{CORE}int", f"{CORE}float"):
-            _check_number(node, meant)
+            _check_number(node, implicit_tag)
 
 
 def _tagged(node: yaml.Node) -> yaml.YAMLError:
@@ -172,11 +182,11 @@ def _check_plain(node: yaml.ScalarNode) -> None:
     for pattern, problem in AMBIGUOUS:
         if pattern.fullmatch(node.value):
             shown = _short(node.value)
-            raise _Refused(node, f"{shown} {problem}", f'{_instead(shown)}, text as "{shown}"')
+            raise _Refused(node, f"{shown} {problem}", f'{_suggestion(shown)}, text as "{shown}"')
 
 
-def _instead(shown: str) -> str:
-    """How to write the number that may have been meant."""
+def _suggestion(shown: str) -> str:
+    """Return how to write the number that may have been meant."""
     sign, digits = shown[: len(shown) - len(shown.lstrip("+-"))], shown.lstrip("+-0") or "0"
     if not digits.isdigit():
         return "a number in digits, as 90 or 0.5"
@@ -184,12 +194,12 @@ def _instead(shown: str) -> str:
     return f"the number as {sign}{digits}{base8}"
 
 
-def _check_number(node: yaml.ScalarNode, meant: str) -> None:
+def _check_number(node: yaml.ScalarNode, implicit_tag: str) -> None:
     text = node.value
-    if meant == f"{CORE}int" and len(text) <= DIGITS:
+    if implicit_tag == f"{CORE}int" and len(text) <= DIGITS:
         return
     problem = f"{_short(text)} ({len(text)} characters) is no number that fits"
-    if meant not in (f"{CORE}int", f"{CORE}float") or len(text) > DIGITS:
+    if implicit_tag not in (f"{CORE}int", f"{CORE}float") or len(text) > DIGITS:
         raise _Refused(node, problem, "a number of 64 bits")
     if "." in text and text.lower().strip("+-") in (".inf", ".nan"):
         return

@@ -145,8 +145,9 @@ class Loggers:
 
     def __init__(self, names: Sequence[str], curves: Curves, after: int) -> None:
         for name in names:
-            if lacking := config.logger_problem(name):
-                raise FedloomError(f"config: execution.log: {lacking}")
+            if not config.is_installed(name):
+                problem = f"config: execution.log: is {name}, which is not installed"
+                raise FedloomError(problem, advice=f"`pip install {name}`, or another list")
         self._loggers: list[Logger] = [LOGGERS[name](curves, after) for name in names]
 
     def add(self, round_: int, rows: pd.DataFrame) -> None:

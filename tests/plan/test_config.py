@@ -64,7 +64,7 @@ def study_refusal(folder: Path, **changes: Any) -> str:
 )
 def test_a_key_that_stands_twice(folder: Path, text: str, key: str, line: int) -> None:
     message = refusal(folder, text)
-    assert message == f"is not valid YAML: the key {key!r} stands twice (line {line})"
+    assert message == f"is not valid YAML: the key {key!r} is a duplicate (line {line})"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_settings(folder: Path) -> None:
         (
             "studies: []\nsources: {digits: /no/such/folder}\n",
             "sources.digits: is '/no/such/folder'. "
-            "Allowed: a folder that is there, or an http:// or https:// address",
+            "Allowed: an existing folder, or an http:// or https:// address",
         ),
     ],
 )
@@ -142,7 +142,7 @@ SEED = "a whole number >= 0 and <= 9223372036854775807"
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
-        ([1, 2, 1], "seeds.2: 1 stands twice. Allowed: each seed once"),
+        ([1, 2, 1], "seeds.2: 1 is a duplicate. Try: each seed once"),
         ([0, 2**63], f"seeds.1: is 9223372036854775808. Allowed: {SEED}"),
         ([0.5], f"seeds.0: is 0.5 (float). Allowed: {SEED}"),
         (3, f"seeds: is 3. Allowed: a list, each {SEED}"),

@@ -494,7 +494,7 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
 def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypatch):
     monkeypatch.setattr(config_files.importlib.util, "find_spec", lambda name: None)
     asked = {"log": ["mlflow"]}
-    problem = "log.0: is mlflow, which is not installed. Allowed: `pip install mlflow`"
+    problem = "log.0: is mlflow, which is not installed. Try: `pip install mlflow`"
     assert f"a.yaml: execution.{problem}" in refused(config, execution=asked)
     (config / "config.yaml").write_text("studies: [a]\nexecution: {log: [mlflow]}\n")
     study(config)
