@@ -83,7 +83,9 @@ def study_settings(runs: Iterable[Run]) -> StudySettings:
         described[setting_id] = list(map(_described, by_component, varied))
     shared, short_titles = _short_titles(list(described.values()))
     settings = [
-        Setting(setting_id, " · ".join(each.text for each in descriptions), short_title)
+        Setting(
+            setting_id, " · ".join(description.text for description in descriptions), short_title
+        )
         for (setting_id, descriptions), short_title in zip(
             described.items(), short_titles, strict=True
         )
@@ -148,7 +150,7 @@ def _without_fields(title_template: str, keys: Sequence[str]) -> str:
 def _short_titles(settings: Sequence[Sequence[_Description]]) -> tuple[str, list[str]]:
     """Return what settings share, in words, and of each setting the words for what differs."""
     if len(settings) < 2:
-        return "", [" · ".join(each.text for each in setting) for setting in settings]
+        return "", [" · ".join(description.text for description in setting) for setting in settings]
     shared: list[str] = []
     words: list[list[str]] = [[] for _ in settings]
     for descriptions in zip(*settings, strict=True):
@@ -161,14 +163,17 @@ def _short_titles(settings: Sequence[Sequence[_Description]]) -> tuple[str, list
 
 def _compared(descriptions: Sequence[_Description]) -> tuple[list[str], list[str]]:
     """Return what descriptions of one component share, and a text for each of what differs."""
-    texts = [each.text for each in descriptions]
+    texts = [description.text for description in descriptions]
     if len(set(texts)) == 1:
         return [texts[0]], []
     first = descriptions[0]
     common = {
         key: value
         for key, value in first.written.items()
-        if all(key in each.written and each.written[key] == value for each in descriptions)
+        if all(
+            key in description.written and description.written[key] == value
+            for description in descriptions
+        )
     }
     differences = [
         {key: value for key, value in description.written.items() if key not in common}

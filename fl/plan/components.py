@@ -185,11 +185,11 @@ class Inputs:
         """The several inputs of a sample, or its only one."""
         return self.modalities or (Modality(self.name, "x", self.shape, self.tokens),)
 
-    def tree(self, make: Callable[[Modality], Any]) -> Any:
+    def tree(self, create: Callable[[Modality], Any]) -> Any:
         """Return what ``make`` returns for the only input, or by name for each of several."""
         if not self.modalities:
-            return make(self.all_modalities[0])
-        return {modality.name: make(modality) for modality in self.modalities}
+            return create(self.all_modalities[0])
+        return {modality.name: create(modality) for modality in self.modalities}
 
 
 @dataclass(frozen=True)
@@ -247,14 +247,14 @@ class OwnFiles:
                 continue
             self.watched.setdefault(str(path), stamp([path]))
             expected = lock.expected(source.name)
-            found = Contents(self.root).of([path]) if path.is_file() else expected
-            if expected and found != expected:
-                problem = f"{path} has sha256 {found}, but {self.lock} says {expected}"
+            content_hash = Contents(self.root).of([path]) if path.is_file() else expected
+            if expected and content_hash != expected:
+                problem = f"{path} has sha256 {content_hash}, but {self.lock} says {expected}"
                 advice = f"that file; or, if the new one is meant, remove {source.name} from the "
                 advice += "lock: runs on it get other names"
                 raise ConfigError(choice.location, problem, advice=advice)
-            if found:
-                content[source.name] = found
+            if content_hash:
+                content[source.name] = content_hash
         return content
 
     def _watch(self, dataset: data.Dataset, own_files: Mapping[str, list[Path]]) -> None:

@@ -187,7 +187,7 @@ def _components(
 ) -> _Components:
     """Return the components that a study names; raise what is wrong with them, all at once."""
     problems = ConfigProblems()
-    found: dict[str, list[Choice]] = {}
+    choices_of_key: dict[str, list[Choice]] = {}
     entries: list[MethodEntry] = []
     with problems.collected():
         entries = method_entries(folder, study, location, execution, own_files.settle)
@@ -198,16 +198,16 @@ def _components(
         ("analyses", "analysis"),
     ):
         with problems.collected():
-            found[key] = choices(kind, getattr(study, key), location / key, study.max_runs)
+            choices_of_key[key] = choices(kind, getattr(study, key), location / key, study.max_runs)
             if key == "datasets":
-                found[key] = [own_files.settle(dataset) for dataset in found[key]]
+                choices_of_key[key] = [own_files.settle(dataset) for dataset in choices_of_key[key]]
     problems.raise_all()
     return _Components(
         entries=entries,
-        datasets=found["datasets"],
-        schemes=found["partitions"],
-        models=found["models"],
-        analyses=found["analyses"],
+        datasets=choices_of_key["datasets"],
+        schemes=choices_of_key["partitions"],
+        models=choices_of_key["models"],
+        analyses=choices_of_key["analyses"],
     )
 
 
@@ -262,8 +262,8 @@ def _check_references(study: Study, analyses: list[Choice], location: Location) 
     elif study.contrasts:
         problem = "is set, but the study has no baseline, so that every pair is compared"
         raise ConfigError(location / "contrasts", problem, advice="set a baseline too")
-    for label, other in study.contrasts.items():
-        references += [(location / "contrasts" / label, each) for each in (label, other)]
+    for label, reference_label in study.contrasts.items():
+        references += [(location / "contrasts" / label, name) for name in (label, reference_label)]
     problems = ConfigProblems()
     problems.errors += [
         unknown(reference, "entry", label, study.methods)
@@ -271,10 +271,13 @@ def _check_references(study: Study, analyses: list[Choice], location: Location) 
         if label not in study.methods
     ]
     problems.raise_all()
-    for label, other in study.contrasts.items():
-        is_known = study.baseline in (label, other) or study.contrasts.get(other) == label
-        if other == label or is_known:
-            problem = f"is {other!r}, and the two are one or compared already"
+    for label, reference_label in study.contrasts.items():
+        is_known = (
+            study.baseline in (label, reference_label)
+            or study.contrasts.get(reference_label) == label
+        )
+        if reference_label == label or is_known:
+            problem = f"is {reference_label!r}, and the two are one or compared already"
             advice = "name pairs that nothing else tests"
             raise ConfigError(location / "contrasts" / label, problem, advice=advice)
 
@@ -303,7 +306,7 @@ def check_analyses(analyses: Iterable[Choice], scenario: Scenario) -> None:
 
 def check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
     """Raise `ConfigError` for an analysis of traces that no entry of the study records."""
-    recorded = [each.traces for each in rehearsed]
+    recorded = [result.traces for result in rehearsed]
     for analysis in analyses:
         names = {*getattr(analysis.component.target, "traces", ())}
         if names and recorded and not any(r is None or names <= r for r in recorded):
@@ -323,14 +326,16 @@ class _ExpandedScenario:
     def __init__(self, study: Study, scenario: Scenario, components: _Components) -> None:
         self._study, self._components = study, components
         self.scenarios = {entry.label: entry.scenario(scenario) for entry in components.entries}
-        own = [each for each in self.scenarios.values() if each is not scenario]
-        self._distinct = [scenario, *own]
+        own_scenarios = [
+            own_scenario for own_scenario in self.scenarios.values() if own_scenario is not scenario
+        ]
+        self._distinct = [scenario, *own_scenarios]
         self.rehearsed: dict[tuple[str, str], Rehearsed] = {}
         self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
         problems = ConfigProblems()
-        for each in self._distinct:
+        for own_scenario in self._distinct:
             with problems.collected():
-                check_analyses(components.analyses, each)
+                check_analyses(components.analyses, own_scenario)
         for entry in components.entries:
             with problems.collected():
                 entry.check(self.scenarios)
@@ -348,7 +353,7 @@ class _ExpandedScenario:
             with problems.collected():
                 scenario = self.scenarios[entry.label]
                 by_point = entry.rehearse(Rehearsal.of(scenario, rehearsals), scenario)
-                self.rehearsed |= {(entry.label, key): each for key, each in by_point.items()}
+                self.rehearsed |= {(entry.label, key): result for key, result in by_point.items()}
         problems.raise_all()
         check_traces(self._components.analyses, self.rehearsed.values())
 

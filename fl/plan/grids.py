@@ -77,10 +77,10 @@ def check_size(
         raise too_many(points, "points", max_points, location)
 
 
-def too_many(count: int, unit: str, most: int, location: Location) -> ConfigError:
+def too_many(count: int, unit: str, limit: int, location: Location) -> ConfigError:
     """Return the error for more runs or points than a study may have."""
     problem = f"{count:,} {unit} are asked for"
-    allowed = f"{most:,} runs of a study at most"
+    allowed = f"{limit:,} runs of a study at most"
     return ConfigError(location, problem, allowed, f"`max_runs: {count}` in the study")
 
 
@@ -267,9 +267,9 @@ def points(
     merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
     added = _added_components(merged, own_location)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
-    for name, each in added.items():
-        declared |= _prefixed(name, fields.fields(each.component.target))
-        merged |= _prefixed(name, each.values)
+    for name, added_component in added.items():
+        declared |= _prefixed(name, fields.fields(added_component.component.target))
+        merged |= _prefixed(name, added_component.values)
     merged |= _published_values(folder, study, location, label, declared)
     merged = with_searched_values(declared, merged, study.search_seed, own_location)
     varied = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
@@ -323,7 +323,9 @@ def _added_specs(
     """Return the specs of what an entry adds at a point, by key of `ADDED`."""
     specs: dict[str, list[dict[str, Any]]] = {key: [] for key in ADDED}
     for name, (key, component, _) in added.items():
-        own_keys = [each for each in fields.fields(component.target) if f"{name}.{each}" in values]
+        own_keys = [
+            own_key for own_key in fields.fields(component.target) if f"{name}.{own_key}" in values
+        ]
         own_values = {own_key: values[f"{name}.{own_key}"] for own_key in own_keys}
         settled = component.parse(own_values, location / entry_key(key) / name)
         specs[key].append({"name": name, **settled})

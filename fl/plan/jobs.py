@@ -104,9 +104,9 @@ def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
     """
     remaining = {bundle.bundle: bundle for bundle in bundles}
     while remaining:
-        ready = [each for each in remaining.values() if not remaining.keys() & {*each.after}]
+        ready = [bundle for bundle in remaining.values() if not remaining.keys() & {*bundle.after}]
         ready = ready or list(remaining.values())
-        idle = (each for each in ready if not any(store.holder(m.run) for m in each.runs))
+        idle = (bundle for bundle in ready if not any(store.holder(m.run) for m in bundle.runs))
         yield remaining.pop(next(idle, ready[0]).bundle)
 
 
@@ -135,7 +135,7 @@ def form_jobs(
     for job, title, group in zip(names, titles, groups, strict=True):
         members = [bundles[name] for name in group]
         starts = {start for bundle in members for start in bundle.after}
-        after = {job_of[start] for start in starts if start in job_of}
+        predecessors = {job_of[start] for start in starts if start in job_of}
         yield Job(
             job=job,
             title=title,
@@ -143,7 +143,7 @@ def form_jobs(
             runs=[member.run for bundle in members for member in missing_members(bundle, store)],
             datasets=sorted({bundle.dataset for bundle in members}),
             partitions=sorted({bundle.partition for bundle in members}),
-            after=sorted(after - {job}),
+            after=sorted(predecessors - {job}),
             execution=members[0].execution,
         )
 
@@ -164,9 +164,9 @@ def _title(titles: Sequence[str]) -> str:
     return f"{_shortened(methods)} on {_shortened(scenarios)}"
 
 
-def _shortened(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _shortened(names: Sequence[str], limit: int = 3) -> str:
+    remainder = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + remainder
 
 
 def _name(title: str, group: Sequence[str]) -> str:
@@ -228,8 +228,8 @@ def _units(
             continue
         starts = {start for name in family for start in bundles[name].after}
         for name in family:
-            after = ("", name) if name in starts else tuple(bundles[name].after)
-            units[group_of[name], after].append([name])
+            predecessors = ("", name) if name in starts else tuple(bundles[name].after)
+            units[group_of[name], predecessors].append([name])
     return units
 
 

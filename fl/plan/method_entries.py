@@ -101,16 +101,16 @@ class MethodEntry:
             ConfigError: If it is missing, unknown, or has no model or images.
         """
         start, train_on = self._keys.get("start"), self._keys.get("train_on")
-        others = {label: entry for label, entry in entries.items() if entry is not self}
+        other_entries = {label: entry for label, entry in entries.items() if entry is not self}
         if start is not None or self.declared.starts:
-            self.parent = self._starting_entry(start, others)
+            self.parent = self._starting_entry(start, other_entries)
         if isinstance(train_on, int) and not isinstance(train_on, bool):
             count = fields.value(Count, train_on, self.location / "train_on")
             self.samples_per_class = int(count)
         elif train_on is not None:
-            self.parent, self.parent_key = self._image_entry(train_on, others), "train_on"
+            self.parent, self.parent_key = self._image_entry(train_on, other_entries), "train_on"
 
-    def _starting_entry(self, start: Any, others: Mapping[str, MethodEntry]) -> MethodEntry:
+    def _starting_entry(self, start: Any, other_entries: Mapping[str, MethodEntry]) -> MethodEntry:
         """Return the entry from whose stored model the runs start."""
         if not self.declared.starts:
             starting = [e.name for e in registry.entries("method") if declared(e.target).starts]
@@ -118,14 +118,14 @@ class MethodEntry:
             allowed = f"no start; or as method {', '.join(starting)}"
             raise self._error("start", problem, allowed)
         if start is None:
-            allowed = ", ".join(sorted(others))
+            allowed = ", ".join(sorted(other_entries))
             advice = "" if allowed else "another entry, such as fedavg"
             raise self._error("start", "is missing", allowed, advice)
         if start == self.label:
             raise self._error("start", f"makes a circle: {start} <- {start}")
-        if not isinstance(start, str) or start not in others:
-            raise unknown(self.location / "start", "entry of this study", start, others)
-        parent, methods = others[start], self.declared.goes_on
+        if not isinstance(start, str) or start not in other_entries:
+            raise unknown(self.location / "start", "entry of this study", start, other_entries)
+        parent, methods = other_entries[start], self.declared.goes_on
         name = parent.method.name
         if "global" not in parent.declared.stages:
             raise self._error("start", f"{start!r} ({name}) has no shared model to start from")
@@ -134,9 +134,9 @@ class MethodEntry:
             raise self._error("start", problem, f"an entry of {' or '.join(methods)}")
         return parent
 
-    def _image_entry(self, train_on: Any, others: Mapping[str, MethodEntry]) -> MethodEntry:
+    def _image_entry(self, train_on: Any, other_entries: Mapping[str, MethodEntry]) -> MethodEntry:
         """Return the entry whose virtual images the runs train on."""
-        makers = {label: entry for label, entry in others.items() if entry.declared.distils}
+        makers = {label: entry for label, entry in other_entries.items() if entry.declared.distils}
         if not isinstance(train_on, str) or train_on not in makers:
             allowed = "a number of images of every class, or an entry of this study that makes "
             allowed += f"virtual ones: {', '.join(makers) or 'none'}"
@@ -160,7 +160,9 @@ class MethodEntry:
         if self.parent is None:
             return
         for point, parent_point in itertools.product(self.points, self.parent.points):
-            precision, stored = (each.training["precision"] for each in (point, parent_point))
+            precision, stored = (
+                entry_point.training["precision"] for entry_point in (point, parent_point)
+            )
             if WEIGHTS[precision] != WEIGHTS[stored]:
                 problem = f"is {precision}, but the model of {self.parent.label!r}, from which it "
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
@@ -214,21 +216,21 @@ class MethodEntry:
     def _check_samples(self, scenario: Scenario) -> None:
         """Raise `ConfigError` if validation samples or samples of the server are lacking."""
         scheme = scenario.scheme.text
-        if not scenario.has("val"):
-            lack, advice = f"but {scheme} has no validation samples", "a partition with val > 0"
+        if not scenario.has_split("val"):
+            reason, advice = f"but {scheme} has no validation samples", "a partition with val > 0"
             if len(self.points) > 1:
-                problem = f"is a grid, {lack} to choose a point by"
+                problem = f"is a grid, {reason} to choose a point by"
                 raise ConfigError(self.location, problem, advice=f"one point, or {advice}")
             if self._study.scored == "best":
-                problem = f"is best, {lack} to choose a round by"
+                problem = f"is best, {reason} to choose a round by"
                 raise ConfigError(self._study_location / "scored", problem, "last, or a val > 0")
             if self.points[0].training["early_stopping"]:
-                problem = f"is set, {lack} to stop by"
+                problem = f"is set, {reason} to stop by"
                 raise self._error("early_stopping", problem, "null, or a val > 0")
             if self.declared.validates:
                 problem = f"{self.method.name} learns by validation samples, but {scheme} has none"
                 raise ConfigError(self.location, problem, advice=advice)
-        if self.declared.server_data and not scenario.has(SERVER):
+        if self.declared.server_data and not scenario.has_split(SERVER):
             problem = f"{self.method.name} trains on the server, but {scheme} gives it no samples"
             raise ConfigError(self.location, problem, advice="a partition with server > 0")
 
@@ -257,9 +259,9 @@ class MethodEntry:
             return
         participants = max(1, round(point.training["participation"] * clients))
         for spec in point.added["aggregation"]:
-            least = getattr(registry.entry_of("aggregation", spec)[1], "fewest_clients", 1)
-            if participants < least:
-                problem = f"needs {least} clients in a round with these keys, and {participants} "
+            fewest = getattr(registry.entry_of("aggregation", spec)[1], "fewest_clients", 1)
+            if participants < fewest:
+                problem = f"needs {fewest} clients in a round with these keys, and {participants} "
                 raise ConfigError(
                     self.location / "aggregation" / spec["name"],
                     problem + "take part",

@@ -80,7 +80,7 @@ class Plan:
     @property
     def members(self) -> dict[str, Member]:
         """The runs of all bundles by id."""
-        return {member.run: member for each in self.bundles.values() for member in each.runs}
+        return {member.run: member for bundle in self.bundles.values() for member in bundle.runs}
 
 
 def make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
@@ -151,7 +151,9 @@ def make_from(
     bundles = _bundles(runs, _files_to_keep(expansions, runs), settings, folder)
     for expansion in expansions:
         check_resources(expansion, settings, folder)
-    bundle_of_run = {member.run: each.bundle for each in bundles.values() for member in each.runs}
+    bundle_of_run = {
+        member.run: bundle.bundle for bundle in bundles.values() for member in bundle.runs
+    }
     planned_studies: dict[str, StudyPlan] = {}
     analyses: dict[str, PlannedAnalysis] = {}
     for expansion in expansions:
@@ -191,15 +193,15 @@ def read_request(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[s
 
 def _files_to_keep(expansions: Iterable[Expansion], runs: Mapping[str, Run]) -> dict[str, set[str]]:
     """Return the runs that must have each optional file, by the file's name."""
-    kept: dict[str, set[str]] = {
+    runs_of_file: dict[str, set[str]] = {
         WEIGHTS: {run.start for run in runs.values() if run.start},
         PREDICTIONS: set(),
     }
     for expansion in expansions:
         ids = {run.id for run in expansion.runs}
-        kept[WEIGHTS] |= ids if expansion.needs_weights else set()
-        kept[PREDICTIONS] |= ids if expansion.needs_predictions else set()
-    return kept
+        runs_of_file[WEIGHTS] |= ids if expansion.needs_weights else set()
+        runs_of_file[PREDICTIONS] |= ids if expansion.needs_predictions else set()
+    return runs_of_file
 
 
 def _bundles(
@@ -315,7 +317,10 @@ def _study_plan(
         settings=settings.settings,
         shared=settings.shared,
         published=published_cells(expansion, folder),
-        analyses=[AnalysisReference(each.analysis, each.text, each.title) for each in analyses],
+        analyses=[
+            AnalysisReference(analysis.analysis, analysis.text, analysis.title)
+            for analysis in analyses
+        ],
         titles=captions.titles(expansion.runs),
         models=expansion.parameters,
         seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
@@ -419,7 +424,7 @@ def write_files(plan: Plan) -> None:
     home = Path(plan.settings.results) / "plan"
     items: dict[plan_files.ItemKind, dict[str, dict[str, Any]]] = {
         "studies": {name: study.to_json() for name, study in plan.studies.items()},
-        "bundles": {name: each.to_json() for name, each in plan.bundles.items()},
+        "bundles": {name: bundle.to_json() for name, bundle in plan.bundles.items()},
         "datasets": plan.datasets,
         "partitions": {name: asdict(partition) for name, partition in plan.partitions.items()},
         "analyses": {name: analysis.to_json() for name, analysis in plan.analyses.items()},
@@ -454,13 +459,13 @@ def _summary(plan: Plan, key: str) -> PlanSummary:
         },
         "bundles": {
             name: {
-                "runs": [member.run for member in each.runs],
-                "keep": {member.run: member.keep for member in each.runs if member.keep},
-                "dataset": each.dataset,
-                "partition": each.partition,
-                "after": each.after,
+                "runs": [member.run for member in bundle.runs],
+                "keep": {member.run: member.keep for member in bundle.runs if member.keep},
+                "dataset": bundle.dataset,
+                "partition": bundle.partition,
+                "after": bundle.after,
             }
-            for name, each in plan.bundles.items()
+            for name, bundle in plan.bundles.items()
         },
         "analyses": {
             name: {"bundles": analysis.bundles} for name, analysis in plan.analyses.items()

@@ -126,14 +126,14 @@ def _modality_number(name: str, runs: list[Run], location: Location) -> int:
     for run in runs:
         modalities, keys = materials.modalities_of(run.dataset.spec), run.partition.values
         # How many modalities a user's own table has is unknown before it is read.
-        most = len(modalities) + 1 if "path" in keys else 0
-        existing = groups(modalities, len(keys.get("modalities") or ()) or most)
+        count = len(modalities) + 1 if "path" in keys else 0
+        existing = groups(modalities, len(keys.get("modalities") or ()) or count)
         names_of_runs.append([named(group) for group in existing])
     for names in names_of_runs:
         if name in names:
             return names.index(name)
-    known = dict.fromkeys(name for names in names_of_runs for name in names)
-    raise unknown(location, "modality", name, known)
+    all_names = dict.fromkeys(name for names in names_of_runs for name in names)
+    raise unknown(location, "modality", name, all_names)
 
 
 def _cell(cells: Cells, published: PublishedCell, label: str, text: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from fl.api.trees import Tree
 from fl.base import faults
 from fl.base.errors import ConfigError, FedloomError
 from fl.data.modality import Modality
-from fl.engine import modality
+from fl.engine import modality as modality_checks
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import Composed, build
 from fl.engine.loader import ask
@@ -51,7 +51,7 @@ from fl.plan.use_recorder import UseRecorder
 from fl.pytorch import private
 from fl.pytorch.memory import exhausted
 
-ENOUGH = 4
+SUFFICIENT_BATCH = 4
 """Samples in a batch above which more make no difference to whether a step can be taken.
 
 A method that halves its batches gives batch normalisation two values to work on.
@@ -125,8 +125,8 @@ class Rehearsal:
         Raises:
             ConfigError: If the model does not take these inputs.
         """
-        inputs = [asdict(each) for each in scenario.inputs]
-        key = _key([scenario.model.spec, inputs, scenario.task.name])
+        all_inputs = [asdict(inputs) for inputs in scenario.inputs]
+        key = _key([scenario.model.spec, all_inputs, scenario.task.name])
         if key not in rehearsals:
             rehearsals[key] = cls(scenario)
         return rehearsals[key]
@@ -153,7 +153,7 @@ class Rehearsal:
         training = Training(**point.training)
         composed = RunSpec(spec).composed
         if len(self._networks) > 1:
-            modality.check(not declared(composed.method).modalities, self._networks)
+            modality_checks.check(not declared(composed.method).modalities, self._networks)
         results = []
         for inputs in self._inputs:
             recorder = UseRecorder(composed)
@@ -166,8 +166,8 @@ class Rehearsal:
                 shape=inputs.shape,
                 away=away,
                 task=self._task,
-                shapes={each.name: each.shape for each in modalities},
-                tokens=frozenset(each.name for each in modalities if each.tokens),
+                shapes={modality.name: modality.shape for modality in modalities},
+                tokens=frozenset(modality.name for modality in modalities if modality.tokens),
             )
             attempt = _Attempt(recorder.composed, context, inputs, self._variables[inputs.name])
             key = _key([inputs.name, _shape(spec), _shape(_lasting(point.training)), away])
@@ -177,7 +177,7 @@ class Rehearsal:
             else:
                 attempt.build()
             results.append(self._rehearsed[key])
-        return next((each for each in results if each.unstackable), results[0])
+        return next((result for result in results if result.unstackable), results[0])
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,12 @@ class _Attempt:
     @cached_property
     def _devices(self) -> list[torch.device]:
         """The devices to try in turn until one succeeds."""
-        few = self.context.training.batch_size < ENOUGH
-        small = sum(tensor.numel() for tensor in self.variables["params"].values()) <= SMALL
+        is_small_batch = self.context.training.batch_size < SUFFICIENT_BATCH
+        is_small_model = (
+            sum(tensor.numel() for tensor in self.variables["params"].values()) <= SMALL
+        )
         # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
-        if few or small:
+        if is_small_batch or is_small_model:
             return [CPU]
         _prepare_meta()
         return [META, CPU]
@@ -217,13 +219,13 @@ class _Attempt:
         Raises what goes wrong with one client (`Rehearsal.try_point`).
         """
         size = self.context.training.batch_size
-        stack_error = self._error(min(size, ENOUGH), stacked=True)
+        stack_error = self._error(min(size, SUFFICIENT_BATCH), stacked=True)
         if stack_error is None:
             return ""
-        error = self._error(min(size, ENOUGH))
+        error = self._error(min(size, SUFFICIENT_BATCH))
         if error is None:
             return faults.told(stack_error)
-        for larger in range(size + 1, ENOUGH + 1):
+        for larger in range(size + 1, SUFFICIENT_BATCH + 1):
             if self._error(larger) is None:
                 raise TooFew(faults.told(error), larger)
         raise error
@@ -330,8 +332,8 @@ class _Trial:
         if unused:
             advice = "a model whose weights all have a part in its outputs"
             raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}", advice=advice)
-        few = self.attempt.context.training.batch_size < ENOUGH
-        if few and self.device == CPU and not torch.isfinite(loss):
+        is_small_batch = self.attempt.context.training.batch_size < SUFFICIENT_BATCH
+        if is_small_batch and self.device == CPU and not torch.isfinite(loss):
             raise FedloomError("the loss is not finite")
 
     def _batch(self, sampling: Sampling) -> dict[str, Any]:
@@ -339,7 +341,7 @@ class _Trial:
         context, per_class = self.attempt.context, sampling.per_class
         count = context.classes if per_class else self.size
         arrays = self._samples(count)
-        index = torch.arange(count).repeat_interleave(min(per_class or 1, ENOUGH))
+        index = torch.arange(count).repeat_interleave(min(per_class or 1, SUFFICIENT_BATCH))
         keyed = context.network.random or arrays.random or sampling.keyed
         key = torch.arange(len(index)) if keyed else None
         batch = arrays.batch(index, torch.ones(len(index)), key)
@@ -379,7 +381,7 @@ def _names(tree: Tree) -> Iterator[str]:
             yield from _names(leaf)
 
 
-def _network(scenario: Scenario, inputs: Inputs, make: Callable[[], nn.Module]) -> Network:
+def _network(scenario: Scenario, inputs: Inputs, build_module: Callable[[], nn.Module]) -> Network:
     """Return the model after a pass of one input: zeros, or the last token, which it must know."""
     model, dataset = scenario.model, scenario.dataset
     x = inputs.tree(
@@ -390,7 +392,7 @@ def _network(scenario: Scenario, inputs: Inputs, make: Callable[[], nn.Module]) 
         )
     )
     try:
-        network = Network(make)
+        network = Network(build_module)
         if any(modality.tokens for modality in inputs.all_modalities):
             variables = network.init(0)
             with torch.no_grad():
@@ -439,8 +441,8 @@ def _lasting(training: Values) -> dict[str, Any]:
 
     The latter are all whole numbers but the batch size.
     """
-    others = {key: value for key, value in training.items() if type(value) is not int}
-    return {**others, "batch_size": min(training["batch_size"], ENOUGH)}
+    lasting = {key: value for key, value in training.items() if type(value) is not int}
+    return {**lasting, "batch_size": min(training["batch_size"], SUFFICIENT_BATCH)}
 
 
 def _shape(spec: Any) -> Any:

@@ -62,7 +62,7 @@ class RunSpec:
         from fl.engine.assembly import Composed
 
         added = {
-            key: tuple(entry_of(kind, each)[1] for each in self.spec.get(key, ()))
+            key: tuple(entry_of(kind, component)[1] for component in self.spec.get(key, ()))
             for key, kind in registry.ADDED.items()
         }
         return Composed(entry_of("method", self.spec["method"])[1], **added)
@@ -141,10 +141,10 @@ class RunSpec:
     def _roots(self) -> dict[str, str]:
         """The roots of the code of all components that train the run, by their key in `code`."""
         added = {
-            f"{'term' if key == 'terms' else key} {each['name']}": identity.entry(
-                kind, each["name"]
+            f"{'term' if key == 'terms' else key} {component['name']}": identity.entry(
+                kind, component["name"]
             )
-            for key, kind, each in registry.added(self.spec)
+            for key, kind, component in registry.added(self.spec)
         }
         return {
             **added,

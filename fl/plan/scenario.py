@@ -80,10 +80,12 @@ def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
 def _check_clients(scheme: Spec, dataset: Spec, data: Any, location: Location) -> None:
     """Raise `ConfigError` if there are too few samples or classes for so many clients."""
     clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
-    least = max(3, scheme.get("min_samples", 0))
-    if clients and data.size is not None and data.size < least * clients:
+    fewest_samples = max(3, scheme.get("min_samples", 0))
+    if clients and data.size is not None and data.size < fewest_samples * clients:
         problem = f"is {clients}, too many for the {data.size} samples of {dataset['name']}"
-        allowed = f"at most {data.size // least}, so that each gets {least} or more"
+        allowed = (
+            f"at most {data.size // fewest_samples}, so that each gets {fewest_samples} or more"
+        )
         raise ConfigError(location / "clients", problem, allowed)
     if clients and data.size is not None and data.size < per_client * clients:
         problem = f"is {clients}, too many for {per_client} classes each of {data.size} samples"
@@ -178,7 +180,7 @@ class Scenario:
         partition = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         return cls(dataset, partition, model, task)
 
-    def has(self, split: str) -> bool:
+    def has_split(self, split: str) -> bool:
         """Whether there are samples of ``val`` or ``server``."""
         return has_split(self.scheme.spec, split)
 
@@ -205,7 +207,7 @@ class Scenario:
             ConfigError: If the model cannot work with them.
         """
         modalities, target = materials.modalities_of(self.dataset.spec), self.model.component.target
-        names, takes_several = [each.name for each in modalities], takes(target, modalities)
+        names, takes_several = [modality.name for modality in modalities], takes(target, modalities)
         counts = self._clients_by_modality(names)
         if counts is None:
             if kinds_of(target) and not takes_several:
@@ -226,8 +228,9 @@ class Scenario:
         """Raise `ConfigError`: the model takes several inputs, and the data set has others."""
         kinds = kinds_of(self.model.component.target)
         inputs = "several, all numbers," if kinds == (ANY,) else " and ".join(kinds)
-        found = " and ".join(names) if names else "one"
-        problem = f"{self.model.text} takes {inputs} as inputs, but {self.dataset.text} has {found}"
+        inputs_found = " and ".join(names) if names else "one"
+        problem = f"{self.model.text} takes {inputs} as inputs, but {self.dataset.text} has "
+        problem += inputs_found
         raise ConfigError(self.model.location, problem, advice="a model for such inputs")
 
     def _clients_by_modality(self, names: list[str]) -> list[int] | None:
@@ -240,13 +243,13 @@ class Scenario:
                 counts = np.bincount(table.groupby("client")[MODALITY].first()).tolist()
         if counts is None:
             return None
-        problem, together = f"is {list(counts)}", " and ".join(names)
-        groups = [*names, together][: len(counts)]
+        problem, all_names = f"is {list(counts)}", " and ".join(names)
+        groups = [*names, all_names][: len(counts)]
         if len(names) < 2:
             problem += f", but {self.dataset.text} has one kind of input"
             raise ConfigError(location, problem, "none")
         if len(counts) not in (len(names), len(names) + 1):
-            allowed = f"{len(names)} numbers of clients, for {together}, and one more for all of "
+            allowed = f"{len(names)} numbers of clients, for {all_names}, and one more for all of "
             raise ConfigError(location, problem, allowed + "them at once")
         for name, count in zip(groups, counts, strict=True):
             if not count:
@@ -271,11 +274,15 @@ class Scenario:
         if self.holding == "first":
             return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
         modalities = data.modalities
-        together = Inputs("", (), data.classes, 0, modalities)
+        joint = Inputs("", (), data.classes, 0, modalities)
         if self.holding == "all":
-            return [together]
-        each = [Inputs(m.name, m.shape, data.classes, m.tokens) for m in modalities]
-        return each if self.holding == "one" else [*each, replace(together, name=named(modalities))]
+            return [joint]
+        separate = [Inputs(m.name, m.shape, data.classes, m.tokens) for m in modalities]
+        return (
+            separate
+            if self.holding == "one"
+            else [*separate, replace(joint, name=named(modalities))]
+        )
 
     def check(self, component: Component, location: Location) -> None:
         """Raise `ConfigError` for a method or an analysis that cannot work in the scenario.
@@ -330,10 +337,12 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
     """
     if serves(component.target, task.name):
         return
-    tasks = {each.name: each.make({}) for each in registry.entries("task")}
+    tasks = {entry.name: entry.make({}) for entry in registry.entries("task")}
     needed = ", ".join(tasks[name].given for name in tasks_of(component.target))
     problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.given}"
     suitable = [
-        each.name for each in registry.entries(component.kind) if serves(each.target, task.name)
+        component_of_kind.name
+        for component_of_kind in registry.entries(component.kind)
+        if serves(component_of_kind.target, task.name)
     ]
     raise ConfigError(location, problem, ", ".join(suitable) or f"no {component.kind}")
