@@ -108,10 +108,11 @@ def paired_differences(x: Tensor, y: Tensor, shift: int) -> Tensor:
 def _ratio_at_once(inputs: RatioInputs) -> tuple[Tensor, RatioGradient]:
     """Compute `ratio` of all clients at once.
 
-    For a kernel k between rows, the value is differentiated first by two sums over t: u, the
-    gradient by that of k(x_s, x_t) - k(x_s, y_t), and v, by that of k(y_s, y_t) - k(x_t, y_s); and
-    by k(x_s, y_s), p. The gradient by k(x_s, x_t) = k(x_t, x_s) is then u_s + u_t, by k(y_s, y_t)
-    it is v_s + v_t, and by k(x_s, y_t) it is -(u_s + v_t), plus p if both rows have the same index.
+    For a kernel k between rows, the value is first differentiated by two row sums and by the paired
+    entries: u_s is the gradient by sum_t k(x_s, x_t) - k(x_s, y_t), v_s the gradient by sum_t
+    k(y_s, y_t) - k(x_t, y_s), and p the gradient by k(x_s, y_s). The gradient by k(x_s, x_t) =
+    k(x_t, x_s) is then u_s + u_t, by k(y_s, y_t) it is v_s + v_t, and by k(x_s, y_t) it is -(u_s +
+    v_t), plus p if both rows have the same index.
     """
     x, y, weight, phi, q, epsilon, plain, paired_distances, shift, product = inputs
     metric, gap = weight.mT @ weight, paired_differences(x, y, shift)

@@ -1,8 +1,8 @@
 """Training of FedL2P's meta-nets: a client's iterations, and the server's aggregation.
 
 An iteration has three passes. The stored model is fine-tuned with the hyper-parameters of the
-meta-nets (`_inner`); its loss on a validation batch is differentiated (`_judge`); and the meta-nets
-take a step along the hypergradient (`_conclude`), which needs a new training batch.
+meta-nets (`_begin_tuning`). Its loss on a validation batch is differentiated (`_validation_loss`).
+The meta-nets take a step along the hypergradient (`_meta_loss`), which needs a new training batch.
 
 The training loss depends on the rates through the last step of fine-tuning, w_K = w_{K-1} - eta g,
 with g constant (equations 9 and 10).
@@ -52,9 +52,9 @@ class MetaTraining:
     """
 
     def __init__(
-        self, l2p_network: L2PNetwork, rules: MetaTrainingOptions, is_due: Any = None
+        self, l2p_network: L2PNetwork, options: MetaTrainingOptions, is_due: Any = None
     ) -> None:
-        self._network, self._rules = l2p_network, rules
+        self._network, self._options = l2p_network, options
         self._round_filter = {} if is_due is None else {"due": is_due}
 
     def passes(self, end: Any) -> tuple[Pass, ...]:
@@ -70,53 +70,56 @@ class MetaTraining:
 
         return (
             Pass(
-                self._begin_inner,
+                self._begin_tuning,
                 self._network.loss,
-                _update_inner,
-                _end_inner,
+                _update_tuning,
+                _end_tuning,
                 Sampling(**round_filter),
             ),
             Pass(
-                self._begin_judge,
-                self._judge,
-                _update_judge,
-                _end_judge,
+                self._begin_validation,
+                self._validation_loss,
+                _update_validation,
+                _end_validation,
                 Sampling("val", steps=one_step, **round_filter),
             ),
             Pass(
-                self._begin_conclude,
-                self._conclude,
-                self._update_conclude,
+                self._begin_meta_step,
+                self._meta_loss,
+                self._update_nets,
                 end,
                 Sampling(steps=one_step, **round_filter),
             ),
         )
 
-    def _hyper(self, server: Tree, client: Tree) -> dict[str, Tensor]:
+    def _hyperparameters(self, server: Tree, client: Tree) -> dict[str, Tensor]:
         meta = client.get("meta") or server["meta"]
         return self._network.hyperparameters(meta, server["fixed"], client["statistics"])
 
     # The stored model, fine-tuned
 
-    def _begin_inner(self, server: Tree, client: Tree) -> Tree:
+    def _begin_tuning(self, server: Tree, client: Tree) -> Tree:
         origin = server["origin"]
         restarted_buffers = self._network.restarted_buffers(origin["buffers"])
         work = self._network.work_tree(
-            origin["params"], restarted_buffers, origin["buffers"], self._hyper(server, client)
+            origin["params"],
+            restarted_buffers,
+            origin["buffers"],
+            self._hyperparameters(server, client),
         )
         return {**work, "grads": trees.zeros_like(work["params"])}
 
     # The gradient of its loss on a validation batch, by its weights and by beta
 
-    def _begin_judge(self, server: Tree, client: Tree) -> Tree:
+    def _begin_validation(self, server: Tree, client: Tree) -> Tree:
         # A rehearsal begins with this pass.
-        tuned = client.get("tuned") or _tuned_model(self._begin_inner(server, client))
-        beta = self._hyper(server, client)["beta"]
+        tuned = client.get("tuned") or _tuned_model(self._begin_tuning(server, client))
+        beta = self._hyperparameters(server, client)["beta"]
         params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
         state = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
         return {"params": params, "buffers": tuned["buffers"], "beta": beta, **state}
 
-    def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def _validation_loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = work["params"]
         outputs = self._network.eval(
             params["weights"],
@@ -130,26 +133,28 @@ class MetaTraining:
 
     # A step of the meta-nets
 
-    def _begin_conclude(self, server: Tree, client: Tree) -> Tree:
-        tuned = client.get("tuned") or _tuned_model(self._begin_inner(server, client))
+    def _begin_meta_step(self, server: Tree, client: Tree) -> Tree:
+        tuned = client.get("tuned") or _tuned_model(self._begin_tuning(server, client))
         validation = client.get("found")
         if validation is None:
-            judged = self._begin_judge(server, client)
+            judged = self._begin_validation(server, client)
             validation = {"grads": judged["grads"], "loss": judged["loss"]}
         meta = client.get("meta") or server["meta"]
         statistics = dict(client["statistics"])
         return {"params": dict(meta), "tuned": tuned, "found": validation, "statistics": statistics}
 
-    def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def _meta_loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         """Return a scalar with the validation loss as value and the hypergradient as gradient."""
         hyper = self._network.hyperparameters(work["params"], server["fixed"], work["statistics"])
         constants = trees.apply(Tensor.detach, hyper)
-        slopes = self._slope(server, work, constants, batch)
+        slopes = self._hypergradient(server, work, constants, batch)
         products = [(slopes[key].detach() * hyper[key]).sum() for key in hyper]
         surrogate = torch.stack(products).sum()
         return work["found"]["loss"] + surrogate - surrogate.detach(), {}
 
-    def _slope(self, server: Tree, work: Tree, constants: Tree, batch: Batch) -> dict[str, Tensor]:
+    def _hypergradient(
+        self, server: Tree, work: Tree, constants: Tree, batch: Batch
+    ) -> dict[str, Tensor]:
         """Return the derivative of the validation loss by a client's hyper-parameters."""
         tuned, v = work["tuned"], work["found"]["grads"]["weights"]
         names, origin = self._network.network.names["params"], server["origin"]
@@ -160,12 +165,12 @@ class MetaTraining:
             )
             return self._network.task.loss(outputs, batch)
 
-        if self._rules.gradient == "implicit":
+        if self._options.gradient == "implicit":
             # The rates move the weights only in the last step, whose gradient is known.
             beta = {"beta": constants["beta"]}
-            rules = self._rules
+            options = self._options
             by_weights, by_params = curvature(
-                training, v, tuned["params"], beta, rules.psi, rules.terms
+                training, v, tuned["params"], beta, options.psi, options.terms
             )
             products = [(by_weights[name] * tuned["grads"][name]).sum() for name in names]
             slope = {"beta": -by_params["beta"], "rates": torch.stack(products)}
@@ -175,11 +180,11 @@ class MetaTraining:
         direct = work["found"]["grads"].get("beta", slope["beta"].new_zeros(()))
         return {**slope, "beta": slope["beta"] + direct}
 
-    def _update_conclude(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        clip = self._rules.clip
+    def _update_nets(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        clip = self._options.clip
         moved = {
             net: trees.apply(
-                lambda w, g, rate=self._rules.rates[net]: w - rate * g.clamp(-clip, clip),
+                lambda w, g, rate=self._options.rates[net]: w - rate * g.clamp(-clip, clip),
                 leaves,
                 grads[net],
             )
@@ -188,7 +193,7 @@ class MetaTraining:
         return {**work, "params": moved}
 
 
-def _update_inner(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+def _update_tuning(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     return {**tuning_step(server, work, grads, aux, lr), "grads": dict(grads)}
 
 
@@ -196,15 +201,15 @@ def _tuned_model(work: Tree) -> Tree:
     return {key: dict(work[key]) for key in ("params", "buffers", "grads")}
 
 
-def _end_inner(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+def _end_tuning(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     return {**client, "tuned": _tuned_model(work)}, {}
 
 
-def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+def _update_validation(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     return {**work, "grads": dict(grads), "loss": aux["loss"]}
 
 
-def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+def _end_validation(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     judged = work["loss"] + client.get("judged", 0)
     validation = {"grads": dict(work["grads"]), "loss": work["loss"]}
     return {**client, "found": validation, "judged": judged}, {}

@@ -15,7 +15,7 @@ class MultimodalModel(nn.Module):
 
     A sample that has inputs of all modalities goes through the whole model: the mean of the
     extractors' features goes into the classifier. A client that holds one modality has the model
-    that `of` returns.
+    that `for_modality` returns.
 
     Args:
         extractors: The extractor of each modality, each with ``features`` outputs.
@@ -38,7 +38,7 @@ class MultimodalModel(nn.Module):
     def _classifier(self, modality: str) -> str:
         return "classifier" if self._shared else f"{modality}_classifier"
 
-    def of(self, modality: str) -> nn.Module:
+    def for_modality(self, modality: str) -> nn.Module:
         """Return the model of one modality; its weights keep the names that they have here."""
         names = (modality, self._classifier(modality))
         return _SingleModality({name: self.get_submodule(name) for name in names})

@@ -91,7 +91,7 @@ def assemble(
         return parts.model.build(shapes, classes)
 
     def module_of(group: Sequence[Modality]) -> nn.Module:
-        module: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
+        module: nn.Module = whole() if len(group) > 1 else whole().for_modality(group[0].name)
         return module
 
     by_modality = tuple(

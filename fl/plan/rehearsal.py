@@ -104,7 +104,7 @@ class Rehearsal:
         def module(inputs: Inputs) -> nn.Module:
             built: Any = model.build(shapes or inputs.shape, inputs.classes)
             is_branch = inputs.name and not inputs.modalities
-            network: nn.Module = built.of(inputs.name) if is_branch else built
+            network: nn.Module = built.for_modality(inputs.name) if is_branch else built
             return network
 
         self._networks = {
