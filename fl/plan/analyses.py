@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.base import identity
-from fl.plan.config import Execution
+from fl.plan.config import Execution, Values
 from fl.plan.study_plan import PlannedRun
 
 if TYPE_CHECKING:
+    from fl.data.materials import Spec
     from fl.plan.components import Choice
     from fl.plan.expand import Expansion
 
@@ -50,7 +51,7 @@ class PlannedAnalysis:
     analysis: str
     text: str
     title: str
-    spec: dict[str, Any]
+    spec: Spec
     code: str
     study: str
     metric: str
@@ -63,7 +64,7 @@ class PlannedAnalysis:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> PlannedAnalysis:
+    def from_json(cls, content: Values) -> PlannedAnalysis:
         """Return the analysis that `to_json` wrote."""
         runs = [PlannedRun(**run) for run in content["runs"]]
         execution = Execution(**content["execution"])

@@ -55,7 +55,7 @@ class _Description:
     """A component of a setting, described for reports; ``title`` is the user's, if any."""
 
     name: str
-    written: dict[str, Any]
+    written: Values
     title: str
 
     @property
@@ -237,7 +237,7 @@ def _entry(specs: list[Values], start: str | None) -> EntrySummary:
     )
 
 
-def _hyper(spec: Values) -> dict[str, Any]:
+def _hyper(spec: Values) -> Values:
     """Return the keys of a method and of what is added to it, ``mk-mmd.mu``."""
     hyper = {key: value for key, value in spec["method"].items() if key != "name"}
     for _, _, added in registry.added(spec):

@@ -25,7 +25,9 @@ from fl.base.registry import Component
 from fl.data import materials
 from fl.data.contents import Contents, stamp
 from fl.data.lock import Lock
+from fl.data.materials import Spec
 from fl.data.modality import Modality
+from fl.plan.config import Values
 from fl.plan.grids import check_size, grid
 
 
@@ -45,8 +47,8 @@ class Choice:
     """
 
     component: Component
-    values: dict[str, Any]
-    written: dict[str, Any]
+    values: Values
+    written: Values
     location: Location
     id: str = ""
     content: dict[str, str] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Choice:
         return self.component.make(self.values)
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Spec:
         """The spec of the component, as runs have it."""
         content = {"content": self.content} if self.content else {}
         return {"name": self.component.name, **self.values, **content}
@@ -135,7 +137,7 @@ def _points(kind: str, item: Any, location: Location, max_points: int) -> Iterat
         yield Choice(component, values, point, location, title_template=title)
 
 
-def _check_title(title: Any, values: Mapping[str, Any], location: Location) -> None:
+def _check_title(title: Any, values: Values, location: Location) -> None:
     """Raise `ConfigError` unless the title is text whose ``{key}`` can be filled in."""
     allowed = f"text; in braces any of {', '.join(values) or 'no key'}"
     if not isinstance(title, str):
@@ -146,25 +148,25 @@ def _check_title(title: Any, values: Mapping[str, Any], location: Location) -> N
         raise ConfigError(location, f"is {title!r}: {error!r}", allowed) from None
 
 
-def filled_title(title_template: str, values: Mapping[str, Any]) -> str:
+def filled_title(title_template: str, values: Values) -> str:
     """Return a title with its ``{key}`` filled in."""
     return " ".join(title_template.format_map(values).split())
 
 
-def text_of(name: str, values: Mapping[str, Any]) -> str:
+def text_of(name: str, values: Values) -> str:
     """Return a component as a study may write it: its name, in brackets its keys."""
     keys = keys_text(values)
     return f"{name}({keys})" if keys else name
 
 
-def keys_text(values: Mapping[str, Any]) -> str:
+def keys_text(values: Values) -> str:
     """Return keys and values as text: ``clients=8, alpha=0.3``."""
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model sees of a data set, or of one of its modalities; see `fl.data.Dataset`.
+    """The inputs of a model from a data set, or from one of its modalities (`fl.data.Dataset`).
 
     Attributes:
         name: Name of the modality; empty where there is only one input.

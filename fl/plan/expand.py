@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from fl.base.places import path_of
 from fl.base.schema import REWEIGHTED
 from fl.data import materials
 from fl.data.contents import stamp
+from fl.data.materials import Spec
 from fl.plan import config
 from fl.plan.components import Choice, OwnFiles, choices
-from fl.plan.config import Execution, Settings, Study
+from fl.plan.config import Execution, Settings, Study, Values
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.rehearsal import Rehearsal, Rehearsed
@@ -54,12 +55,12 @@ class Run:
 
     id: str
     point: str
-    spec: dict[str, Any]
+    spec: Spec
     code: dict[str, str]
     defaults: list[str]
     label: str
     title: str
-    grid: dict[str, Any]
+    grid: Values
     dataset: Choice
     partition: Choice
     model: Choice
@@ -400,7 +401,7 @@ class _ExpandedScenario:
             start=parent.id if parent else None,
         )
 
-    def _spec(self, entry: MethodEntry, point: Point, parent: Run | None) -> dict[str, Any]:
+    def _spec(self, entry: MethodEntry, point: Point, parent: Run | None) -> Spec:
         """Return the spec of a run without its seed."""
         scenario = self.scenarios[entry.label]
         spec: dict[str, Any] = {
@@ -420,7 +421,7 @@ class _ExpandedScenario:
         return spec
 
     def _code(
-        self, entry: MethodEntry, point: Point, spec: Mapping[str, Any]
+        self, entry: MethodEntry, point: Point, spec: Spec
     ) -> tuple[dict[str, str], list[str]]:
         """Return code and default keys of a point, which seeds and parents do not change."""
         key = entry.label, point.key

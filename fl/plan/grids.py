@@ -24,6 +24,7 @@ from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
 from fl.base.fields import Field
 from fl.base.registry import ADDED, Component, entry_key
+from fl.data.materials import Spec
 from fl.plan import published_tables
 from fl.plan.config import Study, Values, second_occurrence
 
@@ -42,7 +43,7 @@ EXCLUSIVE = ("local_epochs", "local_steps")
 """Keys of training of which an entry sets one."""
 
 
-def grid(declared: Mapping[str, Field], values: Values) -> Iterator[dict[str, Any]]:
+def grid(declared: Mapping[str, Field], values: Values) -> Iterator[Values]:
     """Yield every combination of the values that are lists where one value is expected."""
     options = _options(declared, values)
     for combination in itertools.product(*options.values()):
@@ -54,9 +55,9 @@ class SearchedValues(list[float]):
     """Values of a random search: the i-th values of all searched keys are one point."""
 
 
-def _options(declared: Mapping[str, Field], values: Values) -> dict[str, list[dict[str, Any]]]:
+def _options(declared: Mapping[str, Field], values: Values) -> dict[str, list[Values]]:
     """Return the alternatives of each key; those of all searched keys stand at the first one."""
-    options: dict[str, list[dict[str, Any]]] = {}
+    options: dict[str, list[Values]] = {}
     searched = {key: value for key, value in values.items() if isinstance(value, SearchedValues)}
     for key, value in values.items():
         if key not in searched:
@@ -120,7 +121,7 @@ class Search:
 
 def with_searched_values(
     declared: Mapping[str, Field], values: Values, seed: int, location: Location
-) -> dict[str, Any]:
+) -> Values:
     """Return the values with those of a random search for the keys that ask for it.
 
     The i-th value of a key follows from the seed and the key's name: it is the same in every entry,
@@ -193,13 +194,13 @@ class Point:
     """
 
     component: Component
-    values: dict[str, Any]
-    added: dict[str, list[dict[str, Any]]]
-    training: dict[str, Any]
-    grid: dict[str, Any]
+    values: Values
+    added: Mapping[str, list[Spec]]
+    training: Values
+    grid: Values
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Spec:
         """The spec of the method, as runs have it."""
         return {"name": self.component.name, **self.values}
 
@@ -319,9 +320,9 @@ def _added_components(merged: Values, location: Location) -> dict[str, AddedComp
 
 def _added_specs(
     added: Mapping[str, AddedComponent], values: Values, location: Location
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Spec]]:
     """Return the specs of what an entry adds at a point, by key of `ADDED`."""
-    specs: dict[str, list[dict[str, Any]]] = {key: [] for key in ADDED}
+    specs: dict[str, list[Spec]] = {key: [] for key in ADDED}
     for name, (key, component, _) in added.items():
         own_keys = [
             own_key for own_key in fields.fields(component.target) if f"{name}.{own_key}" in values
@@ -332,7 +333,7 @@ def _added_specs(
     return specs
 
 
-def _prefixed(name: str, values: Values) -> dict[str, Any]:
+def _prefixed(name: str, values: Values) -> Values:
     """Return the keys of an added component as keys of its entry: ``<name>.<key>``."""
     return {f"{name}.{key}": value for key, value in values.items()}
 
@@ -399,11 +400,11 @@ def _check_layer(
                 Training.settle({"participation": 1.0, **point}, location)
 
 
-def _merged(*layers: Values) -> dict[str, Any]:
+def _merged(*layers: Values) -> Values:
     """Merge layers: later ones win; local work is replaced as a whole (`EXCLUSIVE`)."""
-    merged: dict[str, Any] = {}
+    merged: Values = {}
     for layer in layers:
         if any(key in layer for key in EXCLUSIVE):
             merged = {key: value for key, value in merged.items() if key not in EXCLUSIVE}
-        merged |= layer
+        merged = {**merged, **layer}
     return merged

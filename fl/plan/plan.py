@@ -23,7 +23,7 @@ from fl.data.lock import NAME as LOCK
 from fl.plan import config, plan_files
 from fl.plan.analyses import PlannedAnalysis, planned_analyses
 from fl.plan.bundle import Bundle, Member
-from fl.plan.config import Settings, Study
+from fl.plan.config import Settings, Study, Values
 from fl.plan.plan_files import PlanSummary
 from fl.plan.published_cells import published_cells
 from fl.plan.study_plan import AnalysisReference, PlannedRun, StudyPlan
@@ -31,6 +31,7 @@ from fl.pytorch import allocator
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
+    from fl.data.materials import Spec
     from fl.plan.captions import StudySettings
     from fl.plan.expand import Expansion, Run
     from fl.plan.rehearsal import Rehearsal
@@ -50,8 +51,8 @@ class PlannedPartition:
     """
 
     dataset: str
-    spec: dict[str, Any]
-    scheme: dict[str, Any]
+    spec: Spec
+    scheme: Spec
     text: str
 
 
@@ -72,7 +73,7 @@ class Plan:
     settings: Settings
     studies: dict[str, StudyPlan]
     bundles: dict[str, Bundle]
-    datasets: dict[str, dict[str, Any]]
+    datasets: dict[str, Spec]
     partitions: dict[str, PlannedPartition]
     watched: dict[str, str]
     analyses: dict[str, PlannedAnalysis]
@@ -227,7 +228,7 @@ def _bundles(
             runs=[
                 Member(
                     run=run.id,
-                    spec=run.spec,
+                    spec={**run.spec},
                     code=run.code,
                     defaults=run.defaults,
                     start=run.start,
@@ -422,7 +423,7 @@ def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, Pla
 def write_files(plan: Plan) -> None:
     """Write the files of a plan except the summary by which Snakemake goes."""
     home = Path(plan.settings.results) / "plan"
-    items: dict[plan_files.ItemKind, dict[str, dict[str, Any]]] = {
+    items: dict[plan_files.ItemKind, Mapping[str, Values]] = {
         "studies": {name: study.to_json() for name, study in plan.studies.items()},
         "bundles": {name: bundle.to_json() for name, bundle in plan.bundles.items()},
         "datasets": plan.datasets,

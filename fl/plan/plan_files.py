@@ -83,7 +83,7 @@ def as_json(content: Any) -> Any:
     return json.loads(json.dumps(content))
 
 
-def write(path: Path, content: Mapping[str, Any]) -> None:
+def write(path: Path, content: Mapping[str, object]) -> None:
     """Write ``content`` with its checksum, unless the file has it already."""
     plain = as_json(content)
     sealed = {**plain, "format": FORMAT, "checksum": digest([FORMAT, plain])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl.base.errors import ConfigError, Location, unknown
 from fl.base.schema import COSTS, PACE
@@ -13,19 +13,20 @@ from fl.data.modality import groups, named
 from fl.plan.config import Cells
 from fl.plan.published_tables import PublishedCell, find_cell, read_table
 from fl.plan.scenario import has_unseen_clients
+from fl.plan.study_plan import ComparedCell
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
 
 
-def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
+def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
     """Return the published cells that a study names, looked up in their tables.
 
     Raises:
         ConfigError: For a cell that does not exist or is named twice, and for an entry, a setting,
             a model, a domain, a modality, a metric or a round that the study does not have.
     """
-    compared: list[dict[str, Any]] = []
+    compared: list[ComparedCell] = []
     for i, cells in enumerate(expansion.study.published):
         location = expansion.location / "published" / i
         table = read_table(folder, cells.source, cells.table, location)
@@ -49,7 +50,7 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
             for (domain, column), (label, row) in product(by_domain.items(), cells.rows.items()):
                 clients = _clients(cells, domain, text, runs_of[text], location)
                 published = find_cell(table, row, column, location)
-                cell = _cell(cells, published, label, text) | clients
+                cell: ComparedCell = {**_cell(cells, published, label, text), **clients}
                 if cell in compared:
                     problem = f"the cell {row} / {column} is a duplicate for {label} on {text}"
                     raise ConfigError(location, problem, advice="each cell once")
@@ -91,7 +92,7 @@ def _check_other_metric(
 
 def _clients(
     cells: Cells, domain: str | None, text: str, runs: list[Run], location: Location
-) -> dict[str, Any]:
+) -> ComparedCell:
     """Return the keys for the clients over whom a cell is a mean; none if over all.
 
     Args:
@@ -136,15 +137,9 @@ def _modality_number(name: str, runs: list[Run], location: Location) -> int:
     raise unknown(location, "modality", name, all_names)
 
 
-def _cell(cells: Cells, published: PublishedCell, label: str, text: str) -> dict[str, Any]:
+def _cell(cells: Cells, published: PublishedCell, label: str, text: str) -> ComparedCell:
     """Return what the study's plan says of a published cell."""
-    narrowed = {
-        "model": cells.model,
-        "metric": cells.metric,
-        "round": cells.round,
-        "unit": None if cells.unit == 1 else cells.unit,
-    }
-    return {
+    cell: ComparedCell = {
         "source": cells.source,
         "table": published.table,
         "row": published.row,
@@ -154,5 +149,13 @@ def _cell(cells: Cells, published: PublishedCell, label: str, text: str) -> dict
         "sd": published.sd,
         "method": label,
         "setting": text,
-        **{key: value for key, value in narrowed.items() if value is not None},
     }
+    if cells.model is not None:
+        cell["model"] = cells.model
+    if cells.metric is not None:
+        cell["metric"] = cells.metric
+    if cells.round is not None:
+        cell["round"] = cells.round
+    if cells.unit != 1:
+        cell["unit"] = cells.unit
+    return cell

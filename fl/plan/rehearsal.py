@@ -77,7 +77,7 @@ class TooFew(FedloomError):
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What trying a point showed.
+    """The result of trying a point.
 
     Attributes:
         unstackable: Why clients cannot be trained in one stack; empty if they can.
@@ -436,7 +436,7 @@ def _text(inputs: Inputs) -> str:
     )
 
 
-def _lasting(training: Values) -> dict[str, Any]:
+def _lasting(training: Values) -> Values:
     """Keys of training without those that say how long something is done, not what.
 
     The latter are all whole numbers but the batch size.

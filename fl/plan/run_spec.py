@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from fl.base.files import sha256
 from fl.base.places import Folders
 from fl.base.registry import entry_of, find
 from fl.data import materials
+from fl.data.materials import Spec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from fl.data.prepared import Prepared
     from fl.engine.assembly import Composed, Parts
     from fl.engine.simulation import Simulation
-
-Spec = Mapping[str, Any]
-"""A run's whole spec; that of a component is ``{"name": ..., key: value, ...}``."""
 
 COMPONENT_KINDS = {
     "dataset": "data set",

@@ -5,7 +5,6 @@ Whether a partition can be made of a data set is checked before either exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -19,11 +18,9 @@ from fl.base.places import expand
 from fl.base.registry import Component, entry_of
 from fl.base.schema import SERVER
 from fl.data import holdings, materials
+from fl.data.materials import Spec
 from fl.data.modality import ANY, MODALITY, kinds_of, named, takes
 from fl.plan.components import Choice, Inputs
-
-Spec = Mapping[str, Any]
-"""``{"name": ..., key: value, ...}`` of a partition scheme, or of a data set."""
 
 
 def has_split(scheme: Spec, split: str) -> bool:

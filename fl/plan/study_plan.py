@@ -7,11 +7,11 @@ replicates of one comparison.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from fl.base.digest import digest
+from fl.plan.config import Values
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PlannedRun:
     run: str
     method: str
     title: str
-    point: dict[str, Any]
+    point: Values
     dataset: str
     partition: str
     model: str
@@ -80,6 +80,39 @@ class EntrySummary:
     start: str | None
     training: dict[str, list[Any]]
     values: dict[str, list[Any]]
+
+
+class ModalityGroup(TypedDict):
+    """A group of clients by modality: its name and its number in partitions."""
+
+    name: str
+    number: int
+
+
+class ComparedCell(TypedDict, total=False):
+    """A published cell beside which a report sets a mean of the study; absent keys do not apply.
+
+    ``source``, ``table``, ``row``, ``column``, ``value``, ``sd`` and ``note`` are the published
+    ones. ``method`` is the entry, ``setting`` the text of data set or partition. The other keys are
+    as in `fl.plan.config.Cells`; ``domain``, ``modality`` and ``unseen`` narrow the clients.
+    """
+
+    source: str
+    table: str
+    row: str
+    column: str
+    value: float
+    sd: float | None
+    note: str
+    method: str
+    setting: str
+    model: str
+    metric: str
+    round: int
+    unit: float
+    domain: str
+    modality: ModalityGroup
+    unseen: bool
 
 
 @dataclass(frozen=True)
@@ -127,7 +160,7 @@ class StudyPlan:
     runs: list[PlannedRun]
     settings: list[Setting]
     shared: str
-    published: list[dict[str, Any]]
+    published: list[ComparedCell]
     analyses: list[AnalysisReference]
     titles: dict[str, dict[str, str]]
     models: dict[str, dict[str, int]]
@@ -151,7 +184,7 @@ class StudyPlan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> StudyPlan:
+    def from_json(cls, content: Values) -> StudyPlan:
         """Return the plan that `to_json` wrote."""
         typed: dict[str, Any] = {
             **content,

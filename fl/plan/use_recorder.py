@@ -6,7 +6,7 @@ train as if nothing had been added; that shows only when the loss is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from fl.api.alteration import Alteration
 from fl.api.method import Attached, BuildContext
 from fl.api.term import Adaptive, Compared, Term
 from fl.base.errors import FedloomError
+from fl.data.materials import Spec
 from fl.engine.assembly import Composed
 
 
@@ -30,7 +31,7 @@ class UseRecorder:
         }
         self.composed = replace(composed, **self._recorded)
 
-    def check(self, spec: Mapping[str, Any]) -> None:
+    def check(self, spec: Spec) -> None:
         """Raise `FedloomError` for a term or alteration that no loss has used.
 
         Args:
