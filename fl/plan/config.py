@@ -99,14 +99,13 @@ class Settings:
 
     Attributes:
         studies: Files in ``studies/``, without ``.yaml``.
-        results: The folder of plan, tables, report, partitions and logs.
-        store: The folder of finished runs. Several people may share it.
-        data: The folder of raw files and prepared arrays.
+        results: Folder of plan, tables, report, partitions and logs.
+        store: Folder of finished runs. Several people may share it.
+        data: Folder of raw files and prepared arrays.
         plugins: Folders of the user's own code, which is run when the config is read.
-        sources: By data set, the folder or http(s) address to take its raw files from, instead of
-            their publishers'.
-        execution: How runs are computed; a study and an entry of a method may say otherwise.
-        nodes: What the nodes of a cluster have; a job that fits on none of them is refused.
+        sources: Folder or http(s) address of raw files by data set, instead of the publisher's.
+        execution: How runs are computed; a study and a method entry may set other values.
+        nodes: Resources of the nodes of a cluster; a job that fits on none of them is refused.
     """
 
     studies: tuple[str, ...]
@@ -124,21 +123,20 @@ class Cells:
     """Published numbers to compare a study with: cells of one table in ``published/``.
 
     Attributes:
-        source: The file's name.
-        table: The table's name in that file.
-        rows: Its row for each method entry of the study.
-        columns: Its column for each data set or partition, as the report writes these; or by
-            domain the column, to compare with means over the clients of each domain.
-        model: Whose runs are compared, where a study has several models.
-        metric: What is compared, by default the study's metric: another metric of the task; a
-            column of the runs table on time, bytes or operations (``bytes_up``); a column of an
-            analysis of the study (``features.nmi``); ``rounds to ENTRY``: the first round with the
-            final value of that entry; ``speedup to ENTRY``: that entry's rounds over these.
-        unit: What of the metric a published 1 means: 4000 bytes for a thousand 32-bit numbers.
-        round: The recorded round that is compared, instead of the one that counts.
-        modality: Where clients differ in modality: whose mean the numbers are compared with; that
-            of all clients, if that is not said.
-        unseen: Whether they are compared with the mean over clients held out of training.
+        source: Name of the file.
+        table: Name of the table in that file.
+        rows: Row of the table for each method entry of the study.
+        columns: Column of the table for each data set or partition, as the report writes these; or
+            a column for each domain, to compare with means over the clients of that domain.
+        model: The model whose runs are compared, where a study has several models.
+        metric: The metric to compare, by default the study's: another metric of the task; a column
+            of the runs table on time, bytes or operations (``bytes_up``); a column of an analysis
+            of the study (``features.nmi``); ``rounds to ENTRY``: the first round with the final
+            value of that entry; ``speedup to ENTRY``: that entry's rounds divided by these.
+        unit: Amount of the metric for a published 1: 4000 bytes for a thousand 32-bit numbers.
+        round: The recorded round to compare, instead of the one that counts.
+        modality: The modality over whose clients the mean is taken; by default over all clients.
+        unseen: Whether the mean is over clients that are held out of training.
     """
 
     source: str
@@ -158,10 +156,10 @@ class Best:
     """Published hyper-parameters, one column of one table in ``published/``.
 
     Attributes:
-        source: The file's name.
-        table: The table's name in that file.
-        column: The table's column.
-        rows: By entry and key, the table's row. Keys of terms and alterations are ``<name>.<key>``.
+        source: Name of the file.
+        table: Name of the table in that file.
+        column: Column of the table.
+        rows: Row of the table by entry and key. Keys of terms and alterations are ``<name>.<key>``.
     """
 
     source: str
@@ -171,7 +169,7 @@ class Best:
 
 
 PredictedMetric = Literal["macro_f1", "auroc", "calibration_error", "per_class_accuracy"]
-"""Of `fl.base.schema.PREDICTED_METRICS`."""
+"""Metrics of final models' predictions (`fl.base.schema.PREDICTED_METRICS`)."""
 
 
 @dataclass(frozen=True)
@@ -179,50 +177,52 @@ class Study:
     """``config/studies/<name>.yaml``: one table or figure. See ``config/README.md`` for every key.
 
     A list where one value is expected is a grid. Numbers of entries and of ``training`` may be
-    drawn: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
+    searched at random: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
 
     Attributes:
         datasets: Names of data sets, each alone or with its keys, as ``{synthetic: {alpha: 1}}``.
         partitions: Names of partition schemes, written in the same way.
         models: Names of models, written in the same way.
-        methods: The study's entries: by a name of your own, hyper-parameters and training keys.
-            ``method`` names the method where the entry's name does not, ``start`` the entry whose
-            model it begins with, ``train_on`` an entry's virtual images or a number of real samples
-            of each class; ``terms`` and ``alterations`` are added to its loss and its layers, the
-            ``upload_filters`` and an ``aggregation`` to what its clients send;
-            ``dataset`` and ``partition`` are its own; ``title`` and ``execution`` decide no number.
+        methods: The study's entries by names of your own: hyper-parameters and training keys.
+            ``method`` names the method where the entry's name does not. ``start`` names the entry
+            from whose model runs start, ``train_on`` an entry on whose virtual images they train,
+            or a number of real samples of each class. ``terms`` and ``alterations`` are added to
+            loss and layers, ``upload_filters`` and an ``aggregation`` to what clients send.
+            ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` decide no
+            number.
         seeds: Training seeds, a run for each; a partition has a seed of its own.
-        title: Stands above the report.
-        question: Stands under the title.
+        title: Title of the report.
+        question: The question that the study answers, under the title.
         paper: Citation of the paper whose claim the study tests.
         shows: Which tables and figures of the paper it shows, for ``fedloom studies``.
-        departures: What is known to differ from the paper whose table or figure this is; the report
-            lists them. An empty list says that nothing is known to. Left out: it is no paper's.
-        training: Training keys for every method; an entry may say otherwise.
-        execution: As in ``config.yaml``, for this study.
-        metric: By default the usual metric of the data sets' task (`fl.api.task`).
-        test: Whose test samples a client's model is scored on. `own`: the client's. `global`: those
-            of all clients that are trained on. `reweighted`: the client's, and in addition those of
-            all clients by the metric `fl.base.schema.REWEIGHTED`.
-        scored: Which recorded round counts: the `last`; or `best`, of each client the first in
+        departures: Known differences from the paper whose table or figure this is; the report
+            lists them. An empty list means that none is known; without it there is no paper.
+        training: Training keys for every method; an entry may set others.
+        execution: How runs of this study are computed, with the keys of ``config.yaml``.
+        metric: The metric of tables and claims; by default that of the data sets' task
+            (`fl.api.task`).
+        test: The test samples on which a client's model is scored. `own`: the client's. `global`:
+            those of all clients that are trained on. `reweighted`: the client's, and in addition
+            those of all clients by the metric `fl.base.schema.REWEIGHTED`.
+        scored: The recorded round that counts: the `last`; or `best`, for each client the first in
             which its model does best on its own validation samples. Beside ``metrics`` `best` is
             refused, as these are of the last round, after early stopping too.
-        baseline: The entry that all others are compared with in pairs.
-        contrasts: Further pairs, beside a ``baseline``: by entry, the one that it is compared with.
-            They count among the comparisons for which p-values are corrected.
+        baseline: The entry with which all others are compared in pairs.
+        contrasts: Further pairs beside a ``baseline``: by entry, the entry with which it is
+            compared. They count among the comparisons for which p-values are corrected.
         keep_weights: Whether final weights are kept where no later stage reads them.
-        keep_predictions: Whether what final models predict for every sample that no client trains
-            on is kept, as ``predictions.parquet`` beside the run.
-        metrics: Of final models' predictions, beside what runs record; they are kept for these.
-            Macro F1, area under ROC and calibration error as by `fl.analyses.confusion`; accuracy
-            by class is `accuracy_of_class_0` and so on, by the number of the class.
-        max_runs: A study of more runs is refused as a mistake.
+        keep_predictions: Whether predictions of final models for every sample that no client trains
+            on are kept, as ``predictions.parquet`` beside the run.
+        metrics: Metrics of final models' predictions beside those that runs record; predictions are
+            kept for them. Macro F1, area under ROC and calibration error are those of
+            `fl.analyses.confusion`; accuracy by class is `accuracy_of_class_0` and so on.
+        max_runs: Largest number of runs; a study of more is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
-        search_seed: Of numbers that are drawn (`fl.plan.grids`).
+        search_seed: Seed of random searches (`fl.plan.grids`).
         best: Published hyper-parameters, see below.
-        published: Cells that the report sets beside what was measured, see below.
-        analyses: Of the stored runs, see `fl.analyses`.
+        published: Published cells that the report sets beside measured ones, see below.
+        analyses: Analyses of the stored runs (`fl.analyses`).
     """
 
     datasets: list[Any]
