@@ -71,6 +71,7 @@ from fl.api.term import (
     Forward as Forward,
     Periodic as Periodic,
     See as See,
+    Tapped as Tapped,
     Term as Term,
     cross_entropy as cross_entropy,
     task_loss as task_loss,

@@ -115,7 +115,7 @@ class Network:
         self.batch_norm = self._of(self.layers(private.BatchNorm))
         self._probed = False
         layers = list(self._module.modules())
-        self._replace, self.random = any(map(calls, layers)), any(map(draws_numbers, layers))
+        self._replace, self._random = any(map(calls, layers)), any(map(draws_numbers, layers))
         self._watched: set[str] = set()
         self._tapped: set[str] = set()
         self._surrounded: set[str] = set()
@@ -138,6 +138,11 @@ class Network:
     def origin(self) -> Network:
         """The network of which this is a view; the network itself, if it is none."""
         return self._origin
+
+    @property
+    def random(self) -> bool:
+        """Whether a pass in training mode draws random numbers, see `probe`."""
+        return self._origin._random
 
     def view(self) -> Network:
         """Return a network of the same model, whose taps and altered layers are its own.
@@ -259,13 +264,13 @@ class Network:
         is called in this pass in place of layers, of those named to `surround` before.
         """
         # First whether it is compiled, so that a program does not depend on what was probed.
-        if not torch.compiler.is_compiling() and not self._probed and _outside():
+        if not torch.compiler.is_compiling() and not self._origin._probed and _outside():
             self.probe(x)
         # Contiguous, as parts of a view that is none would move where nobody sees it.
         whole = torch.contiguous_format
         moved = {name: b.clone(memory_format=whole) for name, b in buffers.items()}
         self._mode(True)
-        if not self._replace and not nested:
+        if not self._origin._replace and not nested:
             return self._run({**params, **moved}, moved, x, _Call(alter, around))
         with replaced(Draws(key, nested)):
             return self._run({**params, **moved}, moved, x, _Call(alter, around))
@@ -292,6 +297,9 @@ class Network:
         `random` says afterwards whether there are any. Raises `FedloomError` for numbers that no
         key decides: they would make a run depend on what ran before it.
         """
+        if self._origin is not self:
+            self._origin.probe(x)
+            return
         self._probed = True
         variables = self.init(0)
         x = each(_example, x)
@@ -307,7 +315,7 @@ class Network:
             raise FedloomError(f"{layer} draws random numbers in evaluation mode. Allowed: none")
         if not torch.equal(first.nan_to_num(), again.nan_to_num()):
             raise FedloomError(f"the model gives two results for one input and one key; {ALLOWED}")
-        self.random = self.random or draws.drawn
+        self._random = self._random or draws.drawn
         self._replace = self._replace or draws.drawn or draws.wanted
 
     @torch.no_grad()

@@ -35,6 +35,7 @@ from fl.api.term import (
     Forward,
     Periodic,
     Reference,
+    Tapped,
     Term,
     task_loss,
 )
@@ -115,9 +116,14 @@ def recipe(
             f"keep_optimizer: is true, and clients train in several. Allowed: {allowed}"
         )
     alterations = Alterations(context.alterations)
-    context.network.alter(alterations.layers)
+    # A view, so that building a method leaves the study's network as it is.
+    network = context.network.view()
+    network.alter(alterations.layers)
+    for term in (*terms, *context.terms):
+        if isinstance(term, Tapped | Compared | Adaptive):
+            network.tap(term.taps)
     parts = _Parts(
-        context.network,
+        network,
         optimizer(context.training),
         alterations,
         tuple(term for term in (*terms, *context.terms) if not isinstance(term, Adaptive)),

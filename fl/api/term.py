@@ -76,11 +76,35 @@ class AdaptiveLoss(Protocol):
 
 
 @dataclass(frozen=True)
+class Tapped:
+    """A term that looks at the outputs of layers, in ``forward.output.taps``.
+
+    Attributes:
+        term: The term.
+        taps: The names of the layers.
+    """
+
+    term: Term
+    taps: tuple[str, ...]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """Return the term of a forward pass."""
+        return self.term(forward)
+
+
+@dataclass(frozen=True)
 class Compared:
-    """A term that compares the model in training with reference models, which stand still."""
+    """A term that compares the model in training with reference models, which stand still.
+
+    Attributes:
+        term: The term.
+        reference: A function that returns features of reference models.
+        taps: The names of layers whose outputs passes return, of all models.
+    """
 
     term: Term
     reference: Reference
+    taps: tuple[str, ...] = ()
 
     def __call__(self, forward: Forward) -> Tensor:
         """The term; ``forward.batch["reference"]`` has what it asked for."""
@@ -93,7 +117,7 @@ class Adaptive:
 
     name: of its state among those of other terms. start: the state that every client begins with.
     refresh: None adapts after every step, to what the step saw; otherwise see `Periodic`.
-    reference: what it asks of reference models.
+    reference: what it asks of reference models. taps: layers whose outputs passes return.
     """
 
     name: str
@@ -102,6 +126,7 @@ class Adaptive:
     adapt: Adapt
     refresh: Periodic | None = None
     reference: Reference | None = None
+    taps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

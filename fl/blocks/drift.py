@@ -21,7 +21,7 @@ class Drift:
     """Layers of a network, by module name, whose features a term compares.
 
     Attributes:
-        network: The network; its passes return the features of these layers.
+        network: A view of the context's network; its passes return the features of these layers.
         layers: The names of the layers.
         unit: Whether the features of every sample are divided by their length.
     """
@@ -30,8 +30,12 @@ class Drift:
     layers: tuple[str, ...]
     unit: bool = False
 
-    def __post_init__(self) -> None:
-        self.network.tap(self.layers)
+    @classmethod
+    def tapping(cls, context: BuildContext, layers: tuple[str, ...], unit: bool = False) -> Drift:
+        """Return the drift of ``layers``, which a view of the context's network taps."""
+        network = context.network.view()
+        network.tap(layers)
+        return cls(network, layers, unit)
 
     def reference(self, outputs_of: See) -> dict[str, Tensor]:
         """Return the shared model's features, see `fl.api.term.Reference`."""
@@ -50,6 +54,12 @@ class Drift:
         output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
         return dict(self._compare(output.taps, batch))
 
+    def widths(self, context: BuildContext, variables: Tree) -> dict[str, int]:
+        """Return the number of features of each layer."""
+        x = zero_inputs(context, 1, trees.leaves(variables["params"])[0])
+        taps = self.network.eval(variables["params"], variables["buffers"], x).taps
+        return {name: tap.shape[1] for name, tap in taps.items()}
+
     def _compare(self, taps: Mapping[str, Tensor], batch: Batch) -> LayerFeatures:
         reference = batch["reference"]
         features = {
@@ -64,14 +74,6 @@ def check_two_samples(context: BuildContext, term: str) -> None:
     size = context.training.batch_size
     if size < 2:
         raise FedloomError(f"{term}: batch_size is {size}", "2 or more")
-
-
-def tap_widths(context: BuildContext, variables: Tree) -> dict[str, int]:
-    """Return the number of features of each tapped layer."""
-    example = trees.leaves(variables["params"])[0]
-    x = zero_inputs(context, 1, example)
-    taps = context.network.eval(variables["params"], variables["buffers"], x).taps
-    return {name: tap.shape[1] for name, tap in taps.items()}
 
 
 def unit_rows(features: LayerFeatures) -> LayerFeatures:

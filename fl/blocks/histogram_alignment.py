@@ -5,9 +5,7 @@ See `fl.blocks.histograms` for the paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -24,6 +22,7 @@ from fl.api import (
     Output,
     Pass,
     Sweep,
+    Tapped,
     Term,
     Tree,
     steps_of,
@@ -50,26 +49,37 @@ def check_batch_size(context: BuildContext, method: str) -> None:
         )
 
 
-def alignment_features(context: BuildContext) -> Callable[[Output], Tensor]:
-    """Return a function that selects the aligned features of a pass, [b, c, ...].
+class AlignedFeatures:
+    """Aligned features of passes, [b, c, ...].
 
     They are the classifier's input; in a model without a classifier, the output of its last block.
+
+    Attributes:
+        network: A view of the context's network, which taps the block.
+        taps: The name of the block; empty in a model with a classifier.
 
     Raises:
         FedloomError: If the model has neither, or if the block's output has not the shape of
             images.
     """
-    network = context.network
-    if network.head:
-        return attrgetter("features")
-    [(layer, size)] = channel_counts(context, network.blocks[-1:]).items()
-    network.tap([layer])
 
-    def tap_features(output: Output) -> Tensor:
+    def __init__(self, context: BuildContext) -> None:
+        self.network = context.network.view()
+        sizes = {} if self.network.head else channel_counts(context, self.network.blocks[-1:])
+        self.taps, self._sizes = tuple(sizes), sizes
+        self.network.tap(self.taps)
+
+    def select(self, output: Output) -> Tensor:
+        """Return the aligned features of a pass's output."""
+        if not self.taps:
+            return output.features
+        [(layer, size)] = self._sizes.items()
         tap = output.taps[layer]
         return tap.reshape(len(tap), size, -1)
 
-    return tap_features
+    def evaluate(self, variables: Tree, x: Inputs) -> Tensor:
+        """Return the aligned features of inputs in evaluation mode."""
+        return self.select(self.network.eval(variables["params"], variables["buffers"], x))
 
 
 def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> Term:
@@ -83,17 +93,17 @@ def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> 
         bins: The number of bins, see `fl.blocks.histograms.soft_bins`.
         tau: The temperature of the bins.
     """
-    features_of = alignment_features(context)
+    aligned = AlignedFeatures(context)
 
     def term(forward: Forward) -> Tensor:
         target = forward.shared[HISTOGRAM]
         total, count = histogram_sums(
-            features_of(forward.output), forward.batch["weight"], bins, tau
+            aligned.select(forward.output), forward.batch["weight"], bins, tau
         )
         divergence = symmetric_kl(total / count.clamp(min=1), target).mean()
         return torch.where((count >= MIN_SAMPLES) & (target.sum() > 0), lam * divergence, 0)
 
-    return term
+    return Tapped(term, aligned.taps)
 
 
 def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
@@ -108,10 +118,7 @@ def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) 
         bins: The number of bins.
         tau: The temperature of the bins.
     """
-    network, features_of = context.network, alignment_features(context)
-
-    def features(variables: Tree, x: Inputs) -> Tensor:
-        return features_of(network.eval(variables["params"], variables["buffers"], x))
+    features = AlignedFeatures(context).evaluate
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)

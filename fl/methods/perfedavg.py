@@ -66,8 +66,9 @@ class PerFedAvg:
             raise FedloomError(f"perfedavg: batch_size is {size}. Allowed: 2 or more, to be cut")
         if context.terms:
             raise FedloomError("perfedavg: terms are set. Allowed: none, as its loss is its own")
-        base, network = recipe(context), context.network
+        base, network = recipe(context), context.network.view()
         local, alterations = only(base), Alterations(context.alterations)
+        network.alter(alterations.layers)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             # Every other sample, so that what fills up a last batch falls to both halves.

@@ -37,11 +37,11 @@ class Cosine:
 
     def build(self, context: BuildContext) -> Compared:
         """Return the term: the weighted mean over the batch, summed over layers."""
-        drift = Drift(context.network, self.layers)
+        drift = Drift.tapping(context, self.layers)
 
         def term(forward: Forward) -> Tensor:
             layers = drift.features(forward).values()
             distances = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in layers]
             return self.mu * weighted_mean(torch.stack(distances).sum(0), forward.batch)
 
-        return Compared(term, drift.reference)
+        return Compared(term, drift.reference, self.layers)

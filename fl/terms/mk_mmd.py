@@ -69,7 +69,7 @@ class MKMMD:
     def build(self, context: BuildContext) -> Adaptive:
         """Return the term, with the kernel weights of every layer as its state."""
         check_two_samples(context, "mk-mmd")
-        drift = Drift(context.network, self.layers, self.normalise)
+        drift = Drift.tapping(context, self.layers, self.normalise)
         gammas = GRID[: self.kernels]
         estimate = partial(mk_mmd2, convention=self.convention, biased=self.biased)
         evaluate = partial(kernel_statistics, convention=self.convention, biased=self.biased)
@@ -102,4 +102,4 @@ class MKMMD:
         periodic = Periodic(self.every, self.first, self.batches, drift.look)
         refresh = periodic if self.update == "periodic" else None
         adapt_state = keep_state if self.update == "never" else adapt
-        return Adaptive("mk-mmd", start, term, adapt_state, refresh, drift.reference)
+        return Adaptive("mk-mmd", start, term, adapt_state, refresh, drift.reference, self.layers)

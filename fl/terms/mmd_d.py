@@ -35,7 +35,6 @@ from fl.blocks.drift import (
     Drift,
     apply_in_groups,
     check_two_samples,
-    tap_widths,
     update_where_different,
 )
 from fl.blocks.mmd import DeepKernel
@@ -86,13 +85,13 @@ class MMDD:
     def build(self, context: BuildContext) -> Adaptive:
         """Return the term, with a kernel and its optimizer for every layer as its state."""
         check_two_samples(context, "mmd-d")
-        drift = Drift(context.network, self.layers, self.normalise)
+        drift = Drift.tapping(context, self.layers, self.normalise)
         optimizer = adamw(WEIGHT_DECAY)
 
         def start(variables: Tree) -> Tree:
             example, width = (
                 next(iter(variables["params"].values())),
-                tap_widths(context, variables),
+                drift.widths(context, variables),
             )
             state = {}
             for name in self.layers:
@@ -135,6 +134,10 @@ class MMDD:
             )
 
         if self.update == "step":
-            return Adaptive("mmd-d", start, term, adapt, reference=drift.reference)
+            return Adaptive(
+                "mmd-d", start, term, adapt, reference=drift.reference, taps=self.layers
+            )
         refresh = Periodic(self.every, self.first, self.batches, drift.look)
-        return Adaptive("mmd-d", start, term, adapt_in_groups, refresh, drift.reference)
+        return Adaptive(
+            "mmd-d", start, term, adapt_in_groups, refresh, drift.reference, self.layers
+        )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,17 @@ import torch
 from contract import worlds
 from torch import Tensor, nn
 
-from fl.api import trees
+from fl.api import BuildContext, Training, trees
 from fl.api.alteration import Alteration, Alterations
 from fl.api.network import Network
 from fl.base.errors import FedloomError
+from fl.methods.fedavg import FedAvg
+from fl.methods.fedfa import FedFA
+from fl.methods.fedl2p import FedL2P
+from fl.methods.perfedavg import PerFedAvg
 from fl.pytorch import private
+from fl.terms.alterations.mixstyle import MixStyle
+from fl.terms.cosine import Cosine
 
 CNN = Network(lambda: worlds.module("cnn"), torch.float64)
 X = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -166,3 +173,19 @@ def test_alterations_of_one_layer_follow_each_other_and_a_layer_is_used_once() -
     given, _ = Alterations([adding(2)]).functions({}, batch)
     with pytest.raises(FedloomError, match=r"uses relu more than once in a pass. Allowed: a layer"):
         network.train(**variables, x=torch.ones(2, 3, dtype=torch.float64), alter=given)
+
+
+def test_building_a_method_leaves_its_network_as_it_is() -> None:
+    network = Network(lambda: worlds.module("cnn"), torch.float64)
+    variables = network.init(0)
+    context = BuildContext(network, Training(), worlds.CLASSES, 2, (1, 4, 4))
+    plain = network.eval(variables["params"], variables["buffers"], X)
+    term, alteration = Cosine(("2",)).build(context), MixStyle(("0",)).build(context)
+    added = replace(context, terms=(term,), alterations=(alteration,))
+    FedAvg().build(added)
+    FedFA(layers=("0",)).build(added)
+    FedL2P().build(context)
+    PerFedAvg().build(replace(context, alterations=(alteration,)))
+    found = network.eval(variables["params"], variables["buffers"], X)
+    assert not found.taps and torch.equal(found.outputs, plain.outputs)
+    assert not network._watched and not network._surrounded

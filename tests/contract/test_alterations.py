@@ -12,8 +12,9 @@ import pytest
 import torch
 from contract import worlds
 from contract.worlds import world
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.nn.modules.module import register_module_forward_hook
 
 from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alteration
@@ -172,11 +173,16 @@ def test_fills_do_not_influence_other_samples(name: str) -> None:
     assert isinstance(pass_, Pass) and schedule is not None and schedule.key is not None
     index, weight, key = schedule.index[1, 0], schedule.weight[1, 0], schedule.keys()
     assert not weight.all(), "the small client's batches have fills"
-    layer, state, seen = simulation.network._module[0], simulation.begin(), list[Tensor]()
+    state, seen = simulation.begin(), list[Tensor]()
+
+    def convolved(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(layer, nn.Conv2d) and layer.in_channels == 1:
+            seen.append(output.detach())
+
     work = pass_.begin(state.server, state.client(1, "cpu"))
     for places in (index, np.where(weight, index, 33)):
         batch = simulation.arrays.batch(*map(torch.from_numpy, (places, weight, key[1, 0])))
-        hook = layer.register_forward_hook(lambda *given: seen.append(given[-1].detach()))
+        hook = register_module_forward_hook(convolved)
         pass_.loss(state.server, work, batch)
         hook.remove()
     first, other = (seen[i][torch.from_numpy(weight)] for i in (-2, -1))

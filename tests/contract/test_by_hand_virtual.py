@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from contract import worlds
 from torch import Tensor
 
-from fl.api import trees
+from fl.api import Network, trees
 from fl.api.method import BuildContext
 from fl.blocks import gradient_matching, local_images, siamese_augmentation
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
@@ -195,7 +195,7 @@ def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.Mo
 # Training on images
 
 
-def test_an_epoch_is_every_virtual_image_once() -> None:
+def test_an_epoch_is_every_virtual_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local and global ones, in an order of the round's own; the last batch is filled up."""
     values = {"images": 3, "global_images": 2, "times": 0, "warmup": 0}
     simulation = world(values, participation=1.0, sizes=MANY)
@@ -209,20 +209,20 @@ def test_an_epoch_is_every_virtual_image_once() -> None:
     work = part.begin(server, client)
     seen: list[Tensor] = []
 
-    def caught(params: Any, buffers: Any, x: Tensor, **rest: Any) -> Any:
+    def caught(network: Any, params: Any, buffers: Any, x: Tensor, **rest: Any) -> Any:
         seen.append(x)
-        return original(params, buffers, x, **rest)
+        return original(network, params, buffers, x, **rest)
 
-    original, weights = simulation.network.train, []
+    original, weights = Network.train, []
     keys = torch.from_numpy(schedule.keys()[1])
-    simulation.network.train = caught
+    monkeypatch.setattr(Network, "train", caught)
     for step in range(4):
         batch = simulation.arrays.batch(
             torch.from_numpy(schedule.index[1, step]), torch.ones(8), keys[step]
         )
         part.loss(server, work, batch)
         work["step"] = work["step"] + 1
-    del simulation.network.train
+    monkeypatch.undo()
     batches, everything = seen[::2], torch.cat([client[VIRTUAL_IMAGES], client[GLOBAL_IMAGES]])
     for epoch in (batches[:2], batches[2:]):
         counted = torch.cat(epoch)[:15]
@@ -263,7 +263,7 @@ def test_virtual_images_of_a_generator_differ_by_class_and_follow_the_seed() -> 
     )
 
 
-def test_vhl_adds_a_virtual_batch_and_contrasts() -> None:
+def test_vhl_adds_a_virtual_batch_and_contrasts(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"images": 3, "batch": 5, "alpha": 0.7, "lam": 0.3, "virtual_lam": 0.2, "tau": 0.5}
     simulation = worlds.world("vhl", "cnn", values, participation=1.0)
     method, plan = simulation.method, simulation.plan(1)
@@ -277,15 +277,15 @@ def test_vhl_adds_a_virtual_batch_and_contrasts() -> None:
     index, weight = (torch.from_numpy(one[0, 0]) for one in (schedule.index, schedule.weight))
     batch = simulation.arrays.batch(index, weight, key)
     passes: list[Any] = []
-    original = simulation.network.train
+    original = Network.train
 
-    def caught(params: Any, buffers: Any, x: Tensor, **rest: Any) -> Any:
-        passes.append((x, original(params, buffers, x, **rest)))
+    def caught(network: Any, params: Any, buffers: Any, x: Tensor, **rest: Any) -> Any:
+        passes.append((x, original(network, params, buffers, x, **rest)))
         return passes[-1][1]
 
-    simulation.network.train = caught
+    monkeypatch.setattr(Network, "train", caught)
     loss, _ = part.loss(server, work, batch)
-    del simulation.network.train
+    monkeypatch.undo()
     (_, own), (x, other) = passes
     y = torch.tensor([int((virtual_images == one).flatten(1).all(1).nonzero()) // 3 for one in x])
     z = torch.cat([own.features, other.features])
