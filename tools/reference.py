@@ -16,7 +16,8 @@ from fl.base.registry import Component
 from fl.cli import catalogue
 from fl.cli import studies as overview
 from fl.data.scheme import Common
-from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
+from fl.plan.config import Execution, Node, Settings, Study
+from fl.plan.published_tables import Best, Cells
 from tools import api_reference
 
 ROOT = plugins.FL.parent

@@ -7,28 +7,25 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown
+from fl.base.errors import ConfigProblems, Location
 from fl.base.places import path_of
-from fl.base.schema import REWEIGHTED
-from fl.data import materials
 from fl.data.contents import stamp
 from fl.data.materials import Spec
 from fl.plan import config
 from fl.plan.components import Choice, OwnFiles, choices
-from fl.plan.config import Execution, Settings, Study, Values
+from fl.plan.config import Execution, Study, Values
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
+from fl.plan.study_checks import check_analyses, check_references, check_traces, task_and_metric
 
 
 @dataclass(frozen=True)
@@ -149,11 +146,11 @@ def expand(
         execution or Execution(), study.execution, location / "execution"
     )
     components = _components(folder, study, location, execution, own_files)
-    task, metric = _task_and_metric(study, components.datasets[0], location)
+    task, metric = task_and_metric(study, components.datasets[0], location)
     for dataset in components.datasets:
         check_same_task(dataset, task)
     study = replace(study, metric=metric)
-    _check_references(study, components.analyses, location)
+    check_references(study, components.analyses, location)
     _check_count(study, components, location)
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
@@ -219,101 +216,6 @@ def _check_count(study: Study, components: _Components, location: Location) -> N
     count = scenarios * len(study.seeds) * points
     if count > study.max_runs:
         raise too_many(count, "runs", study.max_runs, location)
-
-
-def _task_and_metric(study: Study, dataset: Choice, location: Location) -> tuple[Task, str]:
-    """Return the task of a study's first data set, and the study's or the task's usual metric.
-
-    Raises:
-        ConfigError: If the task has no such metric, or no classes where the study counts on them.
-    """
-    task = materials.task_of(dataset.spec)
-    reweighted = [REWEIGHTED] if study.test == "reweighted" else []
-    problems = ConfigProblems()
-    with problems.collected():
-        if reweighted and not task.counted:
-            problem = f"is reweighted, but {dataset.text} has {task.given}"
-            raise ConfigError(location / "test", problem, "own, global")
-    for key in ("metrics", "keep_predictions"):
-        with problems.collected():
-            if getattr(study, key) and task.name != DEFAULT:
-                problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
-                raise ConfigError(location / key, problem, "none, or data sets with class labels")
-    with problems.collected():
-        if study.metrics and study.scored == "best":
-            problem = "are of the final round, but scored is best"
-            raise ConfigError(location / "metrics", problem, "none, or scored: last")
-    metrics = (*task.metrics, *reweighted)
-    with problems.collected():
-        if study.metric is not None and study.metric not in metrics:
-            raise unknown(location / "metric", "metric", study.metric, metrics)
-    problems.raise_all()
-    return task, study.metric or metrics[0]
-
-
-def _check_references(study: Study, analyses: list[Choice], location: Location) -> None:
-    """Raise `ConfigError` for unknown entries that keys name, and for needless contrasts."""
-    rows = study.best.rows if study.best else ()
-    references = [(location / "best" / "rows" / label, label) for label in rows]
-    for analysis in analyses:
-        labels = enumerate(analysis.values.get("methods", ()))
-        references += [(analysis.location / "methods" / i, label) for i, label in labels]
-    if study.baseline is not None:
-        references.append((location / "baseline", study.baseline))
-    elif study.contrasts:
-        problem = "is set, but the study has no baseline, so that every pair is compared"
-        raise ConfigError(location / "contrasts", problem, advice="set a baseline too")
-    for label, reference_label in study.contrasts.items():
-        references += [(location / "contrasts" / label, name) for name in (label, reference_label)]
-    problems = ConfigProblems()
-    problems.errors += [
-        unknown(reference, "entry", label, study.methods)
-        for reference, label in references
-        if label not in study.methods
-    ]
-    problems.raise_all()
-    for label, reference_label in study.contrasts.items():
-        is_known = (
-            study.baseline in (label, reference_label)
-            or study.contrasts.get(reference_label) == label
-        )
-        if reference_label == label or is_known:
-            problem = f"is {reference_label!r}, and the two are one or compared already"
-            advice = "name pairs that nothing else tests"
-            raise ConfigError(location / "contrasts" / label, problem, advice=advice)
-
-
-def check_analyses(analyses: Iterable[Choice], scenario: Scenario) -> None:
-    """Raise `ConfigError` for an analysis that cannot read the runs of a scenario.
-
-    It may be made for another task, pass inputs of one kind through one network, or say itself that
-    it cannot: its ``check`` gets the shape of a sample and the number of clients, if it is known.
-    """
-    shape = scenario.dataset.instance.shape
-    for analysis in analyses:
-        component, location = analysis.component, analysis.location
-        scenario.check(component, location)
-        needs_one = any(getattr(component.target, n, False) for n in ("weights", "one_modality"))
-        if needs_one and scenario.has_several_modalities:
-            problem = f"{component.name} needs clients of one modality, but they have several"
-            raise ConfigError(location, problem, advice="a partition without `modalities`")
-        check = getattr(analysis.instance, "check", None)
-        try:
-            if check:
-                check(shape, scenario.clients)
-        except FedloomError as error:
-            raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None
-
-
-def check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
-    """Raise `ConfigError` for an analysis of traces that no entry of the study records."""
-    recorded = [result.traces for result in rehearsed]
-    for analysis in analyses:
-        names = {*getattr(analysis.component.target, "traces", ())}
-        if names and recorded and not any(r is None or names <= r for r in recorded):
-            problem = f"reads {', '.join(sorted(names))} of every round, which no entry records"
-            advice = "add an entry of a method that records it"
-            raise ConfigError(analysis.location, problem, advice=advice)
 
 
 class _ExpandedScenario:
@@ -429,34 +331,3 @@ class _ExpandedScenario:
             run_spec = RunSpec(spec)
             self._codes[key] = run_spec.code, run_spec.default_keys
         return self._codes[key]
-
-
-def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> None:
-    """Raise `ConfigError` for a job that no node can hold, and for processes with nothing to do.
-
-    The latter are more than the clients that take part in a round. Where only the data can tell how
-    many clients there are, the job refuses.
-    """
-    config_file = Location(os.path.relpath(folder / "config.yaml"))
-    for run in expansion.runs:
-        execution, clients = run.execution, run.partition.spec.get("clients")
-        slurm_partition = execution.slurm_partition
-        nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]
-        shortages = [node.shortages(execution) for node in nodes]
-        if shortages and all(shortages):
-            nodes_text = f"Slurm partition {slurm_partition!r}"
-            nodes_text = nodes_text if slurm_partition else "the default partition"
-            problem = f"no node of {nodes_text} can hold a job of {run.title}, which asks for "
-            problem += ", ".join(shortages[-1])
-            advice = "less in its `execution`, or a node that has it"
-            raise ConfigError(config_file / "nodes", problem, advice=advice)
-        if execution.processes == 1 or not isinstance(clients, int):
-            continue
-        participants = max(1, round(run.spec["training"]["participation"] * clients))
-        if execution.processes > participants:
-            is_general = settings.execution.processes == execution.processes
-            location = config_file if is_general else expansion.location
-            problem = f"is {execution.processes}, but {participants} clients take part in a round "
-            problem += f"of {run.title}"
-            location = location / "execution" / "processes"
-            raise ConfigError(location, problem, f"1 to {participants}")

@@ -10,29 +10,26 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
-from fl.base.files import check_writable, sha256
+from fl.base.files import check_writable
 from fl.base.units import counted
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.plan import config, plan_files
-from fl.plan.analyses import PlannedAnalysis, planned_analyses
+from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study, Values
 from fl.plan.plan_files import PlanSummary
-from fl.plan.published_cells import published_cells
-from fl.plan.study_plan import AnalysisReference, PlannedRun, StudyPlan
+from fl.plan.study_plan import StudyPlan
 from fl.pytorch import allocator
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.data.materials import Spec
-    from fl.plan.captions import StudySettings
     from fl.plan.expand import Expansion, Run
     from fl.plan.rehearsal import Rehearsal
 
@@ -125,9 +122,9 @@ def make_from(
     if checked:
         names = counted(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
         log.info("planning %s: each method is tried on its model, which takes seconds", names)
-    from fl.plan.captions import study_settings  # These import torch, which takes seconds, too.
-    from fl.plan.components import OwnFiles
-    from fl.plan.expand import check_resources, expand
+    from fl.plan.components import OwnFiles  # These import torch, which takes seconds, too.
+    from fl.plan.expand import expand
+    from fl.plan.study_planning import plan_study
 
     own_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals: dict[str, Rehearsal] = {}
@@ -151,20 +148,16 @@ def make_from(
     runs = {run.id: run for expansion in expansions for run in expansion.runs}
     bundles = _bundles(runs, _files_to_keep(expansions, runs), settings, folder)
     for expansion in expansions:
-        check_resources(expansion, settings, folder)
+        _check_resources(expansion, settings, folder)
     bundle_of_run = {
         member.run: bundle.bundle for bundle in bundles.values() for member in bundle.runs
     }
     planned_studies: dict[str, StudyPlan] = {}
     analyses: dict[str, PlannedAnalysis] = {}
     for expansion in expansions:
-        study_runs = study_settings(expansion.runs)
-        planned_runs = _planned_runs(expansion, study_runs, bundle_of_run)
-        of_study = list(planned_analyses(expansion, planned_runs))
-        planned_studies[expansion.name] = _study_plan(
-            expansion, study_runs, planned_runs, of_study, folder
-        )
-        analyses |= {analysis.analysis: analysis for analysis in of_study}
+        planned = plan_study(expansion, bundle_of_run, folder)
+        planned_studies[expansion.name] = planned.study
+        analyses |= {analysis.analysis: analysis for analysis in planned.analyses}
     return Plan(
         settings=settings,
         studies=planned_studies,
@@ -266,79 +259,35 @@ def _planned_partition(run: Run) -> PlannedPartition:
     )
 
 
-def _planned_runs(
-    expansion: Expansion, settings: StudySettings, bundle_of_run: Mapping[str, str]
-) -> list[PlannedRun]:
-    """List the runs of a study."""
-    from fl.plan.captions import scenario_key
+def _check_resources(expansion: Expansion, settings: Settings, folder: Path) -> None:
+    """Raise `ConfigError` for a job that no node can hold, and for processes with nothing to do.
 
-    return [
-        PlannedRun(
-            run=run.id,
-            method=run.label,
-            title=run.title,
-            point=run.grid,
-            dataset=run.dataset.text,
-            partition=run.partition.text,
-            model=run.model.text,
-            partition_id=run.partition.id,
-            seed=run.spec["seed"],
-            bundle=bundle_of_run[run.id],
-            setting=settings.setting_ids[scenario_key(run)],
-            draw=settings.draws[scenario_key(run)],
-            start=run.start,
-        )
-        for run in expansion.runs
-    ]
-
-
-def _study_plan(
-    expansion: Expansion,
-    settings: StudySettings,
-    runs: list[PlannedRun],
-    analyses: Iterable[PlannedAnalysis],
-    folder: Path,
-) -> StudyPlan:
-    from fl.plan import captions
-
-    study = expansion.study
-    assert study.metric is not None, "`fl.plan.expand` settles it"
-    plan = StudyPlan(
-        study=expansion.name,
-        title=study.title or expansion.name,
-        question=study.question,
-        departures=study.departures,
-        metric=study.metric,
-        test=study.test,
-        scored=study.scored,
-        metrics=[*study.metrics],
-        baseline=study.baseline,
-        contrasts=study.contrasts,
-        runs=runs,
-        settings=settings.settings,
-        shared=settings.shared,
-        published=published_cells(expansion, folder),
-        analyses=[
-            AnalysisReference(analysis.analysis, analysis.text, analysis.title)
-            for analysis in analyses
-        ],
-        titles=captions.titles(expansion.runs),
-        models=expansion.parameters,
-        seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
-        entries=captions.entries(expansion),
-        names=captions.names(expansion),
-    )
-    return plan.sealed(*_presentation(plan_files.TEMPLATES))
-
-
-@cache
-def _presentation(templates: Path) -> tuple[str, dict[str, str]]:
-    """Hashes of the code and the templates of reports.
-
-    They are computed once in a process, as that takes longer than a small plan.
+    The latter are more than the clients that take part in a round. Where only the data can tell how
+    many clients there are, the job refuses.
     """
-    hashes = {path.name: sha256(path) for path in templates.glob("report.*")}
-    return identity.room("report"), hashes
+    config_file = Location(os.path.relpath(folder / "config.yaml"))
+    for run in expansion.runs:
+        execution, clients = run.execution, run.partition.spec.get("clients")
+        slurm_partition = execution.slurm_partition
+        nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]
+        shortages = [node.shortages(execution) for node in nodes]
+        if shortages and all(shortages):
+            nodes_text = f"Slurm partition {slurm_partition!r}"
+            nodes_text = nodes_text if slurm_partition else "the default partition"
+            problem = f"no node of {nodes_text} can hold a job of {run.title}, which asks for "
+            problem += ", ".join(shortages[-1])
+            advice = "less in its `execution`, or a node that has it"
+            raise ConfigError(config_file / "nodes", problem, advice=advice)
+        if execution.processes == 1 or not isinstance(clients, int):
+            continue
+        participants = max(1, round(run.spec["training"]["participation"] * clients))
+        if execution.processes > participants:
+            is_general = settings.execution.processes == execution.processes
+            location = config_file if is_general else expansion.location
+            problem = f"is {execution.processes}, but {participants} clients take part in a round "
+            problem += f"of {run.title}"
+            location = location / "execution" / "processes"
+            raise ConfigError(location, problem, f"1 to {participants}")
 
 
 def current_summary(folder: Path, studies: Sequence[str] = ()) -> PlanSummary:

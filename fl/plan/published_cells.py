@@ -10,8 +10,7 @@ from fl.base.errors import ConfigError, Location, unknown
 from fl.base.schema import COSTS, PACE
 from fl.data import materials
 from fl.data.modality import groups, named
-from fl.plan.config import Cells
-from fl.plan.published_tables import PublishedCell, find_cell, read_table
+from fl.plan.published_tables import Cells, PublishedCell, find_cell, read_table
 from fl.plan.scenario import has_unseen_clients
 from fl.plan.study_plan import ComparedCell
 

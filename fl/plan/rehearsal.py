@@ -32,11 +32,10 @@ from fl.api.method import (
     Sweep,
     declared,
 )
-from fl.api.network import Network
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import faults
-from fl.base.errors import ConfigError, FedloomError
+from fl.base.errors import FedloomError
 from fl.data.modality import Modality
 from fl.engine import modality as modality_checks
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
@@ -45,11 +44,11 @@ from fl.engine.loader import ask
 from fl.plan.components import Inputs
 from fl.plan.config import Values
 from fl.plan.grids import Point
+from fl.plan.model_probe import probed_network
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario
 from fl.plan.use_recorder import UseRecorder
 from fl.pytorch import private
-from fl.pytorch.memory import exhausted
 
 SUFFICIENT_BATCH = 4
 """Samples in a batch above which more make no difference to whether a step can be taken.
@@ -108,7 +107,7 @@ class Rehearsal:
             return network
 
         self._networks = {
-            inputs.name: _network(scenario, inputs, partial(module, inputs))
+            inputs.name: probed_network(scenario, inputs, partial(module, inputs))
             for inputs in self._inputs
         }
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
@@ -379,61 +378,6 @@ def _names(tree: Tree) -> Iterator[str]:
             yield name
         else:
             yield from _names(leaf)
-
-
-def _network(scenario: Scenario, inputs: Inputs, build_module: Callable[[], nn.Module]) -> Network:
-    """Return the model after a pass of one input: zeros, or the last token, which it must know."""
-    model, dataset = scenario.model, scenario.dataset
-    x = inputs.tree(
-        lambda modality: (
-            torch.full((1, *modality.shape), modality.tokens - 1)
-            if modality.tokens
-            else torch.zeros(1, *modality.shape)
-        )
-    )
-    try:
-        network = Network(build_module)
-        if any(modality.tokens for modality in inputs.all_modalities):
-            variables = network.init(0)
-            with torch.no_grad():
-                network.eval(variables["params"], variables["buffers"], x)
-        network.probe(x)
-    except FedloomError as error:
-        raise ConfigError(model.location, str(error)) from None
-    except (Exception, SystemExit) as error:
-        if exhausted(error):
-            problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
-            raise ConfigError(model.location, problem, advice="a smaller model") from None
-        problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
-        # The message of a model that unpacks a shape only tells how long the shape is.
-        if "values to unpack" not in str(error):
-            problem += f" ({type(error).__name__}: {error})"
-        raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
-    return network
-
-
-def _suitable_models(inputs: Inputs) -> str:
-    """The models that take such inputs, in words."""
-    if inputs.modalities:
-        return "a model for such inputs"
-    if inputs.tokens:
-        return "a model for tokens, such as lstm"
-    if len(inputs.shape) == 3:
-        return (
-            "a model for such inputs, and not of too few pixels; images are "
-            "[channels, height, width]"
-        )
-    return "a model for such inputs, such as mlp; images are [channels, height, width]"
-
-
-def _text(inputs: Inputs) -> str:
-    """The inputs in words."""
-    return " and ".join(
-        (f"{modality.name} " if modality.name else "")
-        + f"of shape {modality.shape}"
-        + (f", {modality.tokens} different tokens" if modality.tokens else "")
-        for modality in inputs.all_modalities
-    )
 
 
 def _lasting(training: Values) -> Values:

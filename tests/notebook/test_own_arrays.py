@@ -133,7 +133,7 @@ def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
         fl.run(dataset=fl.arrays(X, Y, name="rows"), **call)
     said = str(caught.value)
     assert "models.0.cnn: cnn does not take the inputs of arrays(path=data/arrays/rows-" in said
-    assert ", of shape (4,). Allowed: a model for such inputs, such as mlp; images are " in said
+    assert ", of shape (4,). Try: a model for such inputs, such as mlp; images are " in said
     assert "unpack" not in said
     with pytest.raises(FedloomError, match=r"of shape \(8, 9, 3\).*channels, height, width"):
         fl.run(dataset=fl.arrays(PIXELS / 255, Y), **call)

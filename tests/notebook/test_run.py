@@ -117,7 +117,7 @@ def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
     assert kept_ditto.model("ditto", client=0).training is False
     pd.testing.assert_frame_equal(kept_ditto.confusion("ditto"), counts)
     pd.testing.assert_frame_equal(kept.predictions("ditto"), result.predictions("ditto"))
-    with pytest.raises(FedloomError, match="metrics: are of the final round, and scored is best"):
+    with pytest.raises(FedloomError, match="metrics: are of the final round, but scored is best"):
         fl.run(methods=["fedavg"], **call, scored="best")
 
 

@@ -172,13 +172,13 @@ def test_a_trial_leaves_the_network_as_it_is(
 ) -> None:
     """Else what is tried would depend on the order of a study's entries."""
     networks: list[Network] = []
-    made = rehearsal._network
+    made = rehearsal.probed_network
 
     def network(*arguments: Any) -> Network:
         networks.append(made(*arguments))
         return networks[-1]
 
-    monkeypatch.setattr(rehearsal, "_network", network)
+    monkeypatch.setattr(rehearsal, "probed_network", network)
     study = {
         "datasets": ["digits"],
         "partitions": [{"homogeneous": {"clients": 4, "val": 0.2}}],

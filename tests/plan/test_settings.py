@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fl.plan import captions, plan
+from fl.plan import plan, study_planning
 from fl.plan.study_plan import StudyPlan
 
 DIRICHLET = {"clients": 3, "val": 0.2, "test": 0.4}
@@ -129,4 +129,4 @@ def test_titles_that_end_in_numbers_are_not_cut(config: Path):
 def test_a_plan_of_a_study_is_read_as_it_was_written(config: Path):
     study = planned(config, departures=["none"])
     assert StudyPlan.from_json(json.loads(json.dumps(study.to_json()))) == study
-    assert captions.DRAWN == ("data set", "partition")
+    assert study_planning.DRAWN == ("data set", "partition")

@@ -1,4 +1,4 @@
-"""What a report needs of a plan besides runs: settings, draws, titles, how entries train.
+"""From the runs of a study to its plan: settings, draws, titles, how entries train.
 
 Settings are found from the values of runs: those that differ only in seeds of data set and
 partition are draws of one setting. Nothing here decides a number.
@@ -10,14 +10,20 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fl.base import registry
+from fl.base import identity, registry
 from fl.base.digest import digest
+from fl.base.files import sha256
+from fl.plan import plan_files
+from fl.plan.analyses import PlannedAnalysis, planned_analyses
 from fl.plan.components import Choice, filled_title, keys_text, text_of
 from fl.plan.config import Values
-from fl.plan.study_plan import EntrySummary, Setting
+from fl.plan.published_cells import published_cells
+from fl.plan.study_plan import AnalysisReference, EntrySummary, PlannedRun, Setting, StudyPlan
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
@@ -254,3 +260,100 @@ def _values(mappings: Iterable[Values]) -> dict[str, list[Any]]:
             if value not in values:
                 values.append(value)
     return by_key
+
+
+class PlannedStudy(NamedTuple):
+    """The plan of a study, and its analyses."""
+
+    study: StudyPlan
+    analyses: list[PlannedAnalysis]
+
+
+def plan_study(
+    expansion: Expansion, bundle_of_run: Mapping[str, str], folder: Path
+) -> PlannedStudy:
+    """Return the plan of a study.
+
+    Args:
+        expansion: The runs of the study.
+        bundle_of_run: Id of the bundle of each run.
+        folder: The config folder, for published numbers.
+
+    Raises:
+        ConfigError: For published cells that do not exist.
+    """
+    settings = study_settings(expansion.runs)
+    runs = _planned_runs(expansion, settings, bundle_of_run)
+    analyses = list(planned_analyses(expansion, runs))
+    return PlannedStudy(_study_plan(expansion, settings, runs, analyses, folder), analyses)
+
+
+def _planned_runs(
+    expansion: Expansion, settings: StudySettings, bundle_of_run: Mapping[str, str]
+) -> list[PlannedRun]:
+    """List the runs of a study."""
+    return [
+        PlannedRun(
+            run=run.id,
+            method=run.label,
+            title=run.title,
+            point=run.grid,
+            dataset=run.dataset.text,
+            partition=run.partition.text,
+            model=run.model.text,
+            partition_id=run.partition.id,
+            seed=run.spec["seed"],
+            bundle=bundle_of_run[run.id],
+            setting=settings.setting_ids[scenario_key(run)],
+            draw=settings.draws[scenario_key(run)],
+            start=run.start,
+        )
+        for run in expansion.runs
+    ]
+
+
+def _study_plan(
+    expansion: Expansion,
+    settings: StudySettings,
+    runs: list[PlannedRun],
+    analyses: Iterable[PlannedAnalysis],
+    folder: Path,
+) -> StudyPlan:
+    study = expansion.study
+    assert study.metric is not None, "`fl.plan.expand` settles it"
+    plan = StudyPlan(
+        study=expansion.name,
+        title=study.title or expansion.name,
+        question=study.question,
+        departures=study.departures,
+        metric=study.metric,
+        test=study.test,
+        scored=study.scored,
+        metrics=[*study.metrics],
+        baseline=study.baseline,
+        contrasts=study.contrasts,
+        runs=runs,
+        settings=settings.settings,
+        shared=settings.shared,
+        published=published_cells(expansion, folder),
+        analyses=[
+            AnalysisReference(analysis.analysis, analysis.text, analysis.title)
+            for analysis in analyses
+        ],
+        titles=titles(expansion.runs),
+        models=expansion.parameters,
+        seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
+        entries=entries(expansion),
+        names=names(expansion),
+    )
+    return plan.sealed(*_presentation(plan_files.TEMPLATES))
+
+
+@cache
+def _presentation(templates: Path) -> tuple[str, dict[str, str]]:
+    """Hashes of the code and the templates of reports.
+
+    They are computed once in a process, as that takes longer than a small plan.
+    """
+    hashes = {path.name: sha256(path) for path in templates.glob("report.*")}
+    return identity.room("report"), hashes

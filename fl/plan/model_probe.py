@@ -1,0 +1,71 @@
+"""A model takes one input of a data set before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from fl.api.network import Network
+from fl.base.errors import ConfigError, FedloomError
+from fl.plan.components import Inputs
+from fl.plan.scenario import Scenario
+from fl.pytorch.memory import exhausted
+
+
+def probed_network(
+    scenario: Scenario, inputs: Inputs, build_module: Callable[[], nn.Module]
+) -> Network:
+    """Return the model after a pass of one input: zeros, or the last token, which it must know."""
+    model, dataset = scenario.model, scenario.dataset
+    x = inputs.tree(
+        lambda modality: (
+            torch.full((1, *modality.shape), modality.tokens - 1)
+            if modality.tokens
+            else torch.zeros(1, *modality.shape)
+        )
+    )
+    try:
+        network = Network(build_module)
+        if any(modality.tokens for modality in inputs.all_modalities):
+            variables = network.init(0)
+            with torch.no_grad():
+                network.eval(variables["params"], variables["buffers"], x)
+        network.probe(x)
+    except FedloomError as error:
+        raise ConfigError(model.location, str(error)) from None
+    except (Exception, SystemExit) as error:
+        if exhausted(error):
+            problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
+            raise ConfigError(model.location, problem, advice="a smaller model") from None
+        problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
+        # The message of a model that unpacks a shape only tells how long the shape is.
+        if "values to unpack" not in str(error):
+            problem += f" ({type(error).__name__}: {error})"
+        raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
+    return network
+
+
+def _suitable_models(inputs: Inputs) -> str:
+    """The models that take such inputs, in words."""
+    if inputs.modalities:
+        return "a model for such inputs"
+    if inputs.tokens:
+        return "a model for tokens, such as lstm"
+    if len(inputs.shape) == 3:
+        return (
+            "a model for such inputs, and not of too few pixels; images are "
+            "[channels, height, width]"
+        )
+    return "a model for such inputs, such as mlp; images are [channels, height, width]"
+
+
+def _text(inputs: Inputs) -> str:
+    """The inputs in words."""
+    return " and ".join(
+        (f"{modality.name} " if modality.name else "")
+        + f"of shape {modality.shape}"
+        + (f", {modality.tokens} different tokens" if modality.tokens else "")
+        for modality in inputs.all_modalities
+    )
