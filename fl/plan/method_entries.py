@@ -293,7 +293,9 @@ class MethodEntry:
             except TooFew as error:
                 problem = f"is {point.training['batch_size']}, too few for {self.label} with "
                 problem += f"{model} on {dataset} ({error})"
-                raise self._error("batch_size", problem, f"{error.least} or more") from None
+                raise self._error(
+                    "batch_size", problem, f"{error.sufficient_size} or more"
+                ) from None
             except FedloomError as error:
                 raise ConfigError(self.location, f"with {model}: {error}") from None
             except (Exception, SystemExit) as error:

@@ -67,10 +67,10 @@ The meta device takes a second to load, and as long for a small operation as for
 
 
 class TooFew(FedloomError):
-    """The error for a batch of too few samples; ``least`` are enough."""
+    """The error for a batch of too few samples; ``sufficient_size`` are enough."""
 
-    def __init__(self, problem: str, least: int) -> None:
-        self.least = least
+    def __init__(self, problem: str, sufficient_size: int) -> None:
+        self.sufficient_size = sufficient_size
         super().__init__(problem)
 
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl.base import identity, registry
 from fl.base.digest import digest
 from fl.base.files import sha256
+from fl.data.materials import task_name
 from fl.plan import plan_files
 from fl.plan.analyses import PlannedAnalysis, planned_analyses
 from fl.plan.components import Choice, filled_title, keys_text, text_of
 from fl.plan.config import Values
 from fl.plan.published_cells import published_cells
+from fl.plan.run_spec import COMPONENT_KINDS
 from fl.plan.study_plan import AnalysisReference, EntrySummary, PlannedRun, Setting, StudyPlan
 
 if TYPE_CHECKING:
@@ -205,9 +207,6 @@ def entries(expansion: Expansion) -> dict[str, EntrySummary]:
 
 def names(expansion: Expansion) -> dict[str, list[str]]:
     """Return the names of all components that a study uses, by kind of the registry."""
-    from fl.data.materials import task_name  # They import pandas, as planning has by now.
-    from fl.plan.run_spec import COMPONENT_KINDS
-
     names: dict[str, set[str]] = {
         "analysis": {analysis.component.name for analysis in expansion.analyses},
         "task": {task_name(run.spec["dataset"]) for run in expansion.runs},
