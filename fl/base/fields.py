@@ -75,7 +75,7 @@ Share = Annotated[float, Bound(low=0, high=1)]
 Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]
 """A number of things, no more than tables have room to number."""
 Index = Annotated[int, Bound(low=0)]
-Seed = Annotated[int, Bound(low=0, high=2**63 - 1)]
+Seed = Annotated[int, Bound(low=0, limit=2**63 - 1)]
 """A seed of random numbers, as large as a column of 64-bit numbers can hold. Data sets and
 partitions that differ only in keys of this type are draws of one setting.
 """

@@ -136,14 +136,17 @@ def test_a_study_and_its_place(folder: Path) -> None:
     assert (found.seeds, found.metric, found.methods) == ([0], None, {"fedavg": None})
 
 
-SEED = "a whole number >= 0 and <= 9223372036854775807"
+SEED = "a whole number >= 0"
 
 
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
         ([1, 2, 1], "seeds.2: 1 is a duplicate. Try: each seed once"),
-        ([0, 2**63], f"seeds.1: is 9223372036854775808. Allowed: {SEED}"),
+        (
+            [0, 2**63],
+            f"seeds.1: is 9223372036854775808. Allowed: {SEED} and <= 9223372036854775807",
+        ),
         ([0.5], f"seeds.0: is 0.5 (float). Allowed: {SEED}"),
         (3, f"seeds: is 3. Allowed: a list, each {SEED}"),
     ],

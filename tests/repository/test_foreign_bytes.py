@@ -207,7 +207,7 @@ def numbers(root: Path) -> Reader:
     def read() -> None:
         cells = published_tables.read_table(root, "a.csv", "1", AT)
         assert all(np.isfinite(cell.value) for cell in cells.values())
-        assert all(line["sd"] == "" or float(line["sd"]) >= 0 for line in cells.values())
+        assert all(cell.sd is None or cell.sd >= 0 for cell in cells.values())
 
     def meant(draw: random.Random) -> bytes:
         cells = [line.split(",") for line in lines]
