@@ -1,0 +1,75 @@
+"""Count lines of code by part of the project and write them into docs/architecture.md.
+
+Docstrings, comments and blank lines do not count. Run ``python -m tools.lines`` in a clone.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- lines of code: python -m tools.lines -->", "<!-- end -->"
+
+LIBRARY = (
+    *("methods", "blocks", "models", "terms", "uploads", "analyses"),
+    *("data/datasets", "data/schemes", "api/tasks"),
+)
+"""Folders of ``fl`` with one file per component, and the building blocks of methods."""
+
+NO_CODE = (
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENCODING, tokenize.ENDMARKER),
+)
+"""Types of tokens that make no line of code."""
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of lines of a Python file that hold code."""
+    text = path.read_text(encoding="utf-8")
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def total(paths: Iterable[Path]) -> int:
+    """Return the lines of code of several files."""
+    return sum(map(count_lines, paths))
+
+
+def table() -> str:
+    """Return the Markdown table of lines of code."""
+    package = set((ROOT / "fl").rglob("*.py"))
+    library = {path for folder in LIBRARY for path in (ROOT / "fl" / folder).rglob("*.py")}
+    extras = set((ROOT / "fl" / "extra").rglob("*.py"))
+    rows = {
+        "core": total(package - library - extras),
+        "extras (`fl/extra`)": total(extras),
+        "library: methods, models, terms, upload filters, data sets, analyses": total(library),
+        "tests": total((ROOT / "tests").rglob("*.py")),
+        "`tools/`, `bench/`": total([*ROOT.glob("tools/*.py"), *ROOT.glob("bench/*.py")]),
+    }
+    lines = [f"| {name} | {number:,} |" for name, number in rows.items()]
+    return "\n".join(["| | lines |", "|---|---:|", *lines])
+
+
+def page() -> str:
+    """Return the text of docs/architecture.md with the table of today."""
+    text = PAGE.read_text(encoding="utf-8")
+    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
+    return pattern.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
