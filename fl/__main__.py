@@ -3,7 +3,7 @@
 import os
 import sys
 
-from fl.base.errors import INTERRUPTED, LEFT
+from fl.base.errors import EXIT_INTERRUPTED, EXIT_LEFT
 
 
 def run() -> int:
@@ -14,13 +14,13 @@ def run() -> int:
         return main()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
 def command() -> None:
     """The command ``fedloom``, and ``python -m fl``: `run`, and the end of the process."""
     status = run()
-    if status in (LEFT, INTERRUPTED):
+    if status in (EXIT_LEFT, EXIT_INTERRUPTED):
         sys.stdout.flush()
         sys.stderr.flush()
         # At once: PyTorch would first compile all that still waits to be compiled.

@@ -50,7 +50,7 @@ def study(name: str) -> dict[str, Any]:
     if getattr(generator, "STUDY", {}) is None:
         return {}
     entry = registry.find("data set", name, WHERE)
-    dataset = entry.make(entry.parse(generator.PARAMS, WHERE))
+    dataset = entry.instantiate(entry.parse(generator.PARAMS, WHERE))
     partition: Any = {"homogeneous": {"clients": 2}}
     if dataset.natural:
         partition = "natural"

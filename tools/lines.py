@@ -37,10 +37,14 @@ def count_lines(path: Path) -> int:
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if isinstance(node, ast.Expr) and is_text(node.value):  # A docstring.
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
+
+
+def is_text(node: ast.expr) -> bool:
+    """Whether an expression is a string."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def total(paths: Iterable[Path]) -> int:

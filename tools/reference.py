@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fl.api.training import Training
-from fl.base import fields, meanings, plugins, registry
+from fl.base import fields, key_texts, plugins, registry
 from fl.base.registry import Component
 from fl.cli import catalogue
 from fl.cli import studies as overview
@@ -90,7 +90,7 @@ def _records() -> Iterator[str]:
         text = re.sub(r"^ {4}", "", inspect.getdoc(record) or "", flags=re.MULTILINE)
         declared = fields.fields(record)
         yield f"## {heading}"
-        yield _keys(declared, meanings.parse(text, declared))
+        yield _keys(declared, key_texts.parse(text, declared))
 
 
 def api() -> str:
@@ -140,7 +140,9 @@ def _page(title: str, about: str, blocks: Iterator[str]) -> str:
 
 def _kind(kind: str, level: str) -> Iterator[str]:
     """A list of all entries of a kind, then a section on each of them."""
-    entries = [entry for entry in registry.entries(kind) if entry.file.is_relative_to(plugins.FL)]
+    entries = [
+        entry for entry in registry.components(kind) if entry.file.is_relative_to(plugins.FL)
+    ]
     yield "\n".join(f"- [`{entry.name}`](#{entry.name}): {entry.summary}" for entry in entries)
     for entry in entries:
         yield f"{level} {entry.name}"
@@ -153,7 +155,7 @@ def _section(entry: Component) -> Iterator[str]:
         yield _linked(entry.citation)
     if entry.notes:
         yield entry.notes
-    if about := meanings.about(entry.target):
+    if about := key_texts.summary_of(entry.target):
         yield about
     declared = fields.fields(entry.target)
     common = fields.fields(Common).keys()

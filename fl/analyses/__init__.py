@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from fl.base.drawing import Picture
+    from fl.base.plotting import Picture
     from fl.engine.simulation import Simulation
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
-from fl.base.drawing import Look, axes_of, pictured, shaded
 from fl.base.fields import Count
+from fl.base.plotting import Look, as_picture, axes_of, shade_image
 from fl.base.schema import GLOBAL, PERSONAL
 
 if TYPE_CHECKING:
@@ -121,12 +121,12 @@ def matrix(seen: pd.DataFrame, classes: int) -> np.ndarray:
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
-@pictured
+@as_picture
 def drawn(look: Look, counts: np.ndarray) -> Canvas:
     """A square for each pair of classes, shaded by its share of the row; few ones with numbers."""
     canvas, axes = axes_of(3.1)
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
-    axes.imshow(shaded(shares), interpolation="nearest")
+    axes.imshow(shade_image(shares), interpolation="nearest")
     axes.set(xlabel="predicted", ylabel="class")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(0, len(counts), 1 + (len(counts) - 1) // 20))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.base.drawing import Look, axes_of, pictured, shaded
+from fl.base.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -102,13 +102,13 @@ def _panels(run: Source, rounds: list[int], matrices: np.ndarray, alike: np.ndar
     return panels
 
 
-@pictured
+@as_picture
 def heat_map(look: Look, matrix: np.ndarray, across: str) -> Canvas:
     """A square for each pair of clients, shaded by its value."""
     canvas, axes = axes_of(3.1)
     top = float(matrix.max())
     shade = np.clip(matrix / top if top > 0 else matrix, 0, 1)
-    axes.imshow(shaded(shade), interpolation="nearest")
+    axes.imshow(shade_image(shade), interpolation="nearest")
     axes.set(xlabel=across, ylabel="client")
     axes.set_title(f"largest {top:.2f}", fontsize=8.5, color=look.ink)
     step = 1 + (len(matrix) - 1) // 20

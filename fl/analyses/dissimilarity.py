@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.base.drawing import Look, axes_of, logarithmic, pictured
+from fl.base.plotting import Look, as_picture, axes_of, logarithmic
 from fl.base.schema import StudySetting
 from fl.blocks.gradient_dissimilarity import DISSIMILARITY_MEASURES
 
@@ -75,7 +75,7 @@ def _panel(setting: StudySetting, curves: Curves) -> Panel:
     return Panel(setting, "", "", f"Variance of gradients: {', '.join(ends)}.", over_rounds(curves))
 
 
-@pictured
+@as_picture
 def over_rounds(look: Look, curves: Curves) -> Canvas:
     """A line for each method, on a logarithmic scale where all values are above 0."""
     canvas, axes = axes_of(2.6)

@@ -29,8 +29,8 @@ import torch
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.api import trees
 from fl.base import rng
-from fl.base.drawing import Look, axes_of, pictured
 from fl.base.fields import Count, Seed
+from fl.base.plotting import Look, as_picture, axes_of
 from fl.base.schema import GLOBAL, PERSONAL
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def embedded(features: np.ndarray, seed: int) -> np.ndarray:
     return np.asarray(tsne.fit_transform(features))
 
 
-@pictured
+@as_picture
 def scatter(
     look: Look, places: np.ndarray, labels: np.ndarray, whose: np.ndarray | None = None
 ) -> Canvas:

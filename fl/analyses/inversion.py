@@ -35,9 +35,9 @@ from fl.analyses.membership import models
 from fl.api import trees
 from fl.api.trees import Tree
 from fl.base import rng
-from fl.base.drawing import Look, axes_of, pictured
-from fl.base.errors import FedloomError, extra
+from fl.base.errors import FedloomError, optional_package
 from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
+from fl.base.plotting import Look, as_picture, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -99,7 +99,7 @@ class Inversion:
         shown = {run.run for run in first_seeds(named)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
-        with extra("inversion"):
+        with optional_package("inversion"):
             # Before hours of work.
             from skimage.metrics import structural_similarity  # noqa: F401
         distance = perceptual()
@@ -319,7 +319,7 @@ def perceptual() -> Distance | None:
         return None
     from fl.pytorch.vision import torchvision  # noqa: F401 - it cannot be imported alone everywhere
 
-    with extra("LPIPS"):
+    with optional_package("LPIPS"):
         import lpips  # isort: skip
 
     with warnings.catch_warnings():
@@ -342,7 +342,7 @@ def perceptual() -> Distance | None:
     return distance
 
 
-@pictured
+@as_picture
 def side_by_side(look: Look, rows: Sequence[np.ndarray]) -> Canvas:
     """Rows of images [n, channels, height, width] from 0 to 1, one row below the other."""
     canvas, axes = axes_of(0.4 + 3.7 * len(rows) / max(4, len(rows[0])))

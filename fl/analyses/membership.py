@@ -31,8 +31,8 @@ from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.api import trees
 from fl.api.trees import Inputs
 from fl.base import rng
-from fl.base.drawing import Look, axes_of, pictured
 from fl.base.fields import Count, Seed
+from fl.base.plotting import Look, as_picture, axes_of
 from fl.base.schema import GLOBAL, PERSONAL
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def true_positives(false: np.ndarray, true: np.ndarray) -> float:
     return float(true[false <= FALSE].max())
 
 
-@pictured
+@as_picture
 def drawn(look: Look, false: np.ndarray, true: np.ndarray) -> Canvas:
     """The curve, and the diagonal."""
     canvas, axes = axes_of(2.9)

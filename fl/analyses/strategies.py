@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.base.drawing import Look, axes_of, pictured, shaded
 from fl.base.fields import Seed
+from fl.base.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -158,7 +158,7 @@ def _panels(run: Source, last: dict[str, np.ndarray], domains: Sequence[str]) ->
     return panels
 
 
-@pictured
+@as_picture
 def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
     """A box for each layer; values [clients, layers]."""
     canvas, axes = axes_of(2.4)
@@ -178,13 +178,13 @@ def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
     return canvas
 
 
-@pictured
+@as_picture
 def distance_map(look: Look, names: Sequence[str], ratios: np.ndarray) -> Canvas:
     """A square for each pair of domains, the darker the farther apart, with its number in it."""
     canvas, axes = axes_of(3.1)
     known = np.nan_to_num(ratios)
     top = max(float(known.max()), 1e-12)
-    axes.imshow(shaded(np.clip(known / top, 0, 1) * 0.8), interpolation="nearest")
+    axes.imshow(shade_image(np.clip(known / top, 0, 1) * 0.8), interpolation="nearest")
     for (row, column), value in np.ndenumerate(ratios):
         text = f"{value:.2f}" if np.isfinite(value) else ""
         axes.annotate(text, (column, row), color=look.ink, ha="center", va="center", fontsize=7)

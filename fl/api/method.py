@@ -22,8 +22,8 @@ from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.term import Adaptive, Forward, Term
 from fl.api.training import Training
 from fl.api.trees import Tree, without
-from fl.base.declaration import Declared as Declared
-from fl.base.declaration import declared as declared
+from fl.base.declaration import MethodDeclaration as MethodDeclaration
+from fl.base.declaration import declaration_of as declaration_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fl.base.errors import ConfigError, Location
-from fl.base.fields import LARGEST, Bound, Count, NonNegative, Positive, Share
+from fl.base.fields import LARGEST_FLOAT, Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
 """By precision, the type of weights and inputs."""
@@ -184,7 +184,7 @@ def augmentation_steps(text: str) -> list[tuple[str, float]]:
 def _check_decay(training: Training, location: Location) -> None:
     """Refuse a schedule that ends at a rate which no weight can hold."""
     with contextlib.suppress(OverflowError):
-        if learning_rate(training, training.rounds, 1) <= LARGEST:
+        if learning_rate(training, training.rounds, 1) <= LARGEST_FLOAT:
             return
     problem = f"is {training.lr_decay!r}, by which the rate grows without end"
     raise ConfigError(location / "lr_decay", problem, "1 or less, or a little more for few rounds")

@@ -1,4 +1,4 @@
-"""What the class of a method declares of it, which can be read without the method's arithmetic."""
+"""Declarations of methods, which can be read without importing the method's arithmetic."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from fl.base.errors import FedloomError
 
 Stage = Literal["global", "personal"]
 Need = Literal["val", "server"]
-Kind = TypeVar("Kind")
+Class = TypeVar("Class")
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What a method says of itself beside its hyper-parameters, see `declare`.
+class MethodDeclaration:
+    """Properties of a method beside its hyper-parameters, see `declare`.
 
-    stages: the views that it has. title: its name in tables. tasks: which it serves, see
-    `fl.api.task.tasks_of`.
-    alone: clients learn nothing from each other, so those held out of training may train too.
-    starts: it begins from a stored model, ``start:`` of its entry; `any` one that is shared, or the
-    result of one of the methods named.
-    distils: its views have ``images`` of every class, which others may train on.
-    needs: `val`, validation samples of every participant; `server`, labelled samples that its
-    server trains on (`fl.api.method.BuildContext.at_server`).
-    training: values of training keys that it sets where a study does not.
-    modalities: clients of several modalities can share its server, as that only averages
-    (`Averaging`), or tells them apart itself by `MODALITY`: it then sees what all of them sent as
-    one stack, with zeros for weights that a client lacks.
-    one_input: it computes with inputs as one tensor, which several inputs of a sample are not.
+    Attributes:
+        stages: Stages that the method evaluates: ``global``, ``personal``.
+        title: Name in tables.
+        tasks: Tasks that it supports, see `fl.api.task.tasks_of`.
+        independent: Clients learn nothing from each other, so clients that are held out of
+            training may train too.
+        starts: It begins with a stored model, ``start:`` of its entry: ``any`` shared model, or
+            the result of one of the named methods.
+        distils: Its views have ``images`` of every class, on which other methods may train.
+        needs: ``val``: validation samples of every participant; ``server``: labelled samples on
+            which its server trains (`fl.api.method.BuildContext`).
+        training: Values of training keys that apply if the study does not set them.
+        modalities: Clients of several modalities can share its server, because the server only
+            averages, or distinguishes them by `MODALITY`. It then gets the uploads of all clients
+            as one stack, with zeros for weights that a client does not have.
+        one_input: It uses inputs as one tensor, so that samples with several inputs are refused.
     """
 
     stages: tuple[str, ...]
     title: str
     tasks: tuple[str, ...] = ("classification",)
-    alone: bool = False
+    independent: bool = False
     starts: tuple[str, ...] = ()
     distils: bool = False
     needs: tuple[str, ...] = ()
@@ -44,18 +47,18 @@ class Declared:
     one_input: bool = False
 
     @property
-    def goes_on(self) -> tuple[str, ...]:
-        """The methods whose result it must begin from; none where any shared model will do."""
+    def required_starts(self) -> tuple[str, ...]:
+        """Methods with whose result it must begin; empty if any shared model is allowed."""
         return () if self.starts == ("any",) else self.starts
 
     @property
-    def validates(self) -> bool:
+    def needs_validation(self) -> bool:
         """Whether every participant needs validation samples."""
         return "val" in self.needs
 
     @property
-    def server_data(self) -> bool:
-        """Whether the server needs labelled samples of its own."""
+    def needs_server_data(self) -> bool:
+        """Whether the server needs its own labelled samples."""
         return "server" in self.needs
 
 
@@ -64,26 +67,35 @@ def declare(
     *stages: Stage,
     title: str = "",
     tasks: tuple[str, ...] | Literal["any"] = ("classification",),
-    alone: bool = False,
+    independent: bool = False,
     starts: tuple[str, ...] | Literal["any"] = (),
     distils: bool = False,
     needs: tuple[Need, ...] = (),
     training: Mapping[str, Any] | None = None,
     modalities: bool = False,
     one_input: bool = False,
-) -> Callable[[type[Kind]], type[Kind]]:
-    """Make a class a method: a frozen dataclass of hyper-parameters that declares the rest here.
+) -> Callable[[type[Class]], type[Class]]:
+    """Make a class a method: a frozen dataclass of hyper-parameters with declared properties.
 
     Args:
-        stages: The views that it has: the shared model (`global`), clients' own (`personal`).
-        title: Its name in tables, where that is not the class's.
-        tasks, alone, starts, distils, needs, training, modalities, one_input: See `Declared`.
+        stages: Evaluated stages: the shared model (``global``), clients' own models (``personal``).
+        title: Name in tables; by default the name of the class.
+        tasks: Tasks that it supports.
+        independent: Whether clients learn nothing from each other.
+        starts: Methods with whose result it begins.
+        distils: Whether its views have images to train on.
+        needs: Data that it needs.
+        training: Its values of training keys.
+        modalities: Whether its server can serve clients of several modalities.
+        one_input: Whether it uses inputs as one tensor.
+
+    `MethodDeclaration` explains them.
     """
-    said = Declared(
+    declaration = MethodDeclaration(
         stages=stages,
         title=title,
         tasks=("any",) if tasks == "any" else tasks,
-        alone=alone,
+        independent=independent,
         starts=("any",) if starts == "any" else starts,
         distils=distils,
         needs=needs,
@@ -92,20 +104,21 @@ def declare(
         one_input=one_input,
     )
 
-    def made(kind: type[Kind]) -> type[Kind]:
-        if "__dataclass_fields__" in vars(kind):
-            problem = "is a dataclass under @declare, which makes it one"
-            raise FedloomError(f"{kind.__name__}: {problem}. Allowed: @declare(...) alone")
-        for name, value in {**vars(said), "title": title or kind.__name__}.items():
-            setattr(kind, name, value)
-        return dataclass(frozen=True)(kind)
+    def make_method(cls: type[Class]) -> type[Class]:
+        if "__dataclass_fields__" in vars(cls):
+            problem = f"{cls.__name__}: has both @declare and @dataclass"
+            raise FedloomError(problem, advice="remove @dataclass, which @declare includes")
+        for name, value in {**vars(declaration), "title": title or cls.__name__}.items():
+            setattr(cls, name, value)
+        return dataclass(frozen=True)(cls)
 
-    return made
+    return make_method
 
 
-def declared(target: Any) -> Declared:
-    """What a method, or its class, declares."""
-    kind = target if isinstance(target, type) else type(target)
-    given = {"title": kind.__name__, "stages": ()}
-    names = (declared_field.name for declared_field in fields(Declared))
-    return Declared(**given | {name: getattr(kind, name) for name in names if hasattr(kind, name)})
+def declaration_of(target: Any) -> MethodDeclaration:
+    """Return the declaration of a method or of its class."""
+    cls = target if isinstance(target, type) else type(target)
+    defaults = {"title": cls.__name__, "stages": ()}
+    names = [declared_field.name for declared_field in fields(MethodDeclaration)]
+    declared = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+    return MethodDeclaration(**defaults | declared)

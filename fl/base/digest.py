@@ -1,4 +1,4 @@
-"""Hashes that names are made of."""
+"""Hashes for names of runs and data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Any
 
 
 def digest(payload: Any) -> str:
-    """16 hexadecimal digits of the SHA-256 of a JSON-like value; key order does not matter."""
+    """Return 16 hexadecimal digits of the SHA-256 of a JSON-like value; keys may have any order."""
     text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -11,12 +11,12 @@ import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-LEFT = 75
-"""Exit status of a job that was asked to leave and saved its state (EX_TEMPFAIL: try again)."""
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as a shell gives it."""
+EXIT_LEFT = 75
+"""Exit status of a job that was told to stop and saved its state (EX_TEMPFAIL: try again)."""
+EXIT_INTERRUPTED = 130
+"""Exit status after Ctrl-C, as in a shell."""
 
-CALLED = {
+KEY_BY_FOREIGN_NAME = {
     "alpha_dirichlet": "alpha",
     "batch": "batch_size",
     "batchsize": "batch_size",
@@ -44,10 +44,10 @@ CALLED = {
     "steps": "local_steps",
     "wd": "weight_decay",
 }
-"""What other programs call keys, and what they are called here."""
+"""Our key for a key of other programs, for "did you mean"."""
 
-MANY, FEW = 100, 10
-"""Names that are too many for a message, and how many of them are named then."""
+MAX_LISTED, MAX_SUGGESTED = 100, 10
+"""A message lists up to 100 allowed names; of more names it lists the 10 most similar ones."""
 
 
 class FedloomError(Exception):
@@ -78,14 +78,18 @@ class DataError(FedloomError):
 
 
 @contextlib.contextmanager
-def reading(name: object, wrong: str, remedy: str = "get the file again") -> Iterator[None]:
-    """Turn whatever a reader of somebody's file raises into a `DataError` that names the file.
+def wrap_read_errors(
+    name: object, problem: str, remedy: str = "get the file again"
+) -> Iterator[None]:
+    """Turn every exception of a file reader into a `DataError` that names the file.
 
-    Bytes of others break readers in ways that nobody lists: text that is no text, sizes that
-    overflow or that no memory holds. A `FedloomError` passes, as it says more.
+    Damaged files break readers in many ways: invalid text, sizes that overflow or exceed the
+    memory. A `FedloomError` passes unchanged, because its message says more.
 
     Args:
-        wrong: What the message says of the file, ``is no readable Excel workbook``.
+        name: The file.
+        problem: The predicate of the message, such as ``is no readable Excel workbook``.
+        remedy: The advice of the message.
     """
     try:
         yield
@@ -93,17 +97,17 @@ def reading(name: object, wrong: str, remedy: str = "get the file again") -> Ite
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{name}: {wrong} ({reason}); {remedy}") from error
+        raise DataError(f"{name}: {problem} ({reason})", advice=remedy) from error
 
 
 @contextlib.contextmanager
-def extra(what: str) -> Iterator[None]:
-    """Around the import of a package that `make extras` installs: says so where it is absent."""
+def optional_package(feature: str) -> Iterator[None]:
+    """Explain how to install a package of `make extras` if its import fails inside this context."""
     try:
         yield
     except ModuleNotFoundError as error:
-        problem = f"{what} needs {error.name}, which is not installed"
-        raise FedloomError(f"{problem}; do: `make extras`") from error
+        problem = f"{feature} needs {error.name}, which is not installed"
+        raise FedloomError(problem, advice="make extras") from error
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class ConfigErrors(ConfigError):
     """
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
-        by_message = {str(each): each for error in errors for each in single_errors(error)}
+        by_message = {str(e): e for error in errors for e in single_errors(error)}
         self.errors = [*by_message.values()]
         FedloomError.__init__(self, "\n".join(by_message))
         self.location = self.errors[0].location
@@ -190,17 +194,22 @@ class ConfigProblems:
             raise ConfigErrors(self.errors)
 
 
-def unknown(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:
-    """The error for a name that is not among ``names``, with the nearest one suggested; of very
-    many names those alone that are near are listed.
+def unknown_name(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:
+    """Return the error for a name that does not exist, with a suggestion.
+
+    Args:
+        location: The file and key of the name.
+        kind: The kind of thing that is named, such as ``method``.
+        name: The wrong name.
+        names: The names that exist.
     """
-    known = sorted(names)
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    called = CALLED.get(str(name).lower().replace("-", "_"))
-    near = [called] if called in known else near
+    existing = sorted(names)
+    near = difflib.get_close_matches(str(name), existing, n=1, cutoff=0.5)
+    called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
+    near = [called] if called in existing else near
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    allowed = ", ".join(known) or "none"
-    if len(known) > MANY:
-        listed = difflib.get_close_matches(str(name), known, n=FEW, cutoff=0.0)
-        allowed = f"{', '.join(listed)} and {len(known) - len(listed)} others"
+    allowed = ", ".join(existing) or "none"
+    if len(existing) > MAX_LISTED:
+        listed = difflib.get_close_matches(str(name), existing, n=MAX_SUGGESTED, cutoff=0.0)
+        allowed = f"{', '.join(listed)} and {len(existing) - len(listed)} others"
     return ConfigError(location, f"unknown {kind} {name!r}{hint}", allowed)

@@ -7,9 +7,9 @@ annotated keyword-only argument::
     class FedProx:
         mu: NonNegative = 0.01
 
-``parse(FedProx, {"mu": 0.1}, where)`` then yields every field with its default filled in and its
-type settled (``1`` becomes ``1.0``), so that equal meanings give equal specs, or raises a
-`ConfigError` that names the place, the value and what is allowed.
+``parse(FedProx, {"mu": 0.1}, location)`` then returns all fields with defaults filled in and values
+of the right type (``1`` becomes ``1.0``), so that equal meanings give equal specs, or raises a
+`ConfigError` that names the location, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An interval of numbers; ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do
-    not.
+    """An interval of numbers.
 
     Attributes:
-        limit: Beyond it no value makes sense. Only an error for a value beyond it names it.
+        low, high: Ends that belong to the interval.
+        above, below: Ends that do not belong to it.
+        limit: Technical maximum, which an error names only for larger values.
     """
 
     low: float = -math.inf
@@ -46,19 +47,19 @@ class Bound:
     limit: float = math.inf
 
     def admits(self, value: float) -> bool:
-        """Whether ``value`` is finite and inside."""
+        """Whether ``value`` is finite and lies in the interval."""
         inside = self.low <= value <= self.high and self.above < value < self.below
         return abs(value) != math.inf and inside and value <= self.limit
 
     def __str__(self) -> str:
-        parts = [
+        texts = [
             (self.above, f"> {_text(self.above)}"),
             (self.low, f">= {_text(self.low)}"),
             (self.below, f"< {_text(self.below)}"),
             (self.high, f"<= {_text(self.high)}"),
         ]
         return (
-            " and ".join(text for end, text in parts if math.isfinite(end)) or "any finite number"
+            " and ".join(text for end, text in texts if math.isfinite(end)) or "any finite number"
         )
 
 
@@ -66,18 +67,19 @@ def _text(end: float) -> str:
     return str(end) if isinstance(end, int) else f"{end:g}"
 
 
-LARGEST = 3.4e38
-"""Of 32-bit floats: what is beyond becomes infinite beside a weight."""
-Positive = Annotated[float, Bound(above=0, limit=LARGEST)]
-NonNegative = Annotated[float, Bound(low=0, limit=LARGEST)]
+LARGEST_FLOAT = 3.4e38
+"""Largest float32; larger values overflow when multiplied with a weight."""
+Positive = Annotated[float, Bound(above=0, limit=LARGEST_FLOAT)]
+NonNegative = Annotated[float, Bound(low=0, limit=LARGEST_FLOAT)]
 Share = Annotated[float, Bound(low=0, high=1)]
-"""A fraction of a whole, both ends included."""
+"""A fraction from 0 to 1, both included."""
 Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]
-"""A number of things, no more than tables have room to number."""
+"""A positive whole number that fits into the columns of tables (int32)."""
 Index = Annotated[int, Bound(low=0)]
 Seed = Annotated[int, Bound(low=0, limit=2**63 - 1)]
-"""A seed of random numbers, as large as a column of 64-bit numbers can hold. Data sets and
-partitions that differ only in keys of this type are draws of one setting.
+"""A seed of random numbers, which fits into a column of int64.
+
+Data sets and partitions that differ only in keys of this type are draws of one setting.
 """
 
 REQUIRED = object()
@@ -85,7 +87,7 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Field:
-    """One declared config key: its name, its annotation and its default (or `REQUIRED`)."""
+    """A declared config key: its name, its annotation and its default (or `REQUIRED`)."""
 
     name: str
     hint: Any
@@ -93,7 +95,7 @@ class Field:
 
 
 def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
-    """The config keys that a dataclass or the keyword-only arguments of a function declare."""
+    """Return the config keys that a dataclass or a function's keyword-only arguments declare."""
     hints = _hints(target)
     if dataclasses.is_dataclass(target):
         return {
@@ -112,7 +114,7 @@ def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
 
 @cache
 def _hints(target: type | Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a target, which take long to evaluate and are asked for at every point."""
+    """Return the annotations of a target; cached, because evaluating them takes long."""
     return typing.get_type_hints(target, include_extras=True)
 
 
@@ -148,14 +150,14 @@ def replace_former_names(
         ConfigError: If a key is set under both names.
     """
     renamed: dict[str, Any] = {}
-    for key, given in values.items():
+    for key, value in values.items():
         name = current.get(key, key)
         if name != key:
             if name in values:
                 problem = f"is the former name of `{name}`, which is set too"
                 raise ConfigError(location / key, problem, advice=f"set only `{name}`")
             _warn_of_former_name(location / key, name)
-        renamed[name] = given
+        renamed[name] = value
     return renamed
 
 
@@ -176,17 +178,17 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def parse(
     target: type | Callable[..., Any], values: Mapping[str, Any] | None, location: Location
 ) -> dict[str, Any]:
-    """All declared keys of ``target``, with the given values checked and defaults filled in.
+    """Return all declared keys of ``target``, with values checked and defaults filled in.
 
     Raises:
-        ConfigError: For unknown keys, required ones that are missing, wrong types and numbers out
-            of bounds, all at once.
+        ConfigError: For unknown keys, missing keys, wrong types and numbers out of bounds, all at
+            once.
     """
     values = with_current_names(target, mapping(values, location), location)
     declared = fields(target)
     problems = ConfigProblems()
     problems.errors += [
-        unknown(location / key, "key", key, declared) for key in values if key not in declared
+        unknown_name(location / key, "key", key, declared) for key in values if key not in declared
     ]
     resolved = {}
     for name, field in declared.items():
@@ -204,7 +206,7 @@ def parse(
 
 
 def at_default(target: type | Callable[..., Any], values: Mapping[str, Any]) -> list[str]:
-    """The keys whose values are the defaults that ``target`` declares."""
+    """Return the keys whose values equal the defaults that ``target`` declares."""
     return [
         key
         for key, field in fields(target).items()
@@ -213,52 +215,53 @@ def at_default(target: type | Callable[..., Any], values: Mapping[str, Any]) -> 
 
 
 def _lists(value: Any) -> Any:
-    """A value with lists for tuples, as JSON has no others."""
+    """Return a value with lists in place of tuples, as JSON has no tuples."""
     return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def mapping(values: Any, location: Location) -> Mapping[str, Any]:
-    """``values`` as a mapping with text keys; nothing (``None``) is the empty one."""
+    """Return ``values`` as a mapping with text keys; ``None`` becomes an empty mapping."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
         raise ConfigError(location, f"is {values!r}", "a mapping (key: value)")
     for key in values:
         if not isinstance(key, str):
-            raise ConfigError(location / str(key), f"the key {key!r} is not text", "a text key")
+            problem = f"the key {key!r} is not a text"
+            raise ConfigError(location / str(key), problem, advice="put it in quotes")
     return values
 
 
-def value(hint: Any, given: Any, location: Location) -> Any:
-    """``given``, converted to the annotation ``hint``.
+def value(hint: Any, raw: Any, location: Location) -> Any:
+    """Convert a raw value of a config to the type of an annotation.
 
     Raises:
-        ConfigError: If the annotation does not allow it.
+        ConfigError: If the annotation does not allow the value.
     """
     bound, hint = _strip(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return given
+        return raw
     if origin in (typing.Union, types.UnionType):
-        return _union(args, given, location)
+        return _union(args, raw, location)
     if origin is dict:
         return {
             key: value(args[1], item, location / key)
-            for key, item in mapping(given, location).items()
+            for key, item in mapping(raw, location).items()
         }
     if origin is Literal:
-        if given not in args or isinstance(given, bool) != any(
-            given is a for a in args if isinstance(a, bool)
+        if raw not in args or isinstance(raw, bool) != any(
+            raw is a for a in args if isinstance(a, bool)
         ):
-            raise unknown(location, "value", given, [str(a) for a in args])
-        return given
+            raise unknown_name(location, "value", raw, [str(a) for a in args])
+        return raw
     if origin in (tuple, list):
-        if not isinstance(given, list | tuple):
-            raise ConfigError(location, f"is {given!r}", describe(hint))
-        return origin(value(args[0], item, location / i) for i, item in enumerate(given))
+        if not isinstance(raw, list | tuple):
+            raise ConfigError(location, f"is {raw!r}", describe(hint))
+        return origin(value(args[0], item, location / i) for i, item in enumerate(raw))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return hint(**parse(hint, given, location))
-    return _scalar(hint, bound, given, location)
+        return hint(**parse(hint, raw, location))
+    return _scalar(hint, bound, raw, location)
 
 
 def _strip(hint: Any) -> tuple[Bound | None, Any]:
@@ -269,12 +272,12 @@ def _strip(hint: Any) -> tuple[Bound | None, Any]:
 
 
 def is_seed(hint: Any) -> bool:
-    """Whether a value with that annotation is a `Seed`."""
+    """Whether an annotation is that of a `Seed`."""
     return bool(hint == Seed)
 
 
 def is_sequence(hint: Any) -> bool:
-    """Whether a value with that annotation is a list, or a list that may be left out."""
+    """Whether an annotation is that of a list, or of an optional list."""
     hint = _strip(hint)[1]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(hint) if option is not type(None)]
@@ -282,56 +285,56 @@ def is_sequence(hint: Any) -> bool:
     return typing.get_origin(hint) in (tuple, list)
 
 
-def _union(options: tuple[Any, ...], given: Any, location: Location) -> Any:
-    if given is None and type(None) in options:
+def _union(options: tuple[Any, ...], raw: Any, location: Location) -> Any:
+    if raw is None and type(None) in options:
         return None
     errors = []
     for option in options:
         if option is type(None):
             continue
         try:
-            return value(option, given, location)
+            return value(option, raw, location)
         except ConfigError as error:
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]
-    raise ConfigError(location, f"is {given!r}", " or ".join(describe(o) for o in options))
+    raise ConfigError(location, f"is {raw!r}", " or ".join(describe(o) for o in options))
 
 
-def _scalar(kind: Any, bound: Bound | None, given: Any, location: Location) -> Any:
+def _scalar(kind: Any, bound: Bound | None, raw: Any, location: Location) -> Any:
     allowed = describe(kind if bound is None else Annotated[kind, bound])
-    number = isinstance(given, int | float) and not isinstance(given, bool)
+    number = isinstance(raw, int | float) and not isinstance(raw, bool)
     if kind is float and number:
         try:
-            given = float(given)
+            raw = float(raw)
         except OverflowError:
-            raise ConfigError(location, f"is {given!r}", allowed) from None
-    if kind is int and isinstance(given, float) and given.is_integer():
-        given = int(given)
-    if type(given) is not kind:
-        raise ConfigError(location, f"is {given!r} ({type(given).__name__})", allowed)
+            raise ConfigError(location, f"is {raw!r}", allowed) from None
+    if kind is int and isinstance(raw, float) and raw.is_integer():
+        raw = int(raw)
+    if type(raw) is not kind:
+        raise ConfigError(location, f"is {raw!r} ({type(raw).__name__})", allowed)
     bound = bound or (Bound() if kind is float else None)
-    if bound is not None and not bound.admits(given):
-        if given > bound.limit:
+    if bound is not None and not bound.admits(raw):
+        if raw > bound.limit:
             allowed += f" and <= {_text(bound.limit)}"
-        raise ConfigError(location, f"is {given!r}", allowed)
-    return given
+        raise ConfigError(location, f"is {raw!r}", allowed)
+    return raw
 
 
-NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
 
 def describe(hint: Any) -> str:
-    """An annotation in a user's words: ``a number > 0``, ``one of sgd, adamw``."""
+    """Describe the values that an annotation allows: ``a number > 0``, ``one of sgd, adamw``."""
     bound, hint = _strip(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return "a name, or one name with its keys"
+        return "a name, or a name with its keys"
     if origin in (typing.Union, types.UnionType):
         return " or ".join("nothing" if a is type(None) else describe(a) for a in args)
     if origin is Literal:
         return "one of " + ", ".join(str(a) for a in args)
     if origin in (tuple, list):
         return f"a list, each {describe(args[0])}"
-    name = NAMES.get(hint, "a mapping (key: value)")
+    name = TYPE_NAMES.get(hint, "a mapping (key: value)")
     return f"{name} {bound}" if bound else name

@@ -1,8 +1,8 @@
-"""Files that are either complete or not there.
+"""Reading and writing of files, so that a file is either complete or does not exist.
 
-Everything is written under a temporary name in the same folder, forced to the disk and renamed.
-A record can be *sealed*: it then carries a hash of itself beside the hashes of the files it
-describes, so that a flipped bit anywhere is noticed.
+Files are written under a temporary name in the same folder, forced to the disk and renamed.
+A record can be *sealed*: it then contains the hashes of the files that it describes and a hash of
+itself, so that every changed bit is noticed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _REMEDIES = {
 
 
 RECORD_BYTES = 1 << 26
-"""The most bytes a record may have; real ones have some kilobytes."""
+"""Largest size of a record in bytes; real ones have some kilobytes."""
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what a disk can refuse (full, read-only, not permitted, ...) into a `FedloomError`.
+    """Turn errors of a disk (full, read-only, not permitted, ...) into a `FedloomError`.
 
-    The message names ``path``, what is wrong and what to do; any other `OSError` passes.
+    The message names ``path``, the problem and what to do. Any other `OSError` passes.
     """
     try:
         yield
@@ -62,39 +62,39 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise
         location = f" ({error.filename})" if error.filename else ""
         raise FedloomError(
-            f"{path}: {remedy}, then start again: what was complete before is kept{location}"
+            f"{path}: {remedy}, then start again; complete files are kept{location}"
         ) from error
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; False for a name that no file can have."""
+    """Whether the file exists; False for an impossible name."""
     return os.path.isfile(path)  # noqa: PTH113 `Path` raises for a name that is too long.
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is such a folder; False for a name that no folder can have."""
+    """Whether the folder exists; False for an impossible name."""
     return os.path.isdir(path)  # noqa: PTH112 `Path` raises for a name that is too long.
 
 
 def check_writable(folder: Path) -> None:
-    """Raise `FedloomError` for a folder that nothing can be written to, or that cannot be made."""
+    """Raise `FedloomError` if a folder cannot be made or written to."""
     with disk_errors(folder):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        tempfile.TemporaryFile(dir=there).close()
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        tempfile.TemporaryFile(dir=existing).close()
 
 
-def temporary(path: Path) -> Path:
-    """A unique hidden name beside ``path``, ending in ``.tmp``."""
+def temporary_name(path: Path) -> Path:
+    """Return a unique hidden path beside ``path``, ending in ``.tmp``."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to; afterwards it is forced to the disk and becomes ``path``.
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write to; afterwards it is forced to the disk and renamed to ``path``.
 
-    If the body raises, ``path`` stays what it was and the temporary file is removed.
+    If the body raises, ``path`` stays unchanged and the temporary file is removed.
     """
-    draft = temporary(path)
+    draft = temporary_name(path)
     try:
         with draft.open("xb") as file:
             yield file
@@ -109,12 +109,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in ``folder`` to the disk, so that a rename outlives a power cut."""
+    """Force the names in ``folder`` to the disk, so that a rename survives a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems sync names by themselves and refuse to be asked.
+        # Some network file systems do this by themselves and refuse the call.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -122,11 +122,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def move(source: Path, target: Path) -> bool:
-    """Rename a folder for good; False if the target is taken."""
+    """Rename a folder and force it to the disk; False if the target exists."""
     try:
         source.rename(target)
     except FileNotFoundError:
-        # The answer to a rename can be lost on NFS, and the second try then finds nothing.
+        # NFS can lose the answer to a rename; the second try then does not find the source.
         if source.exists() or not target.exists():
             raise
     except OSError as error:
@@ -138,12 +138,11 @@ def move(source: Path, target: Path) -> bool:
 
 
 def erase(folder: Path) -> None:
-    """Remove a folder: first its name, at once, then what is in it. A folder that is gone is no
-    error.
+    """Remove a folder: first its name, at once, then its content.
 
-    What cannot be deleted now stays under a temporary name.
+    A missing folder is no error. Files that cannot be deleted stay under a temporary name.
     """
-    draft = temporary(folder)
+    draft = temporary_name(folder)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(draft)
     shutil.rmtree(draft, ignore_errors=True)
@@ -151,17 +150,17 @@ def erase(folder: Path) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         file.write(content)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically, keys in the order given."""
+    """Write a JSON file atomically, with keys in their order."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def write_table(path: Path, rows: pd.DataFrame) -> None:
-    """Write a Parquet file atomically; the index of the table is not kept."""
+    """Write a Parquet file atomically, without the index of the table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -170,24 +169,24 @@ def write_table(path: Path, rows: pd.DataFrame) -> None:
         field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field
         for field in table.schema
     ]
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         pq.write_table(table.cast(pa.schema(plain)).replace_schema_metadata(), file)
 
 
 @contextlib.contextmanager
-def ordinary(path: Path) -> Iterator[io.BufferedReader]:
-    """A file, opened to be read.
+def open_regular(path: Path) -> Iterator[io.BufferedReader]:
+    """Open an ordinary file for reading.
 
     Raises:
-        DataError: For a pipe or a device, which may have no end.
+        DataError: If it is a pipe or a device, which may have no end.
     """
-    # Not to be blocked by a pipe that nobody writes to; files know no difference.
+    # Without O_NONBLOCK, a pipe that nobody writes to would block.
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in (errno.ENXIO, errno.ELOOP, errno.ENAMETOOLONG):
             raise
-        raise DataError(f"{path}: is no file that can be opened ({error.strerror})") from None
+        raise DataError(f"{path}: cannot be opened as a file ({error.strerror})") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise DataError(f"{path}: is a folder, a pipe or a device. Allowed: a file")
@@ -196,27 +195,26 @@ def ordinary(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal.
+    """Return the SHA-256 of a file's content, in hexadecimal.
 
     Raises:
-        DataError: If it is no ordinary file.
+        DataError: If it is not an ordinary file.
     """
-    with ordinary(path) as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(content: str | bytes) -> Any:
-    """The value in a JSON text.
+    """Return the value in a JSON text.
 
     Raises:
-        ValueError: For text that is no JSON, that is nested too deep to be read, or that could not
-            be written again.
+        ValueError: If the text is no JSON, is nested too deeply, or could not be written again.
     """
     try:
         value = json.loads(content)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("lists or mappings too deep within each other") from None
+        raise ValueError("lists or mappings are nested too deeply") from None
     return value
 
 
@@ -227,6 +225,8 @@ def write_sealed(path: Path, record: Mapping[str, Any], files: Iterable[str] = (
     record itself.
 
     Args:
+        path: The file of the record.
+        record: Its content.
         files: Names of files in the same folder.
     """
     described = {
@@ -237,21 +237,21 @@ def write_sealed(path: Path, record: Mapping[str, Any], files: Iterable[str] = (
 
 
 def write_described(path: Path, record: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """As `write_sealed`, for files whose size and SHA-256 are known."""
-    # Through JSON and back, so that the seal is over what a reader will see.
+    """Write a sealed record for files whose size and SHA-256 are known."""
+    # Through JSON and back, so that the seal covers exactly what a reader gets.
     plain = json.loads(json.dumps({**record, "files": dict(files)}))
     write_json(path, {**plain, "seal": _seal(plain)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What `write_sealed` wrote, without the seal.
+    """Return a record that `write_sealed` wrote, without its seal.
 
     Raises:
-        DataError: If the file is not readable as such, or was changed.
-        FileNotFoundError: If there is none.
+        DataError: If the file is unreadable or was changed.
+        FileNotFoundError: If the file does not exist.
     """
     try:
-        with ordinary(path) as file:
+        with open_regular(path) as file:
             content = file.read(RECORD_BYTES + 1)
         if len(content) > RECORD_BYTES:
             raise DataError(f"{path}: is too long for a record. Allowed: {RECORD_BYTES:,} bytes")
@@ -272,12 +272,12 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def _check_described(path: Path, name: str, described: Any) -> None:
-    """Raise `DataError` for a record's file that may lie elsewhere or has no description."""
+    """Raise `DataError` if a record names a file in another folder, or does not describe it."""
     if not name.isprintable() or {*name} & {*"/\\"} or name in ("", ".", ".."):
         raise DataError(f"{path}: has a file {name!r}. Allowed: names of files in its own folder")
-    kinds = {"size": int, "sha256": str}
+    types = {"size": int, "sha256": str}
     if not isinstance(described, dict) or any(
-        type(described.get(key)) is not kind for key, kind in kinds.items()
+        type(described.get(key)) is not type_ for key, type_ in types.items()
     ):
         raise DataError(f"{path}: describes {name!r} without its size and sha256")
 
@@ -286,10 +286,10 @@ def _seal(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def damage(path: Path, described: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file, compared with its entry in a sealed record; None if nothing is."""
+def find_damage(path: Path, described: Mapping[str, Any]) -> str | None:
+    """Compare a file with its description in a sealed record; return the problem, or None."""
     try:
-        with ordinary(path) as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != described["size"]:
                 return f"{path}: has {size} bytes instead of {described['size']}"
@@ -300,7 +300,7 @@ def damage(path: Path, described: Mapping[str, Any]) -> str | None:
     except FileNotFoundError:
         return f"{path}: is missing"
     except ValueError as error:
-        return f"{str(path)!r}: can be no file ({error})"
+        return f"{str(path)!r}: is not a possible file name ({error})"
     except OSError as error:
         if error.errno != errno.EIO:
             raise

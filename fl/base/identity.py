@@ -1,9 +1,9 @@
 """The identity of a run: its spec, the version of the code that decides its numbers, its data.
 
-Code has roots: what all runs share, what all data share, and each entry of the library. A root has
-a version in ``numbers.json``, beside the hash that its code had when the golden worlds last agreed
-with that version (`make golden`). Where the code at hand has that hash, a run is named by the
-version; where it has not (an edit in progress, a plugin), by the hash.
+Code has roots: the code that all runs share, the code that all data share, and each component. A
+root has a version in ``numbers.json``, with the hash of its code when the golden worlds last agreed
+with that version (`make golden`). If the present code has that hash, runs are named by the version.
+If not (an edit in progress, a plugin), they are named by the hash of the present code.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ NUMBERS = ROOT / "numbers.json"
 
 CORE, DATA = "core", "data"
 ROOMS = {CORE: ("base", "pytorch", "api", "blocks", "engine"), DATA: ("base", "data")}
-"""The rooms whose files, but for those of entries, all runs share, and all data.
+"""Rooms of the two shared roots; files of components do not belong to them.
 
-These are two roots, as an edit of the engine must not prepare a data set again, which may take
-hours. A run has the hash of both, as the ids of its data are in its name. What no run and no data
-set imports (``plan``, ``store``, ``train``, ``report``, ``cli``) decides no number.
+There are two roots, because an edit of the engine must not prepare data sets again, which may take
+hours. A run depends on both, since the ids of its data are part of its name. Rooms that no run and
+no data set imports (``plan``, ``store``, ``runner``, ``report``, ``cli``) decide no numbers.
 """
 
 IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
-class Numbers(NamedTuple):
-    """What ``numbers.json`` says.
+class CertifiedCode(NamedTuple):
+    """Content of ``numbers.json``.
 
     Attributes:
-        versions: By root, and by setting (see `settings`) whose numbers alone have changed.
+        versions: By root, and by option (`versioned_options`) whose numbers alone have changed.
         hashes: By root, the hash of its code when it was certified.
-        files: By file of ``fl``, a hash of its bytes and one of its syntax, so that a file that
-            nobody touched is not parsed.
+        files: By file of ``fl``, a hash of its bytes and one of its syntax, so that an unchanged
+            file is not parsed.
     """
 
     versions: dict[str, int]
@@ -50,21 +50,24 @@ class Numbers(NamedTuple):
     files: dict[str, tuple[str, str]]
 
 
-def point(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
-    """The id of a point: a hash of its spec without the seed, and of its code and data.
+def point_id(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
+    """Return the id of a point: a hash of its spec without the seed, of its code and data.
 
-    defaults: Keys of the spec that have their defaults (`fl.plan.run_spec`). They are left
-        out, so that a key that a later version brings renames no run.
+    Args:
+        spec: The spec of one of its runs.
+        code: The version or hash of its code, by root, and the ids of its data.
+        defaults: Keys of the spec with their default values (`fl.plan.run_spec`). They are left
+            out, so that a key that a later version adds renames no run.
     """
-    return digest([_without(spec, ["seed", *defaults]), dict(code)])
+    return digest([_drop_keys(spec, ["seed", *defaults]), dict(code)])
 
 
-def _without(spec: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """A spec without some keys: ``seed``, ``training.momentum``, ``terms.0.mu``."""
+def _drop_keys(spec: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return a spec without some keys: ``seed``, ``training.momentum``, ``terms.0.mu``."""
     inner: dict[str, list[str]] = {}
     for key in keys:
-        first, _, rest = key.partition(".")
-        inner.setdefault(first, []).append(rest)
+        first, _, inner_key = key.partition(".")
+        inner.setdefault(first, []).append(inner_key)
     return {
         key: _pruned(value, inner[key]) if key in inner else value
         for key, value in spec.items()
@@ -74,18 +77,18 @@ def _without(spec: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 def _pruned(value: Any, keys: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
-        return _without(value, keys)
-    pruned = _without({str(place): item for place, item in enumerate(value)}, keys)
+        return _drop_keys(value, keys)
+    pruned = _drop_keys({str(index): item for index, item in enumerate(value)}, keys)
     return list(pruned.values())
 
 
-def run(point: str, seed: int) -> str:
-    """The id of a point's run."""
+def run_id(point: str, seed: int) -> str:
+    """Return the id of a point's run with that seed."""
     return digest([point, seed])
 
 
-def code(root: str) -> str:
-    """What stands for a root in a name: its version ``"1"`` if it is certified, else its hash.
+def root_code(root: str) -> str:
+    """Return the part of a run's name for a root: its version if it is certified, else its hash.
 
     Args:
         root: `CORE`, `DATA`, or an entry, see `entry`.
@@ -106,37 +109,39 @@ def entry(kind: str, name: str) -> str:
 
 @cache
 def _code(root: str, packages: tuple[tuple[str, Path], ...]) -> str:
-    """`code`; packages: a key of the cache, as another plugin holds other files."""
-    hash_now, numbers = tree(root), certified()
+    """Cache of `root_code`; ``packages`` is part of the key, as other plugins have other files."""
+    hash_now, numbers = root_hash(root), read_certified()
     return str(numbers.versions[root]) if numbers.hashes.get(root) == hash_now else hash_now
 
 
-def tree(root: str) -> str:
-    """The hash of the code of a root."""
-    return digest(files(root))
+def root_hash(root: str) -> str:
+    """Return the hash of a root's code."""
+    return digest(root_files(root))
 
 
-def room(name: str) -> str:
-    """A hash of the code of a room that decides no number, for what shows numbers."""
-    return digest({label(path): _hash(path, None) for path in sorted((ROOT / name).rglob("*.py"))})
+def room_hash(name: str) -> str:
+    """Return the hash of a room's code; used for reports, which decide no numbers."""
+    return digest(
+        {file_label(path): _hash(path, None) for path in sorted((ROOT / name).rglob("*.py"))}
+    )
 
 
-def edited(*roots: str) -> dict[str, str]:
-    """The files of roots that are not certified, with the hash of each: edits, and plugins."""
-    known = certified().files
+def uncertified_files(*roots: str) -> dict[str, str]:
+    """Return the files of roots that are not certified (edits, plugins), with their hashes."""
+    certified_files = read_certified().files
     return {
         label: hash_now
         for root in roots
-        if certified().hashes.get(root) != tree(root)
-        for label, hash_now in files(root).items()
-        if known.get(label, ("", ""))[1] != hash_now
+        if read_certified().hashes.get(root) != root_hash(root)
+        for label, hash_now in root_files(root).items()
+        if certified_files.get(label, ("", ""))[1] != hash_now
     }
 
 
-def settings(spec: Mapping[str, Any]) -> Iterator[str]:
-    """The settings of a run that may have a version of their own: ``training.optimizer=adamw``.
+def versioned_options(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options of a run that may have versions: ``training.optimizer=adamw``.
 
-    Of a text with its value; of another setting, that it is there and not 0.
+    Texts are given with their values, other options if they are set and not 0.
     """
     values = {f"training.{key}": value for key, value in spec["training"].items()}
     values |= {key: spec.get(key) for key in ("test", "train_on", "start")}
@@ -147,17 +152,17 @@ def settings(spec: Mapping[str, Any]) -> Iterator[str]:
             yield key
 
 
-def versions_of_settings(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The versions of a run's settings, of those that have any."""
-    known = certified().versions
-    return {name: str(known[name]) for name in settings(spec) if name in known}
+def option_versions(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of a run's options, for those that have one."""
+    versions = read_certified().versions
+    return {name: str(versions[name]) for name in versioned_options(spec) if name in versions}
 
 
 def roots() -> list[str]:
-    """All roots of ``fl`` that are certified: analyses are not, as a run does not need them."""
+    """Return all roots of ``fl`` that are certified, which are all but analyses."""
     return [CORE, DATA] + [
         entry(kind, name)
-        for kind in registry.FOLDERS
+        for kind in registry.FOLDER_BY_KIND
         if kind != "analysis"
         for name in registry.names(kind)
         if registry.file(kind, name, Location("numbers")).is_relative_to(ROOT)
@@ -165,52 +170,57 @@ def roots() -> list[str]:
 
 
 @cache
-def certified() -> Numbers:
-    """What ``numbers.json`` says; nothing where there is none."""
+def read_certified() -> CertifiedCode:
+    """Return the content of ``numbers.json``; empty if the file does not exist."""
     if not NUMBERS.is_file():
-        return Numbers({}, {}, {})
+        return CertifiedCode({}, {}, {})
     content = parse_json(NUMBERS.read_bytes())
-    files = {label: (bytes_, code) for label, (bytes_, code) in content["files"].items()}
-    return Numbers(content["versions"], content["hashes"], files)
+    hashes = {label: (bytes_, syntax_) for label, (bytes_, syntax_) in content["files"].items()}
+    return CertifiedCode(content["versions"], content["hashes"], hashes)
 
 
-def write(versions: Mapping[str, int]) -> None:
-    """Certify the code at hand: ``versions`` has one for each of `roots`, and those of settings."""
-    hashes = {root: tree(root) for root in roots()}
+def certify(versions: Mapping[str, int]) -> None:
+    """Certify the present code.
+
+    Args:
+        versions: The version of each of `roots`, and of the options that have one.
+    """
+    hashes = {root: root_hash(root) for root in roots()}
     paths = {path for root in hashes for path in _paths(root)}
-    files = {
-        label(path): [syntax.of_bytes(path.read_bytes()), syntax.of_code(path)] for path in paths
+    hashes_by_file = {
+        file_label(path): [syntax.hash_bytes(path.read_bytes()), syntax.hash_code(path)]
+        for path in paths
     }
     content: dict[str, dict[str, Any]]
-    content = {"versions": dict(versions), "hashes": hashes, "files": files}
+    content = {"versions": dict(versions), "hashes": hashes, "files": hashes_by_file}
     lines = []
     for key, values in content.items():
         inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(values.items()))
         lines.append(f'"{key}": {{\n{inner}\n}}')
     NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    certified.cache_clear()
+    read_certified.cache_clear()
     _code.cache_clear()
 
 
-def files(root: str) -> dict[str, str]:
-    """The hashes of the files of a root, by label."""
+def root_files(root: str) -> dict[str, str]:
+    """Return the hashes of a root's files, by label."""
     return _files(root, tuple(plugins.roots().items()))
 
 
 @cache
 def _files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, str]:
-    known = certified().files
-    return {label(path): _hash(path, known.get(label(path))) for path in _paths(root)}
+    certified = read_certified().files
+    return {file_label(path): _hash(path, certified.get(file_label(path))) for path in _paths(root)}
 
 
-def _hash(path: Path, known: tuple[str, str] | None) -> str:
-    if known is not None and known[0] == syntax.of_bytes(path.read_bytes()):
-        return known[1]
-    return syntax.of_code(path)
+def _hash(path: Path, certified: tuple[str, str] | None) -> str:
+    if certified is not None and certified[0] == syntax.hash_bytes(path.read_bytes()):
+        return certified[1]
+    return syntax.hash_code(path)
 
 
-def label(path: Path) -> str:
-    """``fl/api/trees.py``, ``mylab/terms.py``: the same wherever the package lies."""
+def file_label(path: Path) -> str:
+    """Return a file's path from its package, ``fl/api/trees.py``, ``mylab/terms.py``."""
     for name, root in plugins.roots().items():
         if path.is_relative_to(root):
             return f"{name}/{path.relative_to(root).as_posix()}"
@@ -218,57 +228,61 @@ def label(path: Path) -> str:
 
 
 def _paths(root: str) -> list[Path]:
-    """The files of a root, in order."""
+    """Return the files of a root, in order."""
     if root in ROOMS:
-        of_entries = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
-        # A stub says what a package imports when it is asked for it.
+        components = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
+        # A stub decides which names a package imports.
         shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
-        return sorted(p for p in shared - of_entries if p.suffix in (".py", ".pyi"))
-    kind = next(kind for kind in registry.FOLDERS if root.startswith(entry(kind, "")))
+        return sorted(p for p in shared - components if p.suffix in (".py", ".pyi"))
+    kind = next(kind for kind in registry.FOLDER_BY_KIND if root.startswith(entry(kind, "")))
     name = root.removeprefix(entry(kind, ""))
-    return _of_entry(registry.file(kind, name, Location("the spec")))
+    return _component_files(registry.file(kind, name, Location("the spec")))
 
 
 def _folders(package: Path) -> list[Path]:
-    """Where the entries of a package lie, see `registry.FOLDERS`."""
-    inner = registry.FOLDERS.values()
+    """Return the folders of a package's components, see `registry.FOLDER_BY_KIND`."""
+    inner = registry.FOLDER_BY_KIND.values()
     return [package / (name if package == ROOT else Path(name).name) for name in inner]
 
 
-def _of_entry(file: Path) -> list[Path]:
-    """The file of an entry, and those of other entries that it imports.
+def _component_files(file: Path) -> list[Path]:
+    """Return the file of a component, and the files of other components that it imports.
 
-    In a plugin, all of its files besides that are no entry's: nothing else holds them.
+    In a plugin, all files that are no components are added, since no other root has them.
     """
-    waiting, seen = [file.resolve()], set[Path]()
+    waiting, visited = [file.resolve()], set[Path]()
     for package in plugins.roots().values():
         if package != ROOT and file.is_relative_to(package):
-            entries = {path for folder in _folders(package) for path in folder.glob("[a-z]*.py")}
-            waiting += sorted(set(package.rglob("*.py")) - entries)
+            components = {p for folder in _folders(package) for p in folder.glob("[a-z]*.py")}
+            waiting += sorted(set(package.rglob("*.py")) - components)
     while waiting:
         path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            waiting += _imported(path)
-    return sorted(seen)
+        if path not in visited:
+            visited.add(path)
+            waiting += _imports(path)
+    return sorted(visited)
 
 
-def _imported(path: Path) -> Iterator[Path]:
-    """The files of entries that a file may import: those whose folder and name an import has."""
+def _imports(path: Path) -> Iterator[Path]:
+    """Yield the files of components whose folder and name occur in an import of a file."""
     for statement in IMPORT.findall(path.read_text(encoding="utf-8")):
-        words, near = set(re.findall(r"\w+", statement)), statement.split()[1].startswith(".")
+        words = set(re.findall(r"\w+", statement))
+        is_relative = statement.split()[1].startswith(".")
         for name, package in plugins.roots().items():
-            for folder in _folders(package) if name in words or near else ():
+            for folder in _folders(package) if name in words or is_relative else ():
                 inside = {*folder.relative_to(package).parts} <= words
-                if inside or (near and folder == path.parent):
+                if inside or (is_relative and folder == path.parent):
                     yield from (f for f in folder.glob("*.py") if f.stem in {*words, "__init__"})
 
 
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """The keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
-    for key in sorted({*ours, *theirs}):
-        mine, other, name = ours.get(key), theirs.get(key), f"{at}.{key}" if at else key
-        if isinstance(mine, Mapping) and isinstance(other, Mapping):
-            yield from difference(mine, other, name)
-        elif mine != other:
-            yield f"{name}: {mine!r}, not {other!r}"
+def spec_differences(
+    spec: Mapping[str, Any], reference: Mapping[str, Any], prefix: str = ""
+) -> Iterator[str]:
+    """Yield the keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
+    for key in sorted({*spec, *reference}):
+        value, reference_value = spec.get(key), reference.get(key)
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping) and isinstance(reference_value, Mapping):
+            yield from spec_differences(value, reference_value, name)
+        elif value != reference_value:
+            yield f"{name}: {value!r}, not {reference_value!r}"

@@ -1,9 +1,9 @@
-"""Plugins: code of the user's own, outside this repository, with the same rights as code in it.
+"""Plugins: the user's own code outside this repository, with the same rights as code inside it.
 
 ``plugins: [../mylab]`` in ``config.yaml`` names a Python package: a folder with ``methods/``,
 ``terms/``, ``alterations/``, ``filters/``, ``aggregations/``, ``models/``, ``datasets/``,
 ``schemes/`` and ``analyses/`` as in ``fl``, and other files that these import. The registry finds
-them; they are checked, are part of the identity of runs, and can be run through the contract tests.
+them. They are checked, are part of the identity of runs, and can be tested by the contract tests.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fl.base.files import is_folder
 
 FL = Path(__file__).resolve().parents[1]
 SNAPSHOT = FL.parent / "snapshot.json"
-"""There if this code is a copy for jobs; the plugins that it was planned with lie beside it."""
+"""This file exists if the code is a copy for jobs; copies of the plugins then lie beside it."""
 
 _roots: dict[str, Path] = {FL.name: FL}
 
 
 def use(folders: Iterable[str], location: Location) -> None:
-    """Make the packages in these folders available to this process.
+    """Make the packages in these folders importable in this process.
 
     Raises:
-        ConfigError: At ``location``, for a folder that does not exist, is no Python name, or has
-            the name of another package.
+        ConfigError: If a folder does not exist, its name is not a Python name, or another package
+            has its name.
     """
     for i, text in enumerate(folders):
-        at = location / i
+        item_location = location / i
         try:
             folder = Path(text).resolve(strict=True)
         except (OSError, ValueError, RuntimeError):
@@ -39,20 +39,22 @@ def use(folders: Iterable[str], location: Location) -> None:
         if SNAPSHOT.is_file():
             folder = SNAPSHOT.with_name(folder.name)
         if "\0" in text or not is_folder(folder):
-            raise ConfigError(at, f"{text!r} is not a folder", "the folder of a Python package")
+            problem = f"{text!r} is not a folder"
+            raise ConfigError(item_location, problem, "the folder of a Python package")
         if not folder.name.isidentifier():
-            raise ConfigError(at, f"{folder.name!r} is not a name that Python can import")
+            problem = f"{folder.name!r} is not a name that Python can import"
+            raise ConfigError(item_location, problem)
         if _roots.setdefault(folder.name, folder) != folder:
-            problem = f"{folder} has the name of {_roots[folder.name]}"
-            raise ConfigError(at, problem, "packages of different names")
+            problem = f"{folder} has the same name as {_roots[folder.name]}"
+            raise ConfigError(item_location, problem, "packages with different names")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
         spec = importlib.util.find_spec(folder.name)
         if spec is None or str(folder) not in (spec.submodule_search_locations or ()):
             problem = f"{folder.name!r} is the name of a package that Python already has"
-            raise ConfigError(at, problem, "a folder of another name")
+            raise ConfigError(item_location, problem, advice="rename the folder")
 
 
 def roots() -> dict[str, Path]:
-    """Packages whose code can decide numbers, by name: ``fl`` first, then the user's own."""
+    """Return the packages whose code decides numbers, by name: ``fl`` first, then plugins."""
     return dict(_roots)

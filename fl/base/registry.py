@@ -1,10 +1,10 @@
-"""The registry of methods, loss terms, alterations of features, upload filters, aggregations,
-models, data sets, partition schemes and analyses, one file each.
+"""The registry of components: methods, models, data sets, loss terms, and so on, one file each.
 
-A file's name is its name (``two_layer.py`` is ``two-layer``). The first line of its docstring is
-its summary, the second paragraph its citation, the rest are notes. It defines one dataclass with a
-``build`` or ``read`` method, or, for a partition scheme, one function named as the file. The
-annotated fields are the config keys, explained in their docstring (`fl.base.meanings`).
+The file's name is the component's name in configs (``two_layer.py`` is ``two-layer``). The first
+line of its docstring is the summary, the second paragraph the citation, the rest are notes. The
+file defines one dataclass with a ``build`` or ``read`` method, or, for a partition scheme, one
+function with the name of the file. Their annotated fields are the config keys, which the docstring
+explains (`fl.base.key_texts`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fl.base import faults, fields, plugins, reading
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base import error_text, fields, plugins, source_reader
+from fl.base.errors import ConfigError, Location, unknown_name
 
 ROOT = plugins.FL
 
-FOLDERS = {
+FOLDER_BY_KIND = {
     "method": "methods",
     "term": "terms",
     "alteration": "terms/alterations",
@@ -37,20 +37,22 @@ FOLDERS = {
     "partition scheme": "data/schemes",
     "analysis": "analyses",
 }
-"""Where each kind lies in ``fl``; in a plugin without ``data/``."""
+"""Folder in ``fl`` of each kind of component; in a plugin without its parent folder."""
 
-ADDED = {
+ADDED_KINDS = {
     "terms": "term",
     "alterations": "alteration",
     "wire": "upload filter",
     "aggregation": "aggregation",
 }
-"""What a study adds to a method: by key of an entry and of a spec, its kind. A spec has none but
-``terms`` that adds nothing, so that runs without are named as they were.
+"""Kinds of components that a study adds to a method, by key of a spec.
+
+Except for ``terms``, a spec has a key only if it adds something, so that runs without additions
+keep their names.
 """
 
 ENTRY_KEYS = {"wire": "upload_filters"}
-"""The key of a study's entry, by the key of a spec that holds the same, where the two differ.
+"""Keys of a study's entry that differ from the key of the spec with the same content.
 
 Specs keep the key of earlier versions, so that runs keep their names. In an entry the key of the
 spec is still read, with a warning.
@@ -58,7 +60,7 @@ spec is still read, with a warning.
 
 
 def entry_key(spec_key: str) -> str:
-    """Return the key of a study's entry for a key of `ADDED`."""
+    """Return the key of a study's entry for a key of `ADDED_KINDS`."""
     return ENTRY_KEYS.get(spec_key, spec_key)
 
 
@@ -72,10 +74,16 @@ def with_current_keys(entry: Mapping[str, Any], location: Location) -> dict[str,
 
 
 @dataclass(frozen=True)
-class Said:
-    """The documentation in the docstring of a file; what is absent is empty.
+class Documentation:
+    """Documentation of a component, from the docstring of its file.
 
-    Summary and citation are one line each, notes are as they are written.
+    Attributes:
+        kind: Kind of the component, a key of `FOLDER_BY_KIND`.
+        name: Name in configs.
+        file: The component's file.
+        summary: First line of the docstring.
+        citation: Second paragraph in one line; may be empty.
+        notes: The rest of the docstring, unchanged; may be empty.
     """
 
     kind: str
@@ -87,8 +95,8 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Component(Said):
-    """One thing that a config can name.
+class Component(Documentation):
+    """A component that a config can name, such as a method.
 
     Attributes:
         target: The class or function that its file defines.
@@ -97,31 +105,35 @@ class Component(Said):
     target: Any
 
     def parse(self, values: Mapping[str, Any] | None, location: Location) -> dict[str, Any]:
-        """Its config keys, checked and with defaults; see `fl.base.fields.parse`."""
+        """Return the config keys, checked and with defaults; see `fl.base.fields.parse`."""
         return fields.parse(self.target, values, location)
 
-    def make(self, settled: Mapping[str, Any]) -> Any:
-        """The instance for values that `parse` returned, or that were read from a spec.
+    def instantiate(self, values: Mapping[str, Any]) -> Any:
+        """Return an instance with values that `parse` returned or that come from a spec.
 
         Raises:
-            ConfigError: For a value that is missing or not allowed.
+            ConfigError: If a value is missing or not allowed.
         """
         location, typed = Location(self.name), {}
         for name, field in fields.fields(self.target).items():
-            if name not in settled:
+            if name not in values:
                 raise ConfigError(location / name, "is missing", fields.describe(field.hint))
-            typed[name] = fields.value(field.hint, settled[name], location / name)
+            typed[name] = fields.value(field.hint, values[name], location / name)
         return self.target(**typed)
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind, those of plugins included, without importing anything."""
+    """Return all names of a kind, including those of plugins, without importing anything."""
     return sorted(_modules(kind, Location("plugins")))
 
 
 def find(kind: str, name: str, location: Location) -> Component:
-    """The entry of that name, or a `ConfigError` at ``location`` with the nearest one suggested."""
-    module_name = _named(kind, name, location)
+    """Import and return the component with that name.
+
+    Raises:
+        ConfigError: If it does not exist; the message suggests the most similar name.
+    """
+    module_name = _module_of(kind, name, location)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -131,52 +143,54 @@ def find(kind: str, name: str, location: Location) -> Component:
 
 @cache
 def _defined(kind: str, name: str, module: ModuleType, location: Location) -> Component:
-    """The entry that a module defines."""
-    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
-    return Component(**vars(said), target=_target(module, location))
+    """Return the component that a module defines."""
+    documentation = _documentation(kind, name, Path(inspect.getfile(module)), module.__doc__)
+    return Component(**vars(documentation), target=_target(module, location))
 
 
-def declared(kind: str, name: str, location: Location) -> Component:
-    """As `find`, for who only asks for keys: where they can be told by reading the file, it is not
-    imported, and the target is a dataclass of these keys alone.
+def find_declaration(kind: str, name: str, location: Location) -> Component:
+    """Return the component with that name for reading its config keys.
+
+    If the file can be understood without importing it, the target is a dataclass with the keys
+    alone. Otherwise the component is imported (`find`).
     """
-    place = file(kind, name, location)
-    # A file of the user's own is imported, so that its author is told what is wrong with it.
-    target = reading.dataclass_of(place) if place.is_relative_to(ROOT) else None
+    path = file(kind, name, location)
+    # A plugin's file is imported, so that its author sees its errors.
+    target = source_reader.dataclass_of(path) if path.is_relative_to(ROOT) else None
     if target is None:
         return find(kind, name, location)
-    text = ast.get_docstring(ast.parse(place.read_bytes()))
-    return Component(**vars(_said(kind, name, place, text)), target=target)
+    text = ast.get_docstring(ast.parse(path.read_bytes()))
+    return Component(**vars(_documentation(kind, name, path, text)), target=target)
 
 
 def file(kind: str, name: str, location: Location) -> Path:
-    """The file of the entry of that name, or a `ConfigError` as of `find`; not imported."""
-    return _file(_named(kind, name, location))
+    """Return the file of the component with that name, or raise the `ConfigError` of `find`."""
+    return _file(_module_of(kind, name, location))
 
 
-def _named(kind: str, name: str, location: Location) -> str:
-    """The module of the entry of that name."""
+def _module_of(kind: str, name: str, location: Location) -> str:
+    """Return the module of the component with that name."""
     modules = _modules(kind, location)
     if name not in modules:
-        raise unknown(location, kind, name, modules)
+        raise unknown_name(location, kind, name, modules)
     return modules[name]
 
 
-def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Component, Any]:
-    """The registry's entry for a spec, and the entry's target made with the spec's values."""
-    entry = find(kind, spec["name"], Location("the spec"))
+def component_of(kind: str, spec: Mapping[str, Any]) -> tuple[Component, Any]:
+    """Return the component that a spec names, and its instance with the spec's values."""
+    component = find(kind, spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
-    return entry, entry.make(values)
+    return component, component.instantiate(values)
 
 
-def added(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """What a spec adds to its method: the key, the kind, and the spec of each."""
-    for key, kind in ADDED.items():
-        yield from ((key, kind, its) for its in spec.get(key, ()))
+def added_components(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield key, kind and spec of each component that a spec adds to its method."""
+    for key, kind in ADDED_KINDS.items():
+        yield from ((key, kind, component_spec) for component_spec in spec.get(key, ()))
 
 
-def described(kind: str) -> list[Said]:
-    """The documentation of all entries, read without importing them."""
+def list_documentation(kind: str) -> list[Documentation]:
+    """Return the documentation of all components of a kind, without importing them."""
     location, descriptions = Location("plugins"), []
     for name, module in sorted(_modules(kind, location).items()):
         file = _file(module)
@@ -184,18 +198,20 @@ def described(kind: str) -> list[Said]:
             text = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
         except (SyntaxError, ValueError) as error:
             raise _broken(location, module, error) from error
-        descriptions.append(_said(kind, name, file, text))
+        descriptions.append(_documentation(kind, name, file, text))
     return descriptions
 
 
-def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
-    summary, _, rest = inspect.cleandoc(docstring or "").partition("\n\n")
-    citation, _, notes = rest.partition("\n\n")
-    return Said(kind, name, file, " ".join(summary.split()), " ".join(citation.split()), notes)
+def _documentation(kind: str, name: str, file: Path, docstring: str | None) -> Documentation:
+    summary, _, body = inspect.cleandoc(docstring or "").partition("\n\n")
+    citation, _, notes = body.partition("\n\n")
+    return Documentation(
+        kind, name, file, " ".join(summary.split()), " ".join(citation.split()), notes
+    )
 
 
 def _broken(location: Location, module: str, error: BaseException) -> ConfigError:
-    problem = f"{module} cannot be imported ({faults.told(error)})"
+    problem = f"{module} cannot be imported ({error_text.describe(error)})"
     return ConfigError(location, problem)
 
 
@@ -205,32 +221,32 @@ def _file(module: str) -> Path:
 
 
 def _modules(kind: str, location: Location) -> Mapping[str, str]:
-    """Module by name, over ``fl`` and all plugins."""
+    """Return the module of each component of a kind, in ``fl`` and all plugins."""
     modules: dict[str, str] = {}
     for package, root in plugins.roots().items():
         folder, prefix = _shelf(kind, package, root)
         for name, module in _named_stems(prefix, _stems(folder)).items():
             if modules.setdefault(name, module) != module:
-                problem = f"the {kind} {name!r} stands in {modules[name]} and in {module}"
-                raise ConfigError(location, problem, "each name once")
+                problem = f"the {kind} {name!r} is defined in {modules[name]} and in {module}"
+                raise ConfigError(location, problem, advice="rename one of the files")
     return modules
 
 
 @cache
 def _shelf(kind: str, package: str, root: Path) -> tuple[Path, str]:
-    """The folder of a kind, and what its modules' names begin with."""
-    inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
+    """Return the folder of a kind in a package, and the prefix of its modules' names."""
+    inner = FOLDER_BY_KIND[kind] if root == ROOT else Path(FOLDER_BY_KIND[kind]).name
     return root / inner, ".".join([package, *Path(inner).parts])
 
 
 @cache
 def _named_stems(prefix: str, stems: tuple[str, ...]) -> dict[str, str]:
-    """Module by name, of the files of a folder."""
+    """Return the module of each component in a folder."""
     return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
 
 
 def _stems(folder: Path) -> tuple[str, ...]:
-    """The names of the modules in a folder, looked up again when it has changed."""
+    """Return the names of the modules in a folder, read again if the folder has changed."""
     try:
         return _listed(folder, folder.stat().st_mtime_ns)
     except OSError:
@@ -242,8 +258,8 @@ def _listed(folder: Path, changed: int) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("[a-z]*.py")))
 
 
-def entries(kind: str) -> list[Component]:
-    """All entries of a kind; imports them."""
+def components(kind: str) -> list[Component]:
+    """Import and return all components of a kind."""
     return [find(kind, name, Location("")) for name in names(kind)]
 
 
@@ -251,14 +267,14 @@ def _target(module: Any, location: Location) -> Any:
     function = getattr(module, module.__name__.rpartition(".")[2], None)
     if inspect.isfunction(function):
         return function
-    things = [
-        thing
-        for thing in vars(module).values()
-        if dataclasses.is_dataclass(thing)
-        and thing.__module__ == module.__name__
-        and (hasattr(thing, "build") or hasattr(thing, "read"))
+    classes = [
+        value
+        for value in vars(module).values()
+        if dataclasses.is_dataclass(value)
+        and value.__module__ == module.__name__
+        and (hasattr(value, "build") or hasattr(value, "read"))
     ]
-    if len(things) != 1:
-        problem = f"{module.__name__} has {len(things)} dataclasses with `build` or `read`"
+    if len(classes) != 1:
+        problem = f"{module.__name__} has {len(classes)} dataclasses with `build` or `read`"
         raise ConfigError(location, problem, "exactly one")
-    return things[0]
+    return classes[0]

@@ -1,8 +1,8 @@
-"""Randomness keyed by its purpose.
+"""Random generators keyed by their purpose.
 
-Every draw comes from a generator keyed by (seed, purpose, client, round, ...), never from a shared
-stream. A client's numbers therefore do not depend on the backend, the order of clients or who else
-takes part, and a resumed run draws what an undisturbed one would have drawn.
+Random numbers come from generators keyed by (seed, purpose, client, round, ...), never from a
+shared stream. Therefore a client's numbers do not depend on the backend, the order of clients or
+the other participants, and a resumed run draws the same numbers as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def _sequence(seed: int, key: tuple[int | str, ...]) -> np.random.SeedSequence:
 
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
-    """A NumPy generator (Philox) for one purpose: ``generator(seed, "batches", client, 3)``."""
+    """Return a generator (Philox) for one purpose: ``generator(seed, "batches", client, 3)``."""
     return np.random.Generator(np.random.Philox(_sequence(seed, key)))
 
 
 def torch_seed(seed: int, *key: int | str) -> int:
-    """A 63-bit seed for ``torch.manual_seed``, for one purpose."""
+    """Return a 63-bit seed for ``torch.manual_seed`` for one purpose."""
     return int(_sequence(seed, key).generate_state(1, np.uint64)[0] >> 1)

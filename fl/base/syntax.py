@@ -1,4 +1,4 @@
-"""A file of code as one hash of its syntax, without docstrings, comments and layout."""
+"""Hashes of code files by their syntax, without docstrings, comments and layout."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from fl.base.digest import digest
 
 
-def of_bytes(content: bytes) -> str:
-    """A hash of a file as it is, 16 hexadecimal digits."""
+def hash_bytes(content: bytes) -> str:
+    """Return the hash of a file's bytes, 16 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def of_code(path: Path) -> str:
-    """A hash of a file's syntax, the same for every Python version.
+def hash_code(path: Path) -> str:
+    """Return the hash of a file's syntax, which is the same in every version of Python.
 
     Raises:
-        SyntaxError: If it is not Python.
+        SyntaxError: If the file is not Python.
     """
     return digest(canonical(ast.parse(path.read_bytes(), filename=str(path))))
 
 
 def canonical(node: Any) -> Any:
-    """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
+    """Return syntax as nested lists, without empty fields, which newer versions of Python add."""
     if isinstance(node, ast.AST):
         body: list[Any] = [type(node).__name__]
         for name in node._fields:
@@ -41,7 +41,7 @@ def canonical(node: Any) -> Any:
 
 
 def _is_text(node: Any) -> bool:
-    """A string that stands alone: the docstring of a module, class, function or name."""
+    """Whether a statement is only a string, such as a docstring."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

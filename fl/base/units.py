@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 
-def written(value: Any) -> str:
-    """A value as a config writes it: ``true``, ``null``, ``0.1``, ``[16, 32]``, ``[a, b]``."""
+def config_text(value: Any) -> str:
+    """Return a value as written in a config: ``true``, ``null``, ``0.1``, ``[16, 32]``."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(config_text, value))}]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return str(value)
 
 
-def counted(count: int, what: str) -> str:
-    """``1 run``, ``2 runs``, ``2 studies``."""
-    several = f"{what[:-1]}ies" if what.endswith("dy") else f"{what}s"
-    return f"{count} {what if count == 1 else several}"
+def quantity(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 run``, ``2 runs``, ``2 studies``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("dy") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def duration(seconds: float) -> str:
-    """``0.42 s``, ``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    """Return a duration in words: ``0.42 s``, ``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
     if 0 < seconds < 9.95:
         return f"{seconds:#.2g} s"
     if seconds < 100:
@@ -34,21 +34,21 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes: ``0 B``, ``944 B``, ``12.3 kB``, ``1.20 GB``; a kB is 1,000 bytes."""
+    """Return a number of bytes in words: ``944 B``, ``12.3 kB`` (1,000 bytes each), ``1.20 GB``."""
     return _scaled(count, "B", "kMGTPE")
 
 
 def operations(count: float) -> str:
-    """A number of floating-point operations: ``0``, ``944``, ``12.3 k``, ``1.20 G``."""
+    """Return a number of floating-point operations in words: ``944``, ``12.3 k``, ``1.20 G``."""
     return _scaled(count, "", "kMGTPE").strip()
 
 
 def _scaled(count: float, unit: str, prefixes: str) -> str:
-    """Three digits; more only beyond the largest prefix."""
+    """Return a number with three digits and a prefix; more digits beyond the largest prefix."""
     if count < 999.5:
         return f"{count:.3g} {unit}"
-    place = -1
-    while count >= 999.5 and place + 1 < len(prefixes):
-        count, place = count / 1000, place + 1
+    index = -1
+    while count >= 999.5 and index + 1 < len(prefixes):
+        count, index = count / 1000, index + 1
     digits = 2 if count < 9.995 else 1 if count < 99.95 else 0
-    return f"{count:.{digits}f} {prefixes[place]}{unit}"
+    return f"{count:.{digits}f} {prefixes[index]}{unit}"

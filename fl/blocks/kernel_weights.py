@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl.base.errors import extra
+from fl.base.errors import optional_package
 
 BLOCKS, PIVOTS = 3, 200
 """Steps that exchange many kernels at once, and the limit of single exchanges, see `solve`."""
@@ -78,7 +78,7 @@ def _solve_by_cvxpy(a: np.ndarray, m: np.ndarray) -> np.ndarray:
 
     The solver gets the homogeneous program, scaled to unit diagonal, for which it is most precise.
     """
-    with extra("solver: cvxpy"):
+    with optional_package("solver: cvxpy"):
         import cvxpy
 
     unit, c = np.sqrt(a.diagonal()), cvxpy.Variable(len(m))

@@ -12,7 +12,7 @@ from dataclasses import fields as declared
 from pathlib import Path
 from typing import Any
 
-from fl.base import fields, meanings, registry
+from fl.base import fields, key_texts, registry
 from fl.base.errors import Location
 from fl.base.registry import Component
 
@@ -22,7 +22,7 @@ UNSAID = "what it means is not said in its docstring"
 
 def listing(kind: str) -> Iterator[str]:
     """A line and a citation for each entry of a kind; imports none of them."""
-    entries = registry.described(kind)
+    entries = registry.list_documentation(kind)
     width = max(len(said.name) for said in entries)
     for said in entries:
         indent = " " * (width + 2)
@@ -33,13 +33,13 @@ def listing(kind: str) -> Iterator[str]:
 
 def details(kind: str, name: str) -> Iterator[str]:
     """An entry's summary, citation and notes, and every key that configs can set."""
-    entry = registry.declared(kind, name, Location("NAME"))
+    entry = registry.find_declaration(kind, name, Location("NAME"))
     yield f"{entry.name}: {entry.summary}"
     if entry.citation:
         yield from ("", *_filled(entry.citation))
     if entry.notes:
         yield from ("", *entry.notes.splitlines())
-    if about := meanings.about(entry.target):
+    if about := key_texts.summary_of(entry.target):
         yield from ("", *_filled(about))
     keys = fields.fields(entry.target)
     yield ""
@@ -56,12 +56,12 @@ def details(kind: str, name: str) -> Iterator[str]:
 
 def keys_of(entry: Component) -> dict[str, str]:
     """The meanings of an entry's keys; those of the keys that all schemes share are in `Common`."""
-    by_key = meanings.meanings(entry.target)
+    by_key = key_texts.key_texts(entry.target)
     if inspect.isfunction(entry.target):
         from fl.data.scheme import Common  # imports pandas, which a listing does without
 
         shared = {field.name for field in declared(Common)} & set(fields.fields(entry.target))
-        common = meanings.meanings(Common)
+        common = key_texts.key_texts(Common)
         by_key = {key: common[key] for key in shared} | by_key
     return by_key
 

@@ -28,8 +28,8 @@ import yaml
 from fl import report
 from fl.base import files, plugins, registry
 from fl.base.errors import FedloomError, Location
-from fl.base.registry import Said
-from fl.base.units import counted
+from fl.base.registry import Documentation
+from fl.base.units import quantity
 from fl.cli import anonymous as nameless
 from fl.cli.store_commands import readable
 from fl.data.lock import NAME as LOCK
@@ -104,7 +104,7 @@ def write(
             if place.suffix == ".zip":
                 stage = Path(shutil.make_archive(str(Path(draft) / "crate"), "zip", stage))
             stage.rename(place)
-    yield f"{there} of {counted(len(facts.runs['run'].unique()), 'run')} are in it"
+    yield f"{there} of {quantity(len(facts.runs['run'].unique()), 'run')} are in it"
     yield str(place)
 
 
@@ -231,7 +231,7 @@ def _parts(stage: Path, facts: Facts) -> Iterator[tuple[str, dict[str, str]]]:
             yield inner.as_posix(), {"name": path.name, "encodingFormat": kind}
 
 
-def _cited(named: list[Said], entity: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+def _cited(named: list[Documentation], entity: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
     """Entities of all works that are cited, and of all that cites them."""
     works = references.together(said.citation for said in named)
     articles = {
@@ -264,7 +264,7 @@ def _address(work: Work) -> str:
     return f"https://arxiv.org/abs/{work.arxiv}" if work.arxiv else f"#{work.key}"
 
 
-def _access(said: Said) -> dict[str, Any]:
+def _access(said: Documentation) -> dict[str, Any]:
     """Where a data set comes from."""
     if said.kind != "data set":
         return {}

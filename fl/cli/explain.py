@@ -116,7 +116,7 @@ def _edited(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_version(name: str) -> bool:
-    """Whether this stands for certified code, and is not a hash, see `identity.code`."""
+    """Whether this stands for certified code, and is not a hash, see `identity.root_code`."""
     return len(name) < 16
 
 
@@ -127,7 +127,7 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
     return [
         *edits,
         *_versions(ours["code"], theirs["code"], bool(edits)),
-        *identity.difference(ours["spec"], theirs["spec"]),
+        *identity.spec_differences(ours["spec"], theirs["spec"]),
     ]
 
 

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.base import faults
-from fl.base.errors import LEFT, FedloomError, Location, unknown
+from fl.base import error_text
+from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in f"error: {error}".split("\n"):
             say(line, file=sys.stderr)
     except SystemExit as error:  # Of a plugin: nothing of ours ends the process by it.
-        problem = f"{faults.told(error)}: a plugin ends the program. Allowed: to raise an error"
+        problem = (
+            f"{error_text.describe(error)}: a plugin ends the program. Allowed: to raise an error"
+        )
         say(f"error: {problem}", file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()
@@ -253,7 +255,7 @@ def _trained(
         # A job that gets nowhere is not put into the queue for ever.
         if (error.rounds or lacking() < before) and slurm.requeue():
             say("Slurm has the job in its queue again", file=sys.stderr)
-        return LEFT
+        return EXIT_LEFT
     for line in failed:
         say(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
@@ -374,7 +376,7 @@ def _tracks(parsed: argparse.Namespace) -> None:
     known = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
     known = list(dict.fromkeys([*table["track"], *known]))
     if parsed.track and parsed.track not in known:
-        raise unknown(Location("the command line"), "track", parsed.track, known)
+        raise unknown_name(Location("the command line"), "track", parsed.track, known)
     if parsed.track and parsed.track not in set(table["track"]):
         say("No results of this track are kept.")
         return
@@ -440,7 +442,7 @@ def _analyse(parsed: argparse.Namespace) -> None:
     summary = plan_files.read_summary(results / "plan")
     known = summary["analyses"] if summary else {}
     if known and parsed.name not in known:
-        raise unknown(Location("the command line"), "analysis of the plan", parsed.name, known)
+        raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, known)
     made = make_analysis.make(
         _planned(results, "analyses", parsed.name), results, Path(settings.store)
     )

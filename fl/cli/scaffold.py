@@ -42,7 +42,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
     taken = name in registry.names(KINDS[kind])
     if taken or keyword.iskeyword(defined) or re.search(rf"\b{defined}\b", template):
         raise FedloomError(f"name {name!r} is taken; choose another")
-    path = folder / Path(registry.FOLDERS[KINDS[kind]]).name / f"{function}.py"
+    path = folder / Path(registry.FOLDER_BY_KIND[KINDS[kind]]).name / f"{function}.py"
     if path.exists():
         raise FedloomError(f"{path}: is there already; choose another name")
     text = Template(template).substitute(name=name, cls=cls, function=function)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fl.base import fields, files, registry
 from fl.base.errors import FedloomError, Location
-from fl.base.units import counted, size, written
+from fl.base.units import config_text, quantity, size
 from fl.cli.printing import aligned, plain, say
 from fl.data import materials
 from fl.plan import config
@@ -139,22 +139,22 @@ def _row(entry: StoredRun) -> tuple[str, ...]:
 def _text(kind: str, choice: Mapping[str, Any], hidden: Iterable[str] = ()) -> str:
     """A choice of a spec without keys at their defaults, where its kind is known here."""
     usual = _defaults(kind, str(choice["name"]))
-    same = [key for key in usual if written(choice.get(key)) == usual[key]]
+    same = [key for key in usual if config_text(choice.get(key)) == usual[key]]
     return maintenance.text(choice, [*hidden, *same])
 
 
 @cache
 def _defaults(kind: str, name: str) -> dict[str, str]:
     try:
-        declared = fields.fields(registry.declared(kind, name, Location(name)).target)
+        declared = fields.fields(registry.find_declaration(kind, name, Location(name)).target)
     except FedloomError:
         return {}
-    return {key: written(field.default) for key, field in declared.items()}
+    return {key: config_text(field.default) for key, field in declared.items()}
 
 
 def _added(spec: Mapping[str, Any]) -> list[str]:
     """The names of what a study added to a method."""
-    return [its["name"] for _, _, its in registry.added(spec)]
+    return [its["name"] for _, _, its in registry.added_components(spec)]
 
 
 def _verify(parsed: argparse.Namespace) -> int:
@@ -163,7 +163,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     if absent := sorted({*parsed.runs} - {*there}):
         raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
     checked = parsed.runs or there
-    logging.info("checking every file of %s", counted(len(checked), "run"))
+    logging.info("checking every file of %s", quantity(len(checked), "run"))
     damaged = {run: problems for run in checked if (problems := maintenance.problems(store, run))}
     for problems in damaged.values():
         for line in problems:
@@ -171,7 +171,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     other_data = list(_of_other_data(parsed.config, store, {*checked} - {*damaged}))
     for line in other_data:
         say(line)
-    say(f"{counted(len(checked), 'run')} checked, {len(damaged)} damaged")
+    say(f"{quantity(len(checked), 'run')} checked, {len(damaged)} damaged")
     if not parsed.remove:
         if damaged:
             say("--remove removes them, and the next snakemake trains them again")
@@ -211,7 +211,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     for path in rubbish:
         say(f"{path}: begun and left")
     no_study = f"that no study in {parsed.config / 'studies'} needs"
-    say(f"{counted(len(surplus), 'run')} {no_study}, {_sum(surplus)}")
+    say(f"{quantity(len(surplus), 'run')} {no_study}, {_sum(surplus)}")
     if not parsed.yes:
         say("nothing was removed; --yes removes them")
         return 0
@@ -238,7 +238,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
         except FedloomError as error:
             kept = True
             say(f"kept: {error}")
-    say(f"{counted(removed, 'run')} removed")
+    say(f"{quantity(removed, 'run')} removed")
     return kept
 
 
@@ -246,7 +246,7 @@ def _export(parsed: argparse.Namespace) -> int:
     source = _place(parsed)
     runs = _chosen(parsed, source)
     if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
-        lacking = counted(len(missing), "run")
+        lacking = quantity(len(missing), "run")
         problem = f"{source.root}: lacks {lacking} of the plan, as {min(missing)}"
         raise FedloomError(f"{problem}; train them first (snakemake)")
     if import_export.is_tar(parsed.place):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import FedloomError, Location, unknown
-from fl.base.units import counted, duration
+from fl.base.errors import FedloomError, Location, unknown_name
+from fl.base.units import duration, quantity
 from fl.cli.printing import aligned
 from fl.plan import config, plan, required_runs
 from fl.plan.estimate import Rates
@@ -57,7 +57,7 @@ def look(folder: Path, paper: str = "") -> list[Overview]:
     ]
     seen = [overview for overview in each if overview is not None]
     if paper and not seen:
-        raise unknown(Location("the command line"), "paper", paper, [*papers, NONE])
+        raise unknown_name(Location("the command line"), "paper", paper, [*papers, NONE])
     return sorted(seen, key=lambda overview: (overview.paper == NONE, overview.paper))
 
 
@@ -124,8 +124,8 @@ def lines(overviews: Sequence[Overview], store: Store) -> Iterator[str]:
         )
     yield from aligned(table)
     yield (
-        f"{counted(len(table) - 1, 'study')}. Time: one run after another, at the rate of the runs "
-        "in the store; unknown where a run has none like it. Published: cells beside ours."
+        f"{quantity(len(table) - 1, 'study')}. Time: for one run after another, estimated from "
+        "stored runs. Published: number of published cells beside measured values."
     )
     yield from (*_once(overviews), *rates.remarks, *troubles)
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fl.base.digest import digest
 from fl.base.schema import SETTING, UNSEEN
-from fl.base.units import counted, duration
+from fl.base.units import duration, quantity
 from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps, large_metrics
@@ -57,14 +57,14 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             state = "there" if made else "to be made"
             yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
     note = f", {len(again)} of them again, for {KEPT}" if again else ""
-    counts = f"{counted(len(members), 'run')} in {counted(len(plan.bundles), 'bundle')}"
+    counts = f"{quantity(len(members), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
     if missing:
         rates = Rates(store)
         others = sum(m.run not in again and digest(m.spec) in rates.specs for m in missing)
         if others:
             yield (
-                f"{counted(others, 'run')} of the same spec with other numbers (another version of"
+                f"{quantity(others, 'run')} of the same spec with other numbers (another version of"
                 " code or data) in the store: python -m fl explain RUN"
             )
         yield from rates.remarks
@@ -91,8 +91,8 @@ def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) 
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
     here = list(jobs.form_jobs(lacking, store, jobs.Machine(cores, 1), readers))
     count = len(list(jobs.form_jobs(lacking, store, merge=True)))
-    text = f"{counted(len(here), 'start')} on {counted(cores, 'core')} here (snakemake), or "
-    text += f"{counted(count, 'cluster job')} (snakemake --profile slurm)"
+    text = f"{quantity(len(here), 'start')} on {quantity(cores, 'core')} here (snakemake), or "
+    text += f"{quantity(count, 'cluster job')} (snakemake --profile slurm)"
     if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
         text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
     return text

@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 
 from fl.base.errors import DataError
 from fl.base.files import sha256
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data.contents import content
 from fl.data.download import Source, fetch
 from fl.data.lock import Lock

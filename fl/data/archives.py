@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 
 Archive = Path | BinaryIO
 Wanted = Callable[[str], bool]
@@ -132,4 +132,4 @@ def _blamed(archive: str, member: str = "") -> AbstractContextManager[None]:
     """Errors inside as `DataError` that names the archive and the member."""
     at = f"{archive}: member {member}" if member else archive
     wrong = "is truncated, damaged or of another kind than expected"
-    return reading(at, wrong, "delete the file to fetch it again")
+    return wrap_read_errors(at, wrong, "delete the file to fetch it again")

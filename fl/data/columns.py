@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
 from fl.data.prepared import SPLIT
 
@@ -148,7 +148,7 @@ def names(path: Path, separator: str = ",", other: str = "") -> list[str]:
     allowed = "Allowed: a CSV file with a header, or Parquet"
     if not is_file(path):
         raise DataError(f"{path}: there is no such file; {allowed}{other}")
-    with reading(path, "cannot be read as a table", allowed):
+    with wrap_read_errors(path, "cannot be read as a table", allowed):
         header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
     for name in header:
         if header.count(name) > 1:
@@ -211,7 +211,7 @@ def pieces(
     """
     wrong: dict[str, str] = {}
     first = 1
-    with reading(path, "cannot be read as a table"):
+    with wrap_read_errors(path, "cannot be read as a table"):
         for piece in (_parquet if path.suffix in PARQUET else _csv)(path, kinds, separator, wrong):
             converted = {}
             for name in kinds.keys() - wrong.keys():

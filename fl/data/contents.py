@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_folder, sha256, write_json
 
 NAME = "contents.json"
@@ -81,7 +81,7 @@ class Contents:
 def _traces(paths: Iterable[Path]) -> Iterator[tuple[Path, tuple[int, int, int, int]]]:
     """Each file with its size, the later of its two times of change, modification and inode."""
     for path in paths:
-        with reading(path, "cannot be read", "mend its name or its permissions"):
+        with wrap_read_errors(path, "cannot be read", "mend its name or its permissions"):
             for file in below(path) if is_folder(path) else [path]:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     of = file.stat()

@@ -17,7 +17,7 @@ from urllib.request import url2pathname
 
 from fl.base.errors import DataError
 from fl.base.files import disk_errors, sha256
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data.lock import Lock, alone_in
 from fl.data.transfer import Download
 

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from fl.base import parquet
 from fl.base.errors import DataError
-from fl.base.files import disk_errors, parse_json, replacing
-from fl.base.places import path_of
+from fl.base.files import atomic_writer, disk_errors, parse_json
+from fl.base.folders import path_of
 from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
 from fl.data.modality import MODALITY
 
@@ -209,7 +209,7 @@ def write(table: pd.DataFrame, path: str | Path) -> None:
     stored = stored.replace_schema_metadata({NOTES: notes.encode()})
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+        with atomic_writer(path) as file:
             pq.write_table(stored, file)
 
 

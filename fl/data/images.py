@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.data.archives import name_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def decode(
 
     content = stream if isinstance(stream, bytes) else stream.read()
     name = name or ("a picture" if isinstance(stream, bytes) else name_of(stream))
-    with reading(name, *BROKEN), Image.open(io.BytesIO(content)) as image:
+    with wrap_read_errors(name, *BROKEN), Image.open(io.BytesIO(content)) as image:
         turned = upright and EXIF in image.info
         image.load()
         picture = _in_mode(
@@ -100,7 +100,7 @@ def look(picture: Path | bytes, name: str) -> tuple[str, tuple[int, int]]:
     from PIL import Image
 
     source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
-    with reading(name, *BROKEN), Image.open(source) as image:
+    with wrap_read_errors(name, *BROKEN), Image.open(source) as image:
         width, height = image.size
         on_its_side = EXIF in image.info and image.getexif().get(ORIENTATION, 1) > UPSIDE_DOWN
         return image.mode, (width, height) if on_its_side else (height, width)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl.base.errors import reading
+from fl.base.errors import wrap_read_errors
 from fl.base.files import disk_errors, parse_json, write_json
 
 NAME = "sources.lock.json"
@@ -44,7 +44,9 @@ class Lock:
     def _read(self) -> dict[str, dict[str, str]]:
         if not self.path.exists():
             return {}
-        with reading(self.path, "cannot be read as checksums of files by data set", REMEDY):
+        with wrap_read_errors(
+            self.path, "cannot be read as checksums of files by data set", REMEDY
+        ):
             known = parse_json(self.path.read_bytes())
             return {dataset: dict(sums.items()) for dataset, sums in known.items()}
 

@@ -15,8 +15,8 @@ from fl import data
 from fl.api.task import DEFAULT, Task
 from fl.base import fields, identity, registry
 from fl.base.errors import DataError, Location
-from fl.base.files import damage, read_sealed, write_json, write_sealed, write_table
-from fl.base.registry import Component, entry_of
+from fl.base.files import find_damage, read_sealed, write_json, write_sealed, write_table
+from fl.base.registry import Component, component_of
 from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
@@ -39,19 +39,19 @@ def task_entry(dataset: Spec) -> Component:
 
 def task_name(dataset: Spec) -> str:
     """The name of a data set's task."""
-    name: str = getattr(entry_of("data set", dataset)[1], "task", DEFAULT)
+    name: str = getattr(component_of("data set", dataset)[1], "task", DEFAULT)
     return name
 
 
 def task_of(dataset: Spec) -> Task:
     """The task of a data set."""
-    task: Task = task_entry(dataset).make({})
+    task: Task = task_entry(dataset).instantiate({})
     return task
 
 
 def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
     """The kinds of input that a data set has of every sample; none, where there is but one."""
-    kinds: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
+    kinds: tuple[Modality, ...] = getattr(component_of("data set", dataset)[1], "modalities", ())
     return kinds
 
 
@@ -60,9 +60,12 @@ def dataset_id(spec: Spec) -> str:
 
     The spec has the content of the user's own files, so that this asks for none of them.
     """
-    entry, dataset = entry_of("data set", spec)
+    entry, dataset = component_of("data set", spec)
     sources = [[source.name, source.sha256] for source in data.sources(dataset)]
-    code = [identity.code(identity.entry("data set", entry.name)), identity.code(identity.DATA)]
+    code = [
+        identity.root_code(identity.entry("data set", entry.name)),
+        identity.root_code(identity.DATA),
+    ]
     return f"{entry.name}-{identity.digest([_named(entry, spec), code, sources])}"
 
 
@@ -71,7 +74,7 @@ def partition_id(spec: Spec, dataset: str) -> str:
     entry = registry.find("partition scheme", spec["name"], Location("the spec"))
     brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
     scheme = identity.entry("partition scheme", entry.name)
-    code = [identity.code(scheme), identity.code(identity.DATA)]
+    code = [identity.root_code(scheme), identity.root_code(identity.DATA)]
     return f"{entry.name}-{identity.digest([_named(entry, spec), code, dataset, brought])}"
 
 
@@ -88,7 +91,7 @@ def supply(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> Supply:
 
 def download(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> None:
     """The raw files of a data set in its folder of ``<root>/raw``, and at last ``sources.json``."""
-    _, dataset = entry_of("data set", spec)
+    _, dataset = component_of("data set", spec)
     folder = root / "raw" / raw_name(spec)
     fetched = data.gather(dataset, folder, _held(supply, spec))
     listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
@@ -98,7 +101,7 @@ def download(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> None:
 
 def prepare(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> Prepared:
     """The data set in ``<root>/prepared/<id>``, prepared now if it is not there."""
-    entry, dataset = entry_of("data set", spec)
+    entry, dataset = component_of("data set", spec)
     folder = root / "prepared" / dataset_id(spec)
     raw = root / "raw" / raw_name(spec)
     return data.prepare(dataset, entry.name, raw, folder, _held(supply, spec))
@@ -137,7 +140,7 @@ def _content(folder: Path) -> str:
         record = read_sealed(folder / ABOUT)
     except DataError as error:
         raise DataError(f"{error}; {remedy}") from None
-    if problem := damage(folder / TABLE, record["files"][TABLE]):
+    if problem := find_damage(folder / TABLE, record["files"][TABLE]):
         raise DataError(f"{problem}; {remedy}")
     return str(record["content"])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
 from fl.data import columns
 from fl.data.columns import SPLIT_NAME, TEXT
@@ -196,7 +196,7 @@ def class_names(path: Path, column: str) -> tuple[str, ...]:
     import pyarrow.parquet as pq
 
     text = (pq.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
-    with reading(path, "says nothing readable under `huggingface`"):
+    with wrap_read_errors(path, "says nothing readable under `huggingface`"):
         feature = json.loads(text).get("info", {}).get("features", {}).get(column, {})
         return tuple(map(str, feature.get("names") or ()))
 
@@ -232,7 +232,7 @@ def _held(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
     import pyarrow.parquet as pq
 
     row = 0
-    with reading(path, "cannot be read as a table"), pq.ParquetFile(path) as file:
+    with wrap_read_errors(path, "cannot be read as a table"), pq.ParquetFile(path) as file:
         for batch in file.iter_batches(BATCH, columns=[column]):
             for value in batch.column(0).to_pylist():
                 row += 1

@@ -26,7 +26,7 @@ import numpy as np
 
 from fl.base.digest import digest
 from fl.base.errors import DataError
-from fl.base.files import damage, erase, move, read_sealed, sync_folder, write_sealed
+from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, write_sealed
 from fl.data.contents import stamp
 from fl.data.rows import Rows
 
@@ -295,7 +295,7 @@ def _description(
 def _verify(folder: Path, stamped: str) -> None:
     """See `Prepared.verify`."""
     for name, described in _read_description(folder)["files"].items():
-        if problem := damage(folder / name, described):
+        if problem := find_damage(folder / name, described):
             raise DataError(f"{problem}; {_remedy(folder)}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.data import counts, per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.placing import TEST, TRAIN, VAL, known
@@ -86,7 +86,7 @@ def read(
 
 
 def _list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    with reading(name, "is no pair of paths and class names"):
+    with wrap_read_errors(name, "is no pair of paths and class names"):
         paths, labels = (
             [item.decode() if isinstance(item, bytes) else str(item) for item in items]
             for items in loaded

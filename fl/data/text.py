@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fl.base.errors import reading
+from fl.base.errors import wrap_read_errors
 from fl.data.archives import name_of
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -48,5 +48,5 @@ def table(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
         DataError: For what is no such row; it names the stream.
     """
     rows = csv.reader(io.TextIOWrapper(stream, encoding, newline=""), strict=True)
-    with reading(name_of(stream), "is no csv file"):
+    with wrap_read_errors(name_of(stream), "is no csv file"):
         yield from enumerate(rows, 1)

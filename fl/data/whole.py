@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 
 
 def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
@@ -23,7 +23,7 @@ def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
         DataError: For the first value that is no such number; it names its place.
     """
     at, allowed = f"{name}: {key}", f"whole numbers from {low} to {high}"
-    with reading(at, "is no list of numbers"):
+    with wrap_read_errors(at, "is no list of numbers"):
         array = np.asarray(values)
     if array.dtype.kind not in "iuf":
         raise DataError(f"{at} is an array of {array.dtype}. Allowed: {allowed}")

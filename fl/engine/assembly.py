@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fl.api.method import Attached, BuildContext, Method, declared
+from fl.api.method import Attached, BuildContext, Method, declaration_of
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
@@ -63,7 +63,7 @@ def assemble(
     """The simulation that a run's spec describes, on a data set and its partition."""
     training = Training(**spec["training"])
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
-    alone = declared(parts.method.method).alone
+    alone = declaration_of(parts.method.method).independent
     data = ClientData.of(table, spec.get("test", OWN), alone)
     check_validated(parts.method.method, data)
     check_served(parts.method.method, data)
@@ -188,7 +188,7 @@ def _simulation(
     method = build(parts.method, context)
     if by_modality:
         names = map(named, _groups(parts, data))
-        apart = not declared(parts.method.method).modalities
+        apart = not declaration_of(parts.method.method).modalities
         alone = [(run.method, run.network) for run in by_modality]
         method = modality.several(method, network, dict(zip(names, alone, strict=True)), apart)
     return Simulation(
@@ -212,13 +212,13 @@ def _groups(parts: Parts, data: ClientData) -> list[tuple[Modality, ...]]:
 
 def check_validated(method: Any, data: ClientData) -> None:
     """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
-    if not declared(method).validates:
+    if not declaration_of(method).needs_validation:
         return
     lacking = [int(k) for k in data.participants if not len(data.of_splits("val", int(k)))]
     if lacking:
         shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
         raise FedloomError(
-            f"{declared(method).title}: no validation samples at {len(lacking)} of "
+            f"{declaration_of(method).title}: no validation samples at {len(lacking)} of "
             f"{len(data.participants)} clients ({shown}). Allowed: a partition with a val in which "
             "every client that takes part has some (min_samples, or a larger val)"
         )
@@ -226,10 +226,10 @@ def check_validated(method: Any, data: ClientData) -> None:
 
 def check_served(method: Any, data: ClientData) -> None:
     """Refuse (`FedloomError`) a server without samples where a method trains on it."""
-    if declared(method).server_data and not len(data.server):
+    if declaration_of(method).needs_server_data and not len(data.server):
         raise FedloomError(
-            f"{declared(method).title}: the server has no samples. Allowed: a partition whose "
-            "share for it, `server`, is at least a sample of some client's"
+            f"{declaration_of(method).title}: the server has no samples. Try: a partition with a "
+            "larger share for the server, `server`"
         )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, BuildContext, ByMean, Method, Pass, Sweep, declared
+from fl.api.method import COUNTS, BuildContext, ByMean, Method, Pass, Sweep, declaration_of
 from fl.api.protocols import is_spending, spends
 from fl.api.trees import Rate, Tree
 from fl.api.wire import WIRE, Aggregation, Crossing, Message, Stage, attackers
@@ -45,15 +45,15 @@ def wired(
     crossed = tuple(stage for stage in stages if stage is not None)
     if not crossed and aggregation is None:
         return method
-    _check_method(method, context, declared(named).title)
+    _check_method(method, context, declaration_of(named).title)
     _check_noise(crossed, aggregation, context)
     _check_dropped(crossed, aggregation, context)
     layout = _Layout.of(method, context)
     if not layout.floats:
-        raise _refused(declared(named).title, "its clients send nothing")
+        raise _refused(declaration_of(named).title, "its clients send nothing")
     if layout.scaling:
         problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
-        raise _refused(declared(named).title, problem)
+        raise _refused(declaration_of(named).title, problem)
     if layout.counters and crossed[-1:] and crossed[-1].multiplier:
         raise FedloomError(
             "upload_filters.noise: clients send counters of batch normalisation without noise",

@@ -17,7 +17,7 @@ from fl.api import BuildContext, Method, declare, everything, recipe
 @declare(
     "personal",
     tasks="any",
-    alone=True,
+    independent=True,
     modalities=True,
     starts="any",
     training={"rounds": 5, "local_epochs": 1},

@@ -44,7 +44,7 @@ from fl.blocks.l2p_tuning import TUNING_SPLITS, check_no_added_loss
     "personal",
     title="Fine-tuning (BN)",
     tasks="any",
-    alone=True,
+    independent=True,
     starts="any",
     training={"rounds": 15, "local_epochs": 1},
 )

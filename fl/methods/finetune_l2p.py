@@ -28,7 +28,7 @@ from fl.blocks.l2p_tuning import (
 @declare(
     "personal",
     title="FedL2P, fine-tuned",
-    alone=True,
+    independent=True,
     starts=("fedl2p",),
     training={"rounds": 15, "local_epochs": 1, "lr": 0.001},
 )

@@ -40,7 +40,11 @@ from fl.api import (
 
 
 @declare(
-    "personal", title="kNN-Per", alone=True, starts="any", training={"rounds": 1, "local_epochs": 1}
+    "personal",
+    title="kNN-Per",
+    independent=True,
+    starts="any",
+    training={"rounds": 1, "local_epochs": 1},
 )
 class KNNPer:
     """k: neighbours.

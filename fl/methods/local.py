@@ -11,7 +11,7 @@ from __future__ import annotations
 from fl.api import BuildContext, Method, declare, everything, recipe
 
 
-@declare("personal", tasks="any", alone=True, modalities=True)
+@declare("personal", tasks="any", independent=True, modalities=True)
 class Local:
     """Local has no hyper-parameters."""
 

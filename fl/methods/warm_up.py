@@ -29,7 +29,7 @@ STATE = "optimizer"
 @declare(
     "personal",
     title="Warm-up",
-    alone=True,
+    independent=True,
     distils=True,
     one_input=True,
     training={

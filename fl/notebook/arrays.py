@@ -42,7 +42,7 @@ class Given:
             named: dict[str, Any] = dict(self.arrays)
             with files.disk_errors(path):
                 folder.mkdir(parents=True, exist_ok=True)
-                with files.replacing(path) as file:
+                with files.atomic_writer(path) as file:
                     np.savez(file, **named)
         return {"arrays": {"path": str(path)}}
 

@@ -61,7 +61,7 @@ class Classes:
             name, values = self._named("method", said["method"], location / "method")
             said = {**values, **said, "method": name}
         said = registry.with_current_keys(said, location)
-        for spec_key, kind in registry.ADDED.items():
+        for spec_key, kind in registry.ADDED_KINDS.items():
             key = registry.entry_key(spec_key)
             if isinstance(said.get(key), Mapping):
                 pairs = [self._added(kind, n, v, location / key) for n, v in said[key].items()]
@@ -93,7 +93,7 @@ class Classes:
         except FedloomError as error:
             raise ConfigError(location, str(error)) from None
         stem = f"{snake(cls.__name__)}_{digest(text)[:8]}"
-        self._use(stem, Path(registry.FOLDERS[kind]).name, text, location)
+        self._use(stem, Path(registry.FOLDER_BY_KIND[kind]).name, text, location)
         values = {} if thing is cls else {f.name: getattr(thing, f.name) for f in _keys(cls)}
         return stem.replace("_", "-"), values
 

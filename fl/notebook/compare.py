@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.errors import ConfigError, FedloomError, unknown
+from fl.base.errors import ConfigError, FedloomError, unknown_name
 from fl.base.schema import DIVERGED
-from fl.base.units import counted
+from fl.base.units import quantity
 from fl.notebook import classes
 from fl.notebook.keys import CALL
 from fl.notebook.plainly import plainly
@@ -50,7 +50,7 @@ class Comparison:
         said = [self._track(str(track)) for track in self.lines["track"].unique()]
         tests = int(self.table["p"].notna().sum())
         rule = f"exact sign-flip tests over draws, Holm's correction for {tests} comparisons "
-        rule += f"of {counted(self.lines['track'].nunique(), 'track')}, 5 %"
+        rule += f"of {quantity(self.lines['track'].nunique(), 'track')}, 5 %"
         return "\n".join([*said, f"({rule})", *self.remarks])
 
     def _track(self, track: str) -> str:
@@ -116,9 +116,9 @@ def compare(
     kept = tracks.kept(folder)
     named = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
     if only is not None and only not in named:
-        raise unknown(CALL / "only", "track", only, named)
+        raise unknown_name(CALL / "only", "track", only, named)
     if only is not None and only not in set(kept["track"]):
-        raise unknown(CALL / "only", "kept track", only, set(kept["track"]))
+        raise unknown_name(CALL / "only", "kept track", only, set(kept["track"]))
     label = method if isinstance(method, str) else classes.label(method)
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []

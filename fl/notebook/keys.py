@@ -11,7 +11,7 @@ import numpy as np
 
 from fl.api.training import Training
 from fl.base import fields
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.errors import ConfigError, Location, unknown_name
 from fl.notebook.arrays import Given
 from fl.notebook.classes import Classes, is_own, label
 from fl.plan import config
@@ -58,7 +58,7 @@ def study(given: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings
         elif key in training:
             _once(of_training, key, value, key)
         else:
-            raise unknown(CALL / key, "key", key, {*known, *training, *ONE})
+            raise unknown_name(CALL / key, "key", key, {*known, *training, *ONE})
     entries = _methods(plain(of_study.get("methods"), folder))
     of_study["methods"] = classes.methods(entries, CALL / "methods")
     of_study["models"] = classes.models(of_study.get("models"), CALL / "models")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fl import report
-from fl.base.errors import FedloomError, Location, unknown
+from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 from fl.notebook.plainly import plainly
 from fl.plan.bundle import Bundle, Member
@@ -185,9 +185,9 @@ class Result:
         location, runs = Location(f"the study {self.study['study']}"), self.runs()
         for key, value in {**setting, "method": method}.items():
             if key not in (*SETTING, "method"):
-                raise unknown(location, "argument", key, SETTING)
+                raise unknown_name(location, "argument", key, SETTING)
             if value not in set(runs[key]):
-                raise unknown(location, key, value, set(runs[key]))
+                raise unknown_name(location, key, value, set(runs[key]))
             runs = runs[runs[key] == value]
         several = [key for key in SETTING if runs[key].nunique() > 1]
         if several:
@@ -231,6 +231,6 @@ def _kept(store: Store, run: str, stage: str | None, split: str) -> pd.DataFrame
     shown = stage or (PERSONAL if PERSONAL in stages else GLOBAL)
     for name, wanted in (("stage", shown), ("split", split)):
         if wanted not in set(seen[name]):
-            raise unknown(location, name, wanted, set(seen[name]))
+            raise unknown_name(location, name, wanted, set(seen[name]))
     chosen = seen[(seen["stage"] == shown) & (seen["split"] == split)]
     return chosen.drop(columns=["stage", "split"]).reset_index(drop=True)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fl.api import trees
 from fl.api.method import KINDS
 from fl.api.trees import Tree
-from fl.base.errors import FedloomError, Location, unknown
-from fl.base.registry import entry_of
+from fl.base.errors import FedloomError, Location, unknown_name
+from fl.base.registry import component_of
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.data import materials
 from fl.engine.predicted import predictions
@@ -82,7 +82,7 @@ class Stored:
         """The model of a stage, in evaluation mode; a client's own where the stage has these."""
         spec, arrays = self.member.spec, self.simulation.arrays
         variables = self._variables(stage, client)
-        module: nn.Module = entry_of("model", spec["model"])[1].build(
+        module: nn.Module = component_of("model", spec["model"])[1].build(
             arrays.shapes or arrays.shape, self.simulation.classes
         )
         module.to(DTYPES[spec["training"]["precision"]])
@@ -113,7 +113,7 @@ class Stored:
     def _check(self, stage: str) -> None:
         location, views = Location(self.bundle.title), self.simulation.method.views
         if stage not in views:
-            raise unknown(location, "stage", stage, views)
+            raise unknown_name(location, "stage", stage, views)
         if not all(kind in self.weights[stage] for kind in KINDS):
             raise FedloomError(
                 f"{location}: the stage {stage!r} keeps no model. Allowed: another method"
@@ -143,5 +143,5 @@ class Stored:
         """By client, the numbers of its samples."""
         samples = self.simulation.client_data.samples
         if split not in samples:
-            raise unknown(Location(self.bundle.title), "split", split, samples)
+            raise unknown_name(Location(self.bundle.title), "split", split, samples)
         return samples[split]

@@ -86,7 +86,7 @@ def planned_analyses(expansion: Expansion, runs: Sequence[PlannedRun]) -> Iterat
     metric = expansion.study.metric
     assert metric is not None, "`fl.plan.expand` settles it"
     for choice in expansion.analyses:
-        code = identity.code(identity.entry("analysis", choice.component.name))
+        code = identity.root_code(identity.entry("analysis", choice.component.name))
         identifying = [[getattr(run, key) for key in IDENTIFYING] for run in runs]
         digest = identity.digest([choice.spec, code, metric, identifying])
         yield PlannedAnalysis(

@@ -9,9 +9,9 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import fields, identity
-from fl.base.errors import ConfigError, DataError, Location, unknown
+from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.files import parse_json
-from fl.base.places import Folders
+from fl.base.folders import Folders
 from fl.plan.config import Execution
 from fl.store.layout import ON_DEMAND
 
@@ -126,17 +126,17 @@ def read(path: Path) -> Bundle:
 def _check(member: Member, location: Location) -> None:
     """Raise `ConfigError` if a run's id is not that of its spec and code."""
     try:
-        point = identity.point(member.spec, member.code, member.defaults)
-        run = identity.run(point, member.spec["seed"])
+        point = identity.point_id(member.spec, member.code, member.defaults)
+        run = identity.run_id(point, member.spec["seed"])
         training = member.spec["training"]
     except (KeyError, TypeError) as error:
         raise ConfigError(location / "spec", f"is not the spec of a run ({error!r})") from None
     start = member.spec.get("start")
-    has_its_start = start is None or member.start == identity.run(start, member.seed)
+    has_its_start = start is None or member.start == identity.run_id(start, member.seed)
     if member.run != run or not has_its_start:
         problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
         raise ConfigError(location / "run", problem, advice="plan again")
     for i, name in enumerate(member.keep):
         if name not in ON_DEMAND:
-            raise unknown(location / "keep" / i, "file", name, ON_DEMAND)
+            raise unknown_name(location / "keep" / i, "file", name, ON_DEMAND)
     fields.parse(Training, training, location / "spec" / "training")

@@ -20,7 +20,7 @@ from fl import data
 from fl.base import fields, registry
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import is_folder
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.base.registry import Component
 from fl.data import materials
 from fl.data.contents import Contents, stamp
@@ -73,7 +73,7 @@ class Choice:
     @cached_property
     def instance(self) -> Any:
         """The object that the component makes with these values."""
-        return self.component.make(self.values)
+        return self.component.instantiate(self.values)
 
     @property
     def spec(self) -> Spec:
@@ -217,7 +217,7 @@ class OwnFiles:
             ConfigError: For files of which no data set can be made, and for one that differs from
                 the lock file.
         """
-        _, dataset = registry.entry_of("data set", choice.spec)
+        _, dataset = registry.component_of("data set", choice.spec)
         origin = self.origins.get(choice.component.name)
         try:
             data.check_complete(dataset, choice.component.name)

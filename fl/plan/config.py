@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fl.base import fields, places, plugins, registry
-from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
+from fl.base import fields, folders, plugins, registry
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
@@ -96,7 +96,7 @@ class Node:
 class Settings:
     """``config/config.yaml``: which studies, where things are kept, how runs are computed.
 
-    In all folders ``~`` and ``$NAME`` are replaced where the config is read (`fl.base.places`).
+    In all folders ``~`` and ``$NAME`` are replaced where the config is read (`fl.base.folders`).
 
     Attributes:
         studies: Files in ``studies/``, without ``.yaml``.
@@ -230,7 +230,7 @@ def read_settings(folder: Path) -> Settings:
     for name, origin in settings.sources.items():
         source_location = location / "sources" / name
         if name not in datasets:
-            raise unknown(source_location, "data set", name, datasets)
+            raise unknown_name(source_location, "data set", name, datasets)
         if not _is_address(origin) and not is_folder(Path(origin)):
             allowed = "an existing folder, or an http:// or https:// address"
             raise ConfigError(source_location, f"is {origin!r}", allowed)
@@ -288,21 +288,21 @@ def _path_exists(path: Path) -> bool:
 
 def _with_expanded_folders(settings: Settings, location: Location) -> Settings:
     """Return settings with ``~`` and environment variables in folders replaced."""
-    folders: dict[str, str] = {}
+    expanded: dict[str, str] = {}
     for key in ("results", "store", "data"):
-        folders[key] = places.place(getattr(settings, key), location / key)
-        _check_folder(folders[key], location / key)
+        expanded[key] = folders.checked_folder(getattr(settings, key), location / key)
+        _check_folder(expanded[key], location / key)
     plugin_folders = enumerate(settings.plugins)
     sources = {
-        name: origin if _is_address(origin) else places.expand(origin, location / "sources" / name)
+        name: origin if _is_address(origin) else folders.expand(origin, location / "sources" / name)
         for name, origin in settings.sources.items()
     }
     return replace(
         settings,
-        results=folders["results"],
-        store=folders["store"],
-        data=folders["data"],
-        plugins=tuple(places.expand(text, location / "plugins" / i) for i, text in plugin_folders),
+        results=expanded["results"],
+        store=expanded["store"],
+        data=expanded["data"],
+        plugins=tuple(folders.expand(text, location / "plugins" / i) for i, text in plugin_folders),
         sources=sources,
     )
 
@@ -325,7 +325,7 @@ def read_study(folder: Path, name: str, location: Location) -> tuple[Study, Loca
     check_name(name, location)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
-        raise unknown(location, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
+        raise unknown_name(location, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
     file_location = Location(os.path.relpath(path))
     return parse_study(read_yaml(path), file_location), file_location
 
@@ -378,7 +378,7 @@ def check_methods(folder: Path) -> None:
             continue
         location, name = Location(os.path.relpath(path)), path.name.partition(".")[0]
         if name not in methods:
-            raise unknown(location, "method", name, methods)
+            raise unknown_name(location, "method", name, methods)
         if path.suffixes != [".yaml"]:
             problem = f"the file's name is {path.name!r}, which is not read"
             raise ConfigError(location, problem, f"{name}.yaml")

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from fl.api.training import Training
 from fl.base import registry
-from fl.base.declaration import declared
+from fl.base.declaration import declaration_of
 from fl.base.digest import digest
 from fl.base.errors import DataError, FedloomError, Location
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data import holdings
 from fl.data.scheme import Common
 from fl.plan.bundle import Bundle
@@ -62,7 +62,7 @@ def large_metrics(bundle: Bundle) -> tuple[int, int] | None:
     if 2 * rows * BYTES_PER_ROW < limit:
         return None  # What a method declares would not matter; reading it imports torch.
     method = registry.find("method", spec["method"]["name"], Location("the spec"))
-    rows *= len(declared(method.target).stages)
+    rows *= len(declaration_of(method.target).stages)
     size = rows * BYTES_PER_ROW
     return (rows, size // 2**20) if size > limit else None
 
@@ -90,7 +90,7 @@ def _client_counts(scheme: Values, dataset: Values) -> ClientCounts:
     if "path" in scheme:
         path = path_of(scheme["path"])
         return _table_counts(path, path.stat().st_mtime_ns)
-    _, data = registry.entry_of("data set", dataset)
+    _, data = registry.component_of("data set", dataset)
     clients = clients_of(scheme, dataset) or 1
     unseen = scheme.get("unseen", 0)
     if not isinstance(unseen, int):
@@ -165,7 +165,7 @@ def _key(spec: Values, components: tuple[str, ...]) -> str:
     # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
     added = [
         [key, {k: value for k, value in values.items() if not isinstance(value, float)}]
-        for key, _, values in registry.added(spec)
+        for key, _, values in registry.added_components(spec)
     ]
     names = [(component, spec[component]["name"]) for component in components]
     return json.dumps([names, *added], sort_keys=True)

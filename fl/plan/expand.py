@@ -14,7 +14,7 @@ from typing import Any
 
 from fl.base import identity
 from fl.base.errors import ConfigProblems, Location
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data.contents import stamp
 from fl.data.materials import Spec
 from fl.plan import config
@@ -280,11 +280,11 @@ class _ExpandedScenario:
         scenario = self.scenarios[entry.label]
         spec = self._spec(entry, point, parent)
         code, defaults = self._code(entry, point, spec)
-        point_id = identity.point(spec, code, defaults)
+        point_id = identity.point_id(spec, code, defaults)
         rehearsed = self.rehearsed.get((entry.label, point.key)) if self.rehearsed else None
         parent_grid = parent.grid if parent else {}
         return Run(
-            id=identity.run(point_id, seed),
+            id=identity.run_id(point_id, seed),
             point=point_id,
             spec={**spec, "seed": seed},
             code=code,
@@ -311,11 +311,11 @@ class _ExpandedScenario:
             "partition": scenario.scheme.spec,
             "model": scenario.model.spec,
             "method": point.spec,
-            "terms": point.added["terms"],
+            "terms": point.added_components["terms"],
             "training": point.training,
             "start": parent.point if parent and entry.starts else None,
         }
-        spec |= {key: specs for key, specs in point.added.items() if specs}
+        spec |= {key: specs for key, specs in point.added_components.items() if specs}
         if self._study.test != "own":
             spec["test"] = self._study.test
         if entry.samples_per_class or not entry.starts:

@@ -21,9 +21,9 @@ import numpy as np
 from fl.api.training import Training
 from fl.base import fields, registry, rng
 from fl.base.digest import digest
-from fl.base.errors import ConfigError, ConfigProblems, Location, unknown
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Field
-from fl.base.registry import ADDED, Component, entry_key
+from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.data.materials import Spec
 from fl.plan import published_tables
 from fl.plan.config import Study, Values, second_occurrence
@@ -36,16 +36,16 @@ SINGLE = "aggregation"
 """Key of an entry that holds one component, whose name may be its value."""
 RESERVED = (
     *("method", "start", "train_on", "title", "execution", "dataset", "partition"),
-    *map(entry_key, ADDED),
+    *map(entry_key, ADDED_KINDS),
 )
 """Keys of an entry that are neither hyper-parameters nor keys of training."""
 EXCLUSIVE = ("local_epochs", "local_steps")
 """Keys of training of which an entry sets one."""
 
 
-def grid(declared: Mapping[str, Field], values: Values) -> Iterator[Values]:
+def grid(declared_fields: Mapping[str, Field], values: Values) -> Iterator[Values]:
     """Yield every combination of the values that are lists where one value is expected."""
-    options = _options(declared, values)
+    options = _options(declared_fields, values)
     for combination in itertools.product(*options.values()):
         chosen = {key: value for point in combination for key, value in point.items()}
         yield {key: chosen[key] for key in values}
@@ -55,13 +55,13 @@ class SearchedValues(list[float]):
     """Values of a random search: the i-th values of all searched keys are one point."""
 
 
-def _options(declared: Mapping[str, Field], values: Values) -> dict[str, list[Values]]:
+def _options(declared_fields: Mapping[str, Field], values: Values) -> dict[str, list[Values]]:
     """Return the alternatives of each key; those of all searched keys stand at the first one."""
     options: dict[str, list[Values]] = {}
     searched = {key: value for key, value in values.items() if isinstance(value, SearchedValues)}
     for key, value in values.items():
         if key not in searched:
-            alternatives = value if is_grid(declared.get(key), value) else [value]
+            alternatives = value if is_grid(declared_fields.get(key), value) else [value]
             options[key] = [{key: alternative} for alternative in alternatives]
         elif key == next(iter(searched)):
             points = zip(*searched.values(), strict=True)
@@ -70,10 +70,10 @@ def _options(declared: Mapping[str, Field], values: Values) -> dict[str, list[Va
 
 
 def check_size(
-    declared: Mapping[str, Field], values: Values, max_points: int, location: Location
+    declared_fields: Mapping[str, Field], values: Values, max_points: int, location: Location
 ) -> None:
     """Raise `ConfigError` if a grid has more than ``max_points``, before any of them is made."""
-    points = math.prod(map(len, _options(declared, values).values()))
+    points = math.prod(map(len, _options(declared_fields, values).values()))
     if points > max_points:
         raise too_many(points, "points", max_points, location)
 
@@ -85,21 +85,23 @@ def too_many(count: int, unit: str, limit: int, location: Location) -> ConfigErr
     return ConfigError(location, problem, allowed, f"`max_runs: {count}` in the study")
 
 
-def check_distinct(declared: Mapping[str, Field], values: Values, location: Location) -> None:
+def check_distinct(
+    declared_fields: Mapping[str, Field], values: Values, location: Location
+) -> None:
     """Raise `ConfigError` if a grid has a value twice, which would be one run and not two."""
     for key, value in values.items():
-        if is_grid(declared.get(key), value) and not isinstance(value, SearchedValues):
+        if is_grid(declared_fields.get(key), value) and not isinstance(value, SearchedValues):
             i = second_occurrence(value)
             if i is not None:
                 problem = f"{value[i]} is a duplicate"
                 raise ConfigError(location / key / i, problem, advice="each value once")
 
 
-def is_grid(declared: Field | None, value: Any) -> bool:
+def is_grid(declared_fields: Field | None, value: Any) -> bool:
     """Whether ``value`` is a list of values of a field."""
     if not isinstance(value, list) or not value:
         return False
-    if declared is not None and fields.is_sequence(declared.hint):
+    if declared_fields is not None and fields.is_sequence(declared_fields.hint):
         return all(isinstance(item, list) for item in value)
     return True
 
@@ -120,7 +122,7 @@ class Search:
 
 
 def with_searched_values(
-    declared: Mapping[str, Field], values: Values, seed: int, location: Location
+    declared_fields: Mapping[str, Field], values: Values, seed: int, location: Location
 ) -> Values:
     """Return the values with those of a random search for the keys that ask for it.
 
@@ -133,16 +135,16 @@ def with_searched_values(
     """
     completed, counts = dict(values), dict[str, int]()
     for key, value in values.items():
-        if key not in declared or not _is_search(value):
+        if key not in declared_fields or not _is_search(value):
             continue
         key_location = location / key
         search = Search(**fields.parse(Search, value, key_location))
         completed[key] = SearchedValues(_searched_values(search, seed, key, key_location))
         try:
-            fields.value(declared[key].hint, completed[key][0], key_location)
+            fields.value(declared_fields[key].hint, completed[key][0], key_location)
         except ConfigError as error:
             problem = f"is searched at random, and cannot be {completed[key][0]!r}"
-            allowed = f"a list of values; each {fields.describe(declared[key].hint)}"
+            allowed = f"a list of values; each {fields.describe(declared_fields[key].hint)}"
             raise ConfigError(key_location, problem, allowed) from error
         counts[key] = search.draws
         first, count = next(iter(counts.items()))
@@ -188,14 +190,14 @@ class Point:
     Attributes:
         component: The method.
         values: Values of its hyper-parameters.
-        added: Specs of the terms, alterations and others that the entry adds, by key.
+        added_components: Specs of the terms, alterations and others that the entry adds, by key.
         training: Values of all keys of training.
         grid: Values of the keys that the entry's grid varies.
     """
 
     component: Component
     values: Values
-    added: Mapping[str, list[Spec]]
+    added_components: Mapping[str, list[Spec]]
     training: Values
     grid: Values
 
@@ -207,7 +209,7 @@ class Point:
     @cached_property
     def key(self) -> str:
         """Hash of all that the entry says of runs at this point."""
-        return digest([self.spec, self.added, self.training])
+        return digest([self.spec, self.added_components, self.training])
 
 
 class Layer(NamedTuple):
@@ -228,7 +230,7 @@ class EntryLayers(NamedTuple):
 class AddedComponent(NamedTuple):
     """A term, an alteration or another component that an entry adds.
 
-    ``key`` is the key of `ADDED`, ``values`` are the keys that the entry sets.
+    ``key`` is the key of `ADDED_KINDS`, ``values`` are the keys that the entry sets.
     """
 
     key: str
@@ -262,27 +264,27 @@ def points(
     for key in hyper_fields.keys() & {*training_fields, *RESERVED}:
         problem = f"the method {component.name!r} has a hyper-parameter with a key of every entry"
         raise ConfigError(own_location / key, problem, advice="rename it in the method's file")
-    declared = {**training_fields, **hyper_fields}
-    _check_layers(study, layers, training_fields, declared)
+    declared_fields = {**training_fields, **hyper_fields}
+    _check_layers(study, layers, training_fields, declared_fields)
     fixed = getattr(component.target, "training", {})
     merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
-    added = _added_components(merged, own_location)
+    added_components = _added_components(merged, own_location)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
-    for name, added_component in added.items():
-        declared |= _prefixed(name, fields.fields(added_component.component.target))
+    for name, added_component in added_components.items():
+        declared_fields |= _prefixed(name, fields.fields(added_component.component.target))
         merged |= _prefixed(name, added_component.values)
-    merged |= _published_values(folder, study, location, label, declared)
-    merged = with_searched_values(declared, merged, study.search_seed, own_location)
-    varied = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
-    check_size(declared, merged, study.max_runs, own_location)
-    for values in grid(declared, merged):
+    merged |= _published_values(folder, study, location, label, declared_fields)
+    merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
+    varied = [k for k, v in merged.items() if is_grid(declared_fields.get(k), v) and len(v) > 1]
+    check_size(declared_fields, merged, study.max_runs, own_location)
+    for values in grid(declared_fields, merged):
         hyper = {key: value for key, value in values.items() if key in hyper_fields}
         training = {key: value for key, value in values.items() if key in training_fields}
         training = fields.parse(Training, training, own_location)
         yield Point(
             component=component,
             values=component.parse(hyper, own_location),
-            added=_added_specs(added, values, own_location),
+            added_components=_added_specs(added_components, values, own_location),
             training=Training.settle(training, own_location),
             grid={key: values[key] for key in varied},
         )
@@ -291,7 +293,7 @@ def points(
 def _added_components(merged: Values, location: Location) -> dict[str, AddedComponent]:
     """Return the components that an entry adds, by name."""
     by_name: dict[str, AddedComponent] = {}
-    for key, kind in ADDED.items():
+    for key, kind in ADDED_KINDS.items():
         key_location = location / entry_key(key)
         components = merged.get(entry_key(key))
         if key == SINGLE and isinstance(components, str):
@@ -309,21 +311,23 @@ def _added_components(merged: Values, location: Location) -> dict[str, AddedComp
                 advice = "each name once, as keys go by it"
                 raise ConfigError(key_location / name, problem, advice=advice)
             values = fields.mapping(values, key_location / name)
-            declared = fields.fields(component.target)
+            declared_fields = fields.fields(component.target)
             for own_key in values:
-                if own_key not in declared:
-                    raise unknown(key_location / name / own_key, "key", own_key, declared)
-            check_distinct(declared, values, key_location / name)
+                if own_key not in declared_fields:
+                    raise unknown_name(
+                        key_location / name / own_key, "key", own_key, declared_fields
+                    )
+            check_distinct(declared_fields, values, key_location / name)
             by_name[name] = AddedComponent(key, component, values)
     return by_name
 
 
 def _added_specs(
-    added: Mapping[str, AddedComponent], values: Values, location: Location
+    added_components: Mapping[str, AddedComponent], values: Values, location: Location
 ) -> dict[str, list[Spec]]:
-    """Return the specs of what an entry adds at a point, by key of `ADDED`."""
-    specs: dict[str, list[Spec]] = {key: [] for key in ADDED}
-    for name, (key, component, _) in added.items():
+    """Return the specs of what an entry adds at a point, by key of `ADDED_KINDS`."""
+    specs: dict[str, list[Spec]] = {key: [] for key in ADDED_KINDS}
+    for name, (key, component, _) in added_components.items():
         own_keys = [
             own_key for own_key in fields.fields(component.target) if f"{name}.{own_key}" in values
         ]
@@ -339,7 +343,11 @@ def _prefixed(name: str, values: Values) -> Values:
 
 
 def _published_values(
-    folder: Path, study: Study, location: Location, label: str, declared: Mapping[str, Field]
+    folder: Path,
+    study: Study,
+    location: Location,
+    label: str,
+    declared_fields: Mapping[str, Field],
 ) -> dict[str, float]:
     """Return the published hyper-parameters of an entry where the study has `grid: published`."""
     best, location = study.best, location / "best"
@@ -351,8 +359,8 @@ def _published_values(
     values: dict[str, float] = {}
     for key, row in best.rows.get(label, {}).items():
         row_location = location / "rows" / label / key
-        if key not in declared:
-            raise unknown(row_location, "key", key, declared)
+        if key not in declared_fields:
+            raise unknown_name(row_location, "key", key, declared_fields)
         values[key] = published_tables.find_cell(cells, row, best.column, row_location).value
     return values
 
@@ -361,7 +369,7 @@ def _check_layers(
     study: Study,
     layers: EntryLayers,
     training_fields: Mapping[str, Field],
-    declared: Mapping[str, Field],
+    declared_fields: Mapping[str, Field],
 ) -> None:
     """Raise what is wrong with the keys and values of all layers."""
     problems = ConfigProblems()
@@ -369,33 +377,33 @@ def _check_layers(
         _check_layer(study, layers.study, training_fields, ())
     for layer in (layers.method, layers.entry):
         with problems.collected():
-            _check_layer(study, layer, declared, RESERVED)
+            _check_layer(study, layer, declared_fields, RESERVED)
     problems.raise_all()
 
 
 def _check_layer(
-    study: Study, layer: Layer, declared: Mapping[str, Field], reserved: Sequence[str]
+    study: Study, layer: Layer, declared_fields: Mapping[str, Field], reserved: Sequence[str]
 ) -> None:
     """Check keys and values of a layer, and that its grid is no larger than the study may be."""
     values, location = layer
     problems = ConfigProblems()
     problems.errors += [
-        unknown(location / key, "key", key, (*declared, *reserved))
+        unknown_name(location / key, "key", key, (*declared_fields, *reserved))
         for key in values
-        if key not in declared and key not in reserved
+        if key not in declared_fields and key not in reserved
     ]
     with problems.collected():
-        check_distinct(declared, values, location)
-        values = with_searched_values(declared, values, study.search_seed, location)
-        check_size(declared, values, study.max_runs, location)
-        for options in _options(declared, values).values():
+        check_distinct(declared_fields, values, location)
+        values = with_searched_values(declared_fields, values, study.search_seed, location)
+        check_size(declared_fields, values, study.max_runs, location)
+        for options in _options(declared_fields, values).values():
             for key, value in (pair for option in options for pair in option.items()):
-                if key in declared:
+                if key in declared_fields:
                     with problems.collected():
-                        fields.value(declared[key].hint, value, location / key)
+                        fields.value(declared_fields[key].hint, value, location / key)
     problems.raise_all()
     if all(key in values for key in EXCLUSIVE):
-        for point in grid(declared, values):
+        for point in grid(declared_fields, values):
             if all(point[key] is not None for key in EXCLUSIVE):
                 Training.settle({"participation": 1.0, **point}, location)
 

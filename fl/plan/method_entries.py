@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from fl.api.task import DEFAULT
 from fl.api.training import WEIGHTS, Training
-from fl.base import faults, fields, registry
-from fl.base.declaration import declared
-from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown
+from fl.base import error_text, fields, registry
+from fl.base.declaration import declaration_of
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.fields import Count
-from fl.base.registry import ADDED, entry_key
+from fl.base.registry import ADDED_KINDS, entry_key
 from fl.base.schema import SERVER
 from fl.engine.wire import check_count
 from fl.plan import config
@@ -56,7 +56,7 @@ class MethodEntry:
         keys = fields.mapping(study.methods[label], self.location)
         keys = registry.with_current_keys(keys, self.location)
         self.method = registry.find("method", str(keys.get("method", label)), self.location)
-        self.declared = declared(self.method.target)
+        self.declared = declaration_of(self.method.target)
         self._keys, self._study, self._study_location = keys, study, location
         defaults, file_location = config.method_defaults(folder, self.method.name)
         defaults = registry.with_current_keys(defaults, file_location)
@@ -113,7 +113,9 @@ class MethodEntry:
     def _starting_entry(self, start: Any, other_entries: Mapping[str, MethodEntry]) -> MethodEntry:
         """Return the entry from whose stored model the runs start."""
         if not self.declared.starts:
-            starting = [e.name for e in registry.entries("method") if declared(e.target).starts]
+            starting = [
+                e.name for e in registry.components("method") if declaration_of(e.target).starts
+            ]
             problem = f"is {start!r}, but {self.method.name} does not start from a stored model"
             allowed = f"no start; or as method {', '.join(starting)}"
             raise self._error("start", problem, allowed)
@@ -124,8 +126,8 @@ class MethodEntry:
         if start == self.label:
             raise self._error("start", f"makes a circle: {start} <- {start}")
         if not isinstance(start, str) or start not in other_entries:
-            raise unknown(self.location / "start", "entry of this study", start, other_entries)
-        parent, methods = other_entries[start], self.declared.goes_on
+            raise unknown_name(self.location / "start", "entry of this study", start, other_entries)
+        parent, methods = other_entries[start], self.declared.required_starts
         name = parent.method.name
         if "global" not in parent.declared.stages:
             raise self._error("start", f"{start!r} ({name}) has no shared model to start from")
@@ -188,8 +190,8 @@ class MethodEntry:
             self._check_parent(self.parent, scenarios[self.parent.label], scenario)
         self._check_samples(scenario)
         scenario.check(self.method, self.location)
-        for key, kind in ADDED.items():
-            for spec in self.points[0].added[key]:
+        for key, kind in ADDED_KINDS.items():
+            for spec in self.points[0].added_components[key]:
                 location = self.location / entry_key(key) / spec["name"]
                 scenario.check(registry.find(kind, spec["name"], location), location)
         train_on = self._keys.get("train_on")
@@ -227,10 +229,10 @@ class MethodEntry:
             if self.points[0].training["early_stopping"]:
                 problem = f"is set, {reason} to stop by"
                 raise self._error("early_stopping", problem, "null, or a val > 0")
-            if self.declared.validates:
+            if self.declared.needs_validation:
                 problem = f"{self.method.name} learns by validation samples, but {scheme} has none"
                 raise ConfigError(self.location, problem, advice=advice)
-        if self.declared.server_data and not scenario.has_split(SERVER):
+        if self.declared.needs_server_data and not scenario.has_split(SERVER):
             problem = f"{self.method.name} trains on the server, but {scheme} gives it no samples"
             raise ConfigError(self.location, problem, advice="a partition with server > 0")
 
@@ -258,8 +260,8 @@ class MethodEntry:
         if clients is None or scenario.holds_out:
             return
         participants = max(1, round(point.training["participation"] * clients))
-        for spec in point.added["aggregation"]:
-            fewest = getattr(registry.entry_of("aggregation", spec)[1], "fewest_clients", 1)
+        for spec in point.added_components["aggregation"]:
+            fewest = getattr(registry.component_of("aggregation", spec)[1], "fewest_clients", 1)
             if participants < fewest:
                 problem = f"needs {fewest} clients in a round with these keys, and {participants} "
                 raise ConfigError(
@@ -267,8 +269,8 @@ class MethodEntry:
                     problem + "take part",
                     advice="fewer attackers or chosen clients, or more clients in a round",
                 )
-        specs = point.added["wire"]
-        filters = [registry.entry_of("upload filter", spec)[1] for spec in specs]
+        specs = point.added_components["wire"]
+        filters = [registry.component_of("upload filter", spec)[1] for spec in specs]
         for spec, clip, noise in zip(specs, filters, filters[1:], strict=False):
             count_noise = getattr(clip, "count_noise", None)
             multiplier = getattr(noise, "multiplier", 0)
@@ -300,9 +302,9 @@ class MethodEntry:
                 raise ConfigError(self.location, f"with {model}: {error}") from None
             except (Exception, SystemExit) as error:
                 problem = f"{self.method.name} cannot train {model} on {dataset} "
-                problem += f"({faults.told(error)})"
+                problem += f"({error_text.describe(error)})"
                 advice = "a method, terms and training keys that fit this model and its inputs"
-                advice = "" if faults.own_line(error) else advice
+                advice = "" if error_text.plugin_line(error) else advice
                 raise ConfigError(self.location, problem, advice=advice) from None
         return rehearsed
 

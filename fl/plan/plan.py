@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
-from fl.base.units import counted
+from fl.base.units import quantity
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.plan import config, plan_files
@@ -94,12 +94,12 @@ def make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
     """
     settings, names, location = read_request(folder, studies)
     problems = ConfigProblems()
-    written: dict[str, tuple[Study, Location]] = {}
+    config_text: dict[str, tuple[Study, Location]] = {}
     for name in names:
         with problems.collected():
-            written[name] = config.read_study(folder, name, location)
+            config_text[name] = config.read_study(folder, name, location)
     problems.raise_all()
-    return make_from(folder, settings, written, checked)
+    return make_from(folder, settings, config_text, checked)
 
 
 def make_from(
@@ -120,7 +120,7 @@ def make_from(
         ConfigError: For anything in the studies that is wrong.
     """
     if checked:
-        names = counted(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
+        names = quantity(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
         log.info("planning %s: each method is tried on its model, which takes seconds", names)
     from fl.plan.components import OwnFiles  # These import torch, which takes seconds, too.
     from fl.plan.expand import expand

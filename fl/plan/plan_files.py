@@ -18,7 +18,7 @@ from fl.base import identity, plugins, registry
 from fl.base.digest import digest
 from fl.base.errors import DataError
 from fl.base.files import disk_errors, parse_json, sha256, write_json
-from fl.base.places import VARIABLE
+from fl.base.folders import VARIABLE
 from fl.plan import bundle
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings

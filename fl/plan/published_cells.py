@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.errors import ConfigError, Location, unknown_name
 from fl.base.schema import COSTS, PACE
 from fl.data import materials
 from fl.data.modality import groups, named
@@ -32,11 +32,13 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
         runs = [run for run in expansion.runs if cells.model in (None, run.model.text)]
         if not runs:
             models = dict.fromkeys(run.model.text for run in expansion.runs)
-            raise unknown(location / "model", "model", str(cells.model), models)
+            raise unknown_name(location / "model", "model", str(cells.model), models)
         _check_quantity(cells, expansion, location)
         for label in cells.rows:
             if label not in expansion.study.methods:
-                raise unknown(location / "rows" / label, "entry", label, expansion.study.methods)
+                raise unknown_name(
+                    location / "rows" / label, "entry", label, expansion.study.methods
+                )
         runs_of = {
             text: [run for run in runs if text in (run.dataset.text, run.partition.text)]
             for run in runs
@@ -44,7 +46,9 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
         }
         for text, columns in cells.columns.items():
             if text not in runs_of:
-                raise unknown(location / "columns" / text, "data set or partition", text, runs_of)
+                raise unknown_name(
+                    location / "columns" / text, "data set or partition", text, runs_of
+                )
             by_domain = columns if isinstance(columns, dict) else {None: columns}
             for (domain, column), (label, row) in product(by_domain.items(), cells.rows.items()):
                 clients = _clients(cells, domain, text, runs_of[text], location)
@@ -82,11 +86,11 @@ def _check_other_metric(
     pace = next(filter(metric.startswith, PACE), "")
     entry = metric.removeprefix(pace)
     if pace and entry not in expansion.study.methods:
-        raise unknown(location, "entry", entry, expansion.study.methods)
+        raise unknown_name(location, "entry", entry, expansion.study.methods)
     if not pace and metric not in COSTS and entry.partition(".")[0] not in analyses:
         allowed = [*metrics, *COSTS, *(f"{name}.COLUMN" for name in analyses)]
         allowed += [f"{prefix}ENTRY" for prefix in PACE]
-        raise unknown(location, "metric", metric, allowed)
+        raise unknown_name(location, "metric", metric, allowed)
 
 
 def _clients(
@@ -116,7 +120,7 @@ def _clients(
         # Which domains a user's own table has is unknown before it is read.
         domains = getattr(run.dataset.instance, "domains", (domain,))
         if domain not in domains:
-            raise unknown(location / "columns" / text / domain, "domain", domain, domains)
+            raise unknown_name(location / "columns" / text / domain, "domain", domain, domains)
     return {"domain": domain}
 
 
@@ -133,7 +137,7 @@ def _modality_number(name: str, runs: list[Run], location: Location) -> int:
         if name in names:
             return names.index(name)
     all_names = dict.fromkeys(name for names in names_of_runs for name in names)
-    raise unknown(location, "modality", name, all_names)
+    raise unknown_name(location, "modality", name, all_names)
 
 
 def _cell(cells: Cells, published: PublishedCell, label: str, text: str) -> ComparedCell:

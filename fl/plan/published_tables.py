@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl.base.errors import ConfigError, Location, unknown
+from fl.base.errors import ConfigError, Location, unknown_name
 from fl.base.fields import Count, Positive
 from fl.base.files import is_file
 
@@ -113,18 +113,18 @@ def read_table(folder: Path, source: str, name: str, location: Location) -> Publ
     path = folder / "published" / source
     if not is_file(path):
         names = (file.name for file in path.parent.glob("*.csv"))
-        raise unknown(location / "source", "file", source, names)
+        raise unknown_name(location / "source", "file", source, names)
     cells = _read_cells(path)
     tables = dict.fromkeys(cell.table for cell in cells)
     if name not in tables:
-        raise unknown(location / "table", "table", name, tables)
+        raise unknown_name(location / "table", "table", name, tables)
     return {(cell.row, cell.column): cell for cell in cells if cell.table == name}
 
 
 def find_cell(cells: PublishedTable, row: str, column: str, location: Location) -> PublishedCell:
     """Return a cell of a table; raise `ConfigError` if there is none."""
     if (row, column) not in cells:
-        raise unknown(location, "cell", f"{row} / {column}", (f"{r} / {c}" for r, c in cells))
+        raise unknown_name(location, "cell", f"{row} / {column}", (f"{r} / {c}" for r, c in cells))
     return cells[row, column]
 
 

@@ -30,11 +30,11 @@ from fl.api.method import (
     Phase,
     Sampling,
     Sweep,
-    declared,
+    declaration_of,
 )
 from fl.api.training import Training
 from fl.api.trees import Tree
-from fl.base import faults
+from fl.base import error_text
 from fl.base.errors import FedloomError
 from fl.data.modality import Modality
 from fl.engine import modality as modality_checks
@@ -148,11 +148,11 @@ class Rehearsal:
             FedloomError: If the method uses nothing of what the study adds to it.
             Exception: Whatever building the method or taking a step raises.
         """
-        spec = {"method": point.spec, **point.added}
+        spec = {"method": point.spec, **point.added_components}
         training = Training(**point.training)
         composed = RunSpec(spec).composed
         if len(self._networks) > 1:
-            modality_checks.check(not declared(composed.method).modalities, self._networks)
+            modality_checks.check(not declaration_of(composed.method).modalities, self._networks)
         results = []
         for inputs in self._inputs:
             recorder = UseRecorder(composed)
@@ -223,10 +223,10 @@ class _Attempt:
             return ""
         error = self._error(min(size, SUFFICIENT_BATCH))
         if error is None:
-            return faults.told(stack_error)
+            return error_text.describe(stack_error)
         for larger in range(size + 1, SUFFICIENT_BATCH + 1):
             if self._error(larger) is None:
-                raise TooFew(faults.told(error), larger)
+                raise TooFew(error_text.describe(error), larger)
         raise error
 
     @torch.no_grad()

@@ -13,8 +13,8 @@ from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Location
 from fl.base.files import sha256
-from fl.base.places import Folders
-from fl.base.registry import entry_of, find
+from fl.base.folders import Folders
+from fl.base.registry import component_of, find
 from fl.data import materials
 from fl.data.materials import Spec
 
@@ -31,7 +31,7 @@ COMPONENT_KINDS = {
     "partition": "partition scheme",
     "model": "model",
     "method": "method",
-    **registry.ADDED,
+    **registry.ADDED_KINDS,
 }
 """The registry's kind of each component of a spec, by its key."""
 
@@ -59,11 +59,11 @@ class RunSpec:
         """The method with the terms, alterations and upload filters that the study adds."""
         from fl.engine.assembly import Composed
 
-        added = {
-            key: tuple(entry_of(kind, component)[1] for component in self.spec.get(key, ()))
-            for key, kind in registry.ADDED.items()
+        added_components = {
+            key: tuple(component_of(kind, component)[1] for component in self.spec.get(key, ()))
+            for key, kind in registry.ADDED_KINDS.items()
         }
-        return Composed(entry_of("method", self.spec["method"])[1], **added)
+        return Composed(component_of("method", self.spec["method"])[1], **added_components)
 
     @cached_property
     def components(self) -> Parts:
@@ -71,7 +71,7 @@ class RunSpec:
         from fl.engine.assembly import Parts
 
         return Parts(
-            entry_of("model", self.spec["model"])[1],
+            component_of("model", self.spec["model"])[1],
             self.composed,
             materials.task_of(self.spec["dataset"]),
             materials.modalities_of(self.spec["dataset"]),
@@ -82,9 +82,9 @@ class RunSpec:
         """The versions of code, or hashes of edited code, and the ids of data, by root."""
         dataset = materials.dataset_id(self.spec["dataset"])
         return {
-            **{key: identity.code(root) for key, root in self._roots.items()},
-            **identity.versions_of_settings(self.spec),
-            "core": identity.code(identity.CORE),
+            **{key: identity.root_code(root) for key, root in self._roots.items()},
+            **identity.option_versions(self.spec),
+            "core": identity.root_code(identity.CORE),
             "model": model_code(self.spec["model"]),
             "dataset": dataset,
             "partition": materials.partition_id(self.spec["partition"], dataset),
@@ -93,7 +93,7 @@ class RunSpec:
     @cached_property
     def code_files(self) -> dict[str, str]:
         """Hashes of the files behind the run that are not certified."""
-        return identity.edited(
+        return identity.uncertified_files(
             identity.CORE,
             identity.DATA,
             identity.entry("data set", self.spec["dataset"]["name"]),
@@ -105,7 +105,7 @@ class RunSpec:
     def default_keys(self) -> list[str]:
         """The keys that have their defaults, as ``training.momentum``, ``terms.0.mu``.
 
-        A run's name leaves them out (`fl.base.identity.point`), so that a key that Fedloom gets
+        A run's name leaves them out (`fl.base.identity.point_id`), so that a key that Fedloom gets
         later renames no run. ``tests/golden/defaults.json`` shows whether a default changed.
         """
         named = [("training", self.spec["training"], Training), *named_components(self.spec)]
@@ -138,14 +138,14 @@ class RunSpec:
     @cached_property
     def _roots(self) -> dict[str, str]:
         """The roots of the code of all components that train the run, by their key in `code`."""
-        added = {
+        added_components = {
             f"{'term' if key == 'terms' else key} {component['name']}": identity.entry(
                 kind, component["name"]
             )
-            for key, kind, component in registry.added(self.spec)
+            for key, kind, component in registry.added_components(self.spec)
         }
         return {
-            **added,
+            **added_components,
             "method": identity.entry("method", self.spec["method"]["name"]),
             "model": identity.entry("model", self.spec["model"]["name"]),
             "task": identity.entry("task", materials.task_name(self.spec["dataset"])),
@@ -175,7 +175,7 @@ def with_defaults(spec: Spec) -> dict[str, Any]:
 
 def model_code(model: Spec) -> str:
     """Return the code of a model, with the content of a weights file of the user's own."""
-    code = identity.code(identity.entry("model", model["name"]))
+    code = identity.root_code(identity.entry("model", model["name"]))
     weights = model.get("weights")
     if not isinstance(weights, str) or not Path(weights).is_file():
         return code

@@ -14,8 +14,8 @@ import numpy as np
 from fl.api.task import Task, serves, tasks_of
 from fl.base import registry
 from fl.base.errors import ConfigError, DataError, Location
-from fl.base.places import expand
-from fl.base.registry import Component, entry_of
+from fl.base.folders import expand
+from fl.base.registry import Component, component_of
 from fl.base.schema import SERVER
 from fl.data import holdings, materials
 from fl.data.materials import Spec
@@ -47,7 +47,7 @@ def clients_of(scheme: Spec, dataset: Spec) -> int | None:
     """Return the number of clients, unseen ones included; None if only the data can tell."""
     if "path" in scheme:
         return int(holdings.brought(scheme)["client"].nunique())
-    _, data = entry_of("data set", dataset)
+    _, data = component_of("data set", dataset)
     in_domains = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
     return scheme.get("clients") or in_domains or data.natural or None
 
@@ -60,7 +60,7 @@ def split_share(scheme: Spec, split: str) -> float:
 
 def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
     """Raise `ConfigError` if a partition cannot be made of a data set."""
-    _, data = entry_of("data set", dataset)
+    _, data = component_of("data set", dataset)
     _check_clients(scheme, dataset, data, location)
     _check_shares(scheme, location)
     _check_published_splits(scheme, dataset, getattr(data, "published_splits", None), location)
@@ -215,7 +215,9 @@ class Scenario:
             problem = f"{self.model.text} takes one kind of input, but clients {first} to {last} "
             problem += f"of {self.scheme.text} have {names[1]}, where others have {names[0]}"
             suitable = [
-                model.name for model in registry.entries("model") if takes(model.target, modalities)
+                model.name
+                for model in registry.components("model")
+                if takes(model.target, modalities)
             ]
             allowed = ", ".join(suitable) or f"one for {', '.join(names)}"
             raise ConfigError(self.model.location, problem, allowed)
@@ -334,12 +336,12 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
     """
     if serves(component.target, task.name):
         return
-    tasks = {entry.name: entry.make({}) for entry in registry.entries("task")}
+    tasks = {entry.name: entry.instantiate({}) for entry in registry.components("task")}
     needed = ", ".join(tasks[name].given for name in tasks_of(component.target))
     problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.given}"
     suitable = [
         component_of_kind.name
-        for component_of_kind in registry.entries(component.kind)
+        for component_of_kind in registry.components(component.kind)
         if serves(component_of_kind.target, task.name)
     ]
     raise ConfigError(location, problem, ", ".join(suitable) or f"no {component.kind}")

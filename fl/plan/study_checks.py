@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fl.api.task import DEFAULT, Task
-from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.schema import REWEIGHTED
 from fl.data import materials
 from fl.plan.components import Choice
@@ -39,7 +39,7 @@ def task_and_metric(study: Study, dataset: Choice, location: Location) -> tuple[
     metrics = (*task.metrics, *reweighted)
     with problems.collected():
         if study.metric is not None and study.metric not in metrics:
-            raise unknown(location / "metric", "metric", study.metric, metrics)
+            raise unknown_name(location / "metric", "metric", study.metric, metrics)
     problems.raise_all()
     return task, study.metric or metrics[0]
 
@@ -60,7 +60,7 @@ def check_references(study: Study, analyses: list[Choice], location: Location) -
         references += [(location / "contrasts" / label, name) for name in (label, reference_label)]
     problems = ConfigProblems()
     problems.errors += [
-        unknown(reference, "entry", label, study.methods)
+        unknown_name(reference, "entry", label, study.methods)
         for reference, label in references
         if label not in study.methods
     ]

@@ -216,7 +216,7 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
             specs = run.spec.get(key, ())
             for spec in [specs] if isinstance(specs, Mapping) else specs:
                 names.setdefault(kind, set()).add(spec["name"])
-    return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDERS}
+    return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDER_BY_KIND}
 
 
 def titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
@@ -245,7 +245,7 @@ def _entry(specs: list[Values], start: str | None) -> EntrySummary:
 def _hyper(spec: Values) -> Values:
     """Return the keys of a method and of what is added to it, ``mk-mmd.mu``."""
     hyper = {key: value for key, value in spec["method"].items() if key != "name"}
-    for _, _, added in registry.added(spec):
+    for _, _, added in registry.added_components(spec):
         hyper |= {f"{added['name']}.{key}": value for key, value in added.items() if key != "name"}
     return hyper
 
@@ -355,4 +355,4 @@ def _presentation(templates: Path) -> tuple[str, dict[str, str]]:
     They are computed once in a process, as that takes longer than a small plan.
     """
     hashes = {path.name: sha256(path) for path in templates.glob("report.*")}
-    return identity.room("report"), hashes
+    return identity.room_hash("report"), hashes

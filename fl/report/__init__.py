@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base import files
-from fl.base.errors import DataError, Location, unknown
+from fl.base.errors import DataError, Location, unknown_name
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
 from fl.report import (
@@ -89,7 +89,7 @@ def table(
     drawn = blocks(outline(gather(study, results, store, plan)))
     tables = {block.name: block for block in drawn if isinstance(block, Table)}
     if name not in tables:
-        raise unknown(Location(f"the report of {study}"), "table", name, tables)
+        raise unknown_name(Location(f"the report of {study}"), "table", name, tables)
     return markdown.to_markdown(replace(tables[name], number=""))
 
 

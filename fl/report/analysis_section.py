@@ -55,7 +55,7 @@ def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
     try:
         record = files.read_sealed(folder / RECORD)
         for name, described in record["files"].items():
-            if problem := files.damage(folder / name, described):
+            if problem := files.find_damage(folder / name, described):
                 raise DataError(problem)
         pictures = tuple(_drawn(folder, panel["figure"]) for panel in record["panels"])
         return Analysis(title, record, parquet.read(folder / TABLE)[0], pictures)

@@ -17,7 +17,15 @@ import numpy as np
 import pandas as pd
 
 from fl.base import files
-from fl.base.drawing import Look, Picture, axes_of, logarithmic, pictured, shaded, with_legend
+from fl.base.plotting import (
+    Look,
+    Picture,
+    as_picture,
+    axes_of,
+    logarithmic,
+    shade_image,
+    with_legend,
+)
 from fl.base.schema import SHARES
 from fl.report.cells import unit
 from fl.report.partitions import Partition
@@ -64,7 +72,7 @@ class Figure:
     number: str = ""
 
 
-@pictured
+@as_picture
 def curves(
     look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str, majority: float | None
 ) -> Canvas:
@@ -111,7 +119,7 @@ CROWD = 60
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-@pictured
+@as_picture
 def against(
     look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str, column: str, label: str
 ) -> Canvas:
@@ -137,7 +145,7 @@ def against(
     return with_legend(look, canvas)
 
 
-@pictured
+@as_picture
 def strips(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str) -> Canvas:
     """One row per method, for one setting: its clients, and a bar at their mean.
 
@@ -182,7 +190,7 @@ MOST = 40
 """Clients or classes that a bubble picture can hold; beyond, a shaded grid takes its place."""
 
 
-@pictured
+@as_picture
 def holdings(look: Look, partition: Partition) -> Canvas:
     """The partition: clients across, classes down, area proportional to samples.
 
@@ -199,7 +207,7 @@ def holdings(look: Look, partition: Partition) -> Canvas:
         if n_clients > MOST:
             drawn = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
             drawn = drawn[np.linspace(0, n_clients - 1, min(n_clients, FINEST)).round().astype(int)]
-        shade = shaded(np.log1p(drawn.T) / np.log1p(top))
+        shade = shade_image(np.log1p(drawn.T) / np.log1p(top))
         extent = (-0.5, n_clients - 0.5, n_classes - 0.5, -0.5)
         axes.imshow(shade, aspect="auto", interpolation="nearest", extent=extent)
     else:

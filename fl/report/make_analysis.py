@@ -40,8 +40,8 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
     folder = folder_of(results, planned["analysis"])
     if (folder / RECORD).is_file():
         return folder
-    entry, analysis = registry.entry_of("analysis", planned["spec"])
-    if identity.code(identity.entry("analysis", entry.name)) != planned["code"]:
+    entry, analysis = registry.component_of("analysis", planned["spec"])
+    if identity.root_code(identity.entry("analysis", entry.name)) != planned["code"]:
         raise FedloomError(
             f"{planned['analysis']}: its code changed after it was planned; plan again (start "
             "snakemake again, or `python -m fl plan --write`)"

@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from fl.base.drawing import N_COLOURS, placed
+from fl.base.plotting import N_COLOURS, with_unique_ids
 from fl.base.schema import StudySetting
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
 from fl.report.facts import Facts, at
@@ -82,7 +82,7 @@ def _shown(row: Mapping[Any, Any], score: float, metric: str) -> dict[str, str]:
 
 
 def _placed(panel: Panel, prefix: str) -> Markup:
-    return Markup(placed(panel.picture.svg, prefix, str(escape(panel.alt))))
+    return Markup(with_unique_ids(panel.picture.svg, prefix, str(escape(panel.alt))))
 
 
 def _breakable(text: str) -> Markup:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import registry
-from fl.base.registry import Said
+from fl.base.registry import Documentation
 from fl.report import privacy
 from fl.report.facts import Facts
 from fl.report.latex import tex
@@ -100,18 +100,18 @@ def _work(text: str) -> Work | None:
     )
 
 
-def named(facts: Facts) -> list[Said]:
+def named(facts: Facts) -> list[Documentation]:
     """What the registry says of all that a report's study names, and what epsilon rests on."""
     saying = [
         said
         for kind, names in facts.plan.get("names", {}).items()
-        for said in (registry.described(kind) if names else ())
+        for said in (registry.list_documentation(kind) if names else ())
         if said.name in names
     ]
     if facts.runs["epsilon"].notna().any():
         file = Path(str(privacy.__file__))
         saying.append(
-            Said("table", "privacy", file, summary="", citation=privacy.CITATION, notes="")
+            Documentation("table", "privacy", file, summary="", citation=privacy.CITATION, notes="")
         )
     return saying
 
@@ -147,9 +147,9 @@ def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
     """
     told = ", ".join(versions)
     fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}
-    entries = [_entry("software", "fedloom", fedloom | {"note": told and f"version {told}"})]
-    entries += [_entry("misc", work.key, _fields(work)) for work in together(citations)]
-    return "\n".join(entries)
+    bib_entries = [_entry("software", "fedloom", fedloom | {"note": told and f"version {told}"})]
+    bib_entries += [_entry("misc", work.key, _fields(work)) for work in together(citations)]
+    return "\n".join(bib_entries)
 
 
 def _fields(work: Work) -> dict[str, Any]:

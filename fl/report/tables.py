@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from fl.base import files
 from fl.base.errors import DataError, Location
 from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
-from fl.base.units import written
+from fl.base.units import config_text
 from fl.report.privacy import PRIVACY, UNCOUNTED, installed, told
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
@@ -220,12 +220,12 @@ def _typed(values: Sequence[Any]) -> pd.Series:
     for dtype, allowed in (("boolean", {bool}), ("Int64", {int}), ("float64", {int, float})):
         if kinds <= allowed:
             return pd.Series(values, dtype=dtype)
-    return pd.Series([None if v is None else written(v) for v in values], dtype="string")
+    return pd.Series([None if v is None else config_text(v) for v in values], dtype="string")
 
 
 def point_text(point: Mapping[str, Any]) -> str:
     """A grid point as text, ``mu=0.1, lr=0.01``; empty without a grid."""
-    return ", ".join(f"{key}={written(value)}" for key, value in point.items())
+    return ", ".join(f"{key}={config_text(value)}" for key, value in point.items())
 
 
 def _long(

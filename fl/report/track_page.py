@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.base.drawing import Look, Picture, axes_of, pictured
+from fl.base.plotting import Look, Picture, as_picture, axes_of
 from fl.base.units import operations, size
 from fl.report import claims, tracks
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability
@@ -120,7 +120,7 @@ def pictures(table: pd.DataFrame) -> dict[str, Picture]:
     return drawn
 
 
-@pictured
+@as_picture
 def rank_picture(look: Look, lines: pd.DataFrame, track: str) -> Canvas:
     """Mean ranks, each with half the critical difference to both sides: methods whose lines do not
     meet are told apart by Nemenyi's test.
@@ -146,7 +146,7 @@ def rank_picture(look: Look, lines: pd.DataFrame, track: str) -> Canvas:
     return canvas
 
 
-@pictured
+@as_picture
 def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     """Accuracy against a cost, with Pareto's front."""
     means = lines.groupby("method", sort=False)[["accuracy", cost]].mean()
@@ -174,7 +174,7 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     return canvas
 
 
-@pictured
+@as_picture
 def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
     """Mean differences from the baseline, methods by tracks; a dot where a test says so."""
     tests, named = tracks.against(table), titles(table)

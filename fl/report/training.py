@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fl.api.training import Training
-from fl.base.units import written
+from fl.base.units import config_text
 from fl.report.cells import NOTHING, Cell, Row, Table, columns
 from fl.report.facts import Facts
 
@@ -83,4 +83,4 @@ def _methods_table(
 
 
 def _list(values: Iterable[Any]) -> str:
-    return ", ".join(f"{v:g}" if isinstance(v, float) else written(v) for v in values)
+    return ", ".join(f"{v:g}" if isinstance(v, float) else config_text(v) for v in values)

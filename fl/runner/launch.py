@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from fl.base.errors import INTERRUPTED
+from fl.base.errors import EXIT_INTERRUPTED
 from fl.runner.leaving import handling
 
 PLACE = "FEDLOOM_MEETING"
@@ -86,7 +86,7 @@ def status(failures: Mapping[int, int]) -> int:
     """
     first = failures.get(0, 0)
     if first == -signal.SIGINT:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     dead = {rank: code for rank, code in failures.items() if rank or code < 0}
     for rank, code in dead.items():
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"

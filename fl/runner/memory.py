@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fl.base import faults
+from fl.base import error_text
 from fl.base.errors import FedloomError
 from fl.pytorch.memory import exhausted
 
@@ -22,4 +22,4 @@ def told(error: Exception) -> str:
     if exhausted(error):
         [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
         return f"memory ran out ({reason}); {REMEDY}"
-    return str(error) if known(error) else faults.told(error)
+    return str(error) if known(error) else error_text.describe(error)

@@ -55,7 +55,7 @@ def save(
         FedloomError: If the disk is full or refuses; the earlier checkpoints then stay.
     """
     final = folder / f"round-{round:06d}"
-    draft = files.temporary(final)
+    draft = files.temporary_name(final)
     with files.disk_errors(final):
         try:
             draft.mkdir(parents=True)
@@ -95,7 +95,7 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
     """The checkpoint in a folder; `DataError` or `FileNotFoundError` if it is not complete."""
     record = files.read_sealed(path / RECORD)
     for name in (STATE, ROWS):
-        if problem := files.damage(path / name, record["files"][name]):
+        if problem := files.find_damage(path / name, record["files"][name]):
             raise DataError(problem)
     rows, _ = parquet.read(path / ROWS)
     return Checkpoint(record["round"], load_tree(path / STATE, device), record["extra"], rows)

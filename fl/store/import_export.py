@@ -74,7 +74,7 @@ def pack(runs: Iterable[str], source: Store, path: Path) -> Iterator[Moved]:
         raise FedloomError(f"{path}: is there already; choose another name")
     with files.disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with files.replacing(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        with files.atomic_writer(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
             for run in runs:
                 if problems := maintenance.problems(source, run):
                     yield Moved(run, DAMAGED, "; ".join(problems))
@@ -116,7 +116,7 @@ def opened(path: Path) -> Iterator[Store]:
 
 def _unpack(path: Path, folder: Path) -> None:
     """Write the files of a tar file into a folder. A plain tar holds no more than its own bytes."""
-    with files.ordinary(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+    with files.open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for number, info in enumerate(tar):
             run, _, name = info.name.removeprefix("./").partition("/")
             if info.isdir() and not name:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fl.base.errors import FedloomError, Location
 from fl.base.files import disk_errors
-from fl.base.units import written
+from fl.base.units import config_text
 from fl.store import run_check
 from fl.store.layout import KEPT, METRICS, PREDICTIONS, RECORD, TRACES, WEIGHTS
 from fl.store.store import Store
@@ -105,5 +105,5 @@ def _files(folder: Path) -> Iterator[Path]:
 def text(choice: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
     """A choice of a spec in one line: ``fedprox(mu=0.5)``."""
     given = {k: v for k, v in choice.items() if k != "name" and k not in hidden}
-    shown = ", ".join(f"{key}={written(value)}" for key, value in given.items())
+    shown = ", ".join(f"{key}={config_text(value)}" for key, value in given.items())
     return f"{choice['name']}({shown})" if shown else str(choice["name"])

@@ -151,7 +151,7 @@ def check_whole(record: Mapping[str, Any], location: Location) -> None:
     trained_on = spec.get("train_on")
     start = trained_on if isinstance(trained_on, str) else None
     if spec.get("start") is not None:
-        start = identity.run(spec["start"], spec["seed"])
+        start = identity.run_id(spec["start"], spec["seed"])
     if record.get("start") != start:
         # What is bound by hashes cannot go round in a circle.
         raise ConfigError(
@@ -164,8 +164,8 @@ def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
     and code, so that no edit of either keeps its name.
     """
     try:
-        point = identity.point(record["spec"], record["code"], record.get("defaults", ()))
-        named = identity.run(point, record["spec"]["seed"])
+        point = identity.point_id(record["spec"], record["code"], record.get("defaults", ()))
+        named = identity.run_id(point, record["spec"]["seed"])
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
         raise DataError(f"{source}: its record has what no spec has ({error})") from error
     if not named == run == record["run"]:

@@ -160,7 +160,9 @@ class Store:
         try:
             with files.disk_errors(folder):
                 described = files.read_sealed(folder / RECORD)["files"]
-                damages = [files.damage(folder / name, entry) for name, entry in described.items()]
+                damages = [
+                    files.find_damage(folder / name, entry) for name, entry in described.items()
+                ]
         except FedloomError as error:
             return [str(error)]
         return [damage for damage in damages if damage]
@@ -276,7 +278,7 @@ class Store:
                 if name != RECORD:
                     if name not in record["files"]:
                         raise DataError(f"{path}: was not kept when the run was finished")
-                    if problem := files.damage(path, record["files"][name]):
+                    if problem := files.find_damage(path, record["files"][name]):
                         raise DataError(problem)
                 return read(path, record)
         except DataError as error:

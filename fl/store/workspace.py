@@ -113,11 +113,11 @@ class Workspace:
             record = files.read_sealed(source / RECORD)
             for name, described in record["files"].items():
                 with (
-                    files.ordinary(source / name) as incoming,
-                    files.replacing(result / name) as out,
+                    files.open_regular(source / name) as incoming,
+                    files.atomic_writer(result / name) as out,
                 ):
                     shutil.copyfileobj(incoming, out)
-                if problem := files.damage(result / name, described):
+                if problem := files.find_damage(result / name, described):
                     raise DataError(f"{source / name}: the copy {problem}")
             files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import INTERRUPTED, FedloomError
+from fl.base.errors import EXIT_INTERRUPTED, FedloomError
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates
 from fl.store.store import Store
@@ -123,4 +123,4 @@ class Stop:
             "Stopping: jobs save their state, up to a round later (Ctrl-C again: at once); "
             "what is finished or saved is kept, and the same command goes on from there."
         )
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)

@@ -30,12 +30,12 @@ def take(results: Path) -> Path:
         sources[lock.name] = lock
     commit = environment.commit()
     hashes = {
-        label: syntax.of_bytes(path.read_bytes()) if _small(path) else str(path)
+        label: syntax.hash_bytes(path.read_bytes()) if _small(path) else str(path)
         for label, path in sources.items()
     }
     place = (results / "code" / identity.digest([hashes, commit])).absolute()
     if not place.exists():
-        draft = files.temporary(place)
+        draft = files.temporary_name(place)
         with files.disk_errors(place):
             for label, path in sources.items():
                 (draft / label).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.base.errors import DataError
-from fl.base.units import counted, duration
+from fl.base.units import duration, quantity
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates
@@ -156,7 +156,7 @@ def unfinished(standings: Sequence[Standing]) -> Iterator[str]:
     if len(begun) > MANY:
         yield f"  and {len(begun) - MANY} more: python -m fl status"
     if waiting := sum(standing.state == "waiting" for standing in standings):
-        yield f"  {counted(waiting, 'run')} not begun"
+        yield f"  {quantity(waiting, 'run')} not begun"
 
 
 def _told(standing: Standing) -> str:

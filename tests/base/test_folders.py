@@ -9,7 +9,7 @@ import planning
 import pytest
 
 from fl.base.errors import ConfigError, Location
-from fl.base.places import place
+from fl.base.folders import checked_folder
 from fl.plan import config, plan
 
 HERE = Location("config/config.yaml", "store")
@@ -39,7 +39,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_a_folder_stands_for(text: str, meant: str) -> None:
-    assert place(text, HERE) == meant
+    assert checked_folder(text, HERE) == meant
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_a_folder_stands_for(text: str, meant: str) -> None:
 )
 def test_what_the_graph_cannot_carry_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        place(text, HERE)
+        checked_folder(text, HERE)
     assert str(caught.value).startswith(f"config/config.yaml: store: is {text!r}")
     assert problem in str(caught.value)
 

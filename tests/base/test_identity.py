@@ -32,7 +32,7 @@ Named = Callable[[], dict[str, str]]
 
 
 def forget() -> None:
-    for cached in (identity._code, identity._files, identity.certified):
+    for cached in (identity._code, identity._files, identity.read_certified):
         cached.cache_clear()
 
 
@@ -49,14 +49,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(module, "ROOT", root)
     monkeypatch.setattr(identity, "NUMBERS", root / "numbers.json")
     forget()
-    identity.write(dict.fromkeys(identity.roots(), 1))
+    identity.certify(dict.fromkeys(identity.roots(), 1))
     yield root
     forget()
 
 
 def names(*roots: str) -> dict[str, str]:
     forget()
-    return {root: identity.code(root) for root in roots or ROOTS}
+    return {root: identity.root_code(root) for root in roots or ROOTS}
 
 
 def renamed(before: dict[str, str]) -> set[str]:
@@ -67,11 +67,13 @@ def renamed(before: dict[str, str]) -> set[str]:
 def test_what_is_certified_is_named_by_its_version(package: Path) -> None:
     assert set(identity.roots()) == set(ROOTS)
     assert names() == dict.fromkeys(ROOTS, "1")
-    identity.write({**dict.fromkeys(ROOTS, 1), "method fedprox": 3, "training.optimizer=adamw": 2})
+    identity.certify(
+        {**dict.fromkeys(ROOTS, 1), "method fedprox": 3, "training.optimizer=adamw": 2}
+    )
     assert names() == {**dict.fromkeys(ROOTS, "1"), "method fedprox": "3"}
     spec = {"training": {"optimizer": "adamw", "lr": 0.1}}
-    assert identity.versions_of_settings(spec) == {"training.optimizer=adamw": "2"}
-    assert identity.versions_of_settings({"training": {"optimizer": "sgd"}}) == {}
+    assert identity.option_versions(spec) == {"training.optimizer=adamw": "2"}
+    assert identity.option_versions({"training": {"optimizer": "sgd"}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,8 @@ def test_an_edit_names_what_it_can_reach_by_its_hash(
     before = names()
     (package / file).write_text(text)
     assert renamed(before) == expected
-    assert all(len(identity.code(root)) == 16 for root in expected)
-    edited = identity.edited(*ROOTS)
+    assert all(len(identity.root_code(root)) == 16 for root in expected)
+    edited = identity.uncertified_files(*ROOTS)
     assert set(edited) == ({f"fl/{file}"} if expected else set())
     if file in FILES:
         (package / file).write_text(FILES[file])
@@ -127,8 +129,10 @@ def test_a_file_that_nobody_touched_is_not_parsed(
 
 def test_the_file_of_versions_is_current() -> None:
     """Whoever edits code that decides numbers runs the goldens before it is merged."""
-    known = identity.certified()
-    differing = [root for root in identity.roots() if known.hashes.get(root) != identity.tree(root)]
+    known = identity.read_certified()
+    differing = [
+        root for root in identity.roots() if known.hashes.get(root) != identity.root_hash(root)
+    ]
     gone = [root for root in known.hashes if root not in identity.roots()]
     assert not differing + gone, "not certified: say `make golden`"
 
@@ -141,7 +145,7 @@ def test_digest_knows_types_but_not_order() -> None:
 def test_differences_of_nested_specs_are_named_by_place() -> None:
     ours = {"method": {"name": "fedprox", "mu": 0.1}, "seed": 1}
     theirs = {"method": {"name": "fedprox", "mu": 0.2}, "terms": []}
-    assert list(identity.difference(ours, theirs)) == [
+    assert list(identity.spec_differences(ours, theirs)) == [
         "method.mu: 0.1, not 0.2",
         "seed: 1, not None",
         "terms: None, not []",
@@ -157,8 +161,8 @@ def test_a_name_leaves_out_the_keys_that_have_their_defaults() -> None:
     }
     later = {**spec, "method": {**spec["method"], "adapt": False}}
     terms = {**later, "terms": [{"name": "t", "w": 2, "layers": []}]}
-    named = identity.point(spec, code)
-    assert identity.point(later, code, ["method.adapt"]) == named
-    assert identity.point(terms, code, ["method.adapt", "terms.0.layers"]) == named
-    assert identity.point(later, code) != named
-    assert identity.point(spec, code, ["terms.0.w"]) != named
+    named = identity.point_id(spec, code)
+    assert identity.point_id(later, code, ["method.adapt"]) == named
+    assert identity.point_id(terms, code, ["method.adapt", "terms.0.layers"]) == named
+    assert identity.point_id(later, code) != named
+    assert identity.point_id(spec, code, ["terms.0.w"]) != named

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fl.base import meanings, registry
+from fl.base import key_texts, registry
 from fl.cli import catalogue
 
 KEYS = ("mu", "lr", "kernels", "min_samples")
@@ -33,7 +33,7 @@ KEYS = ("mu", "lr", "kernels", "min_samples")
     ],
 )
 def test_keys_of_a_docstring(text: str, found: dict[str, str]) -> None:
-    assert meanings.parse(text, KEYS) == found
+    assert key_texts.parse(text, KEYS) == found
 
 
 def test_a_docstring_without_keys_is_about_the_thing() -> None:
@@ -47,15 +47,15 @@ def test_a_docstring_without_keys_is_about_the_thing() -> None:
 
         mu: float
 
-    assert meanings.about(Told) == "The sum of all."
+    assert key_texts.summary_of(Told) == "The sum of all."
     Told.__doc__ = "mu: a weight."
-    assert meanings.about(Told) == ""
+    assert key_texts.summary_of(Told) == ""
 
 
 def test_what_is_read_of_a_file_is_what_its_import_says() -> None:
-    for kind in registry.FOLDERS:
-        entries = {entry.name: entry for entry in registry.entries(kind)}
-        for said in registry.described(kind):
+    for kind in registry.FOLDER_BY_KIND:
+        entries = {entry.name: entry for entry in registry.components(kind)}
+        for said in registry.list_documentation(kind):
             entry = entries.pop(said.name)
             assert {key: getattr(entry, key) for key in vars(said)} == vars(said)
         assert not entries

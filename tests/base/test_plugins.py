@@ -257,8 +257,8 @@ def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(
 def identities() -> dict[str, str]:
     """Of the code of every method and model."""
     config.read_settings(Path("config"))
-    found = [e for kind in ("method", "model") for e in registry.entries(kind)]
-    return {e.name: identity.code(identity.entry(e.kind, e.name)) for e in found}
+    found = [e for kind in ("method", "model") for e in registry.components(kind)]
+    return {e.name: identity.root_code(identity.entry(e.kind, e.name)) for e in found}
 
 
 def changed(before: dict[str, str]) -> set[str]:

@@ -43,4 +43,4 @@ def test_words_and_layout_leave_the_hash(tmp_path: Path, old: str, new: str, sam
     assert METHOD.count(old) == 1
     before.write_text(METHOD)
     after.write_text(METHOD.replace(old, new))
-    assert (syntax.of_code(before) == syntax.of_code(after)) == same
+    assert (syntax.hash_code(before) == syntax.hash_code(after)) == same

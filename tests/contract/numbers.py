@@ -90,7 +90,7 @@ def of(
         at_server=serving(arrays, held, network, settled, classes, seed=0),
     )
     return Simulation(
-        method=entry.make(entry.parse(values, location)).build(context),
+        method=entry.instantiate(entry.parse(values, location)).build(context),
         network=network,
         training=settled,
         arrays=arrays,

@@ -14,7 +14,7 @@ from golden import adapter
 from golden import worlds as golden
 from torch import Tensor, nn
 
-from fl.api.method import declared
+from fl.api.method import declaration_of
 from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
@@ -34,13 +34,13 @@ FUSION = {
     "hidden": 4,
     "classifier": "shared",
 }
-ENTRIES = {entry.name: entry for entry in registry.entries("method")}
+ENTRIES = {entry.name: entry for entry in registry.components("method")}
 PICKY = {"fedfa", "fedbn", "fedl2p", "finetune-l2p", "l2p"}
 """Methods that ask for a model with something that `fusion` does not have."""
 TAKES = [
     name
     for name, entry in ENTRIES.items()
-    if name not in PICKY and not declared(entry.target).one_input
+    if name not in PICKY and not declaration_of(entry.target).one_input
 ]
 
 
@@ -57,7 +57,7 @@ def world(
         "method": {"name": method, **short(method)},
         "alterations": [{"name": alteration}] if alteration else [],
         "training": {**worlds.TRAINING, "local_epochs": 1, **training},
-        "server": worlds.SERVED * declared(ENTRIES[method].target).server_data,
+        "server": worlds.SERVED * declaration_of(ENTRIES[method].target).needs_server_data,
     }
     table = golden.table(spec)
     return adapter.simulated(spec, golden.arrays(data, table), table)
@@ -99,7 +99,7 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two() -> None:
     inputs = simulation.arrays.inputs(index)
     joined = torch.stack([inputs["acc"], inputs["gyro"]], dim=1)
     labels = simulation.arrays.labels(index)
-    _, model = registry.entry_of("model", FUSION)
+    _, model = registry.component_of("model", FUSION)
     shapes = {"acc": (2, 9), "gyro": (2, 9)}
     network = Network(lambda: Joined(model.build(shapes, 3)), torch.float64)
     arrays = Arrays(
@@ -146,7 +146,7 @@ def test_images_alone_are_augmented() -> None:
 
 
 def test_classifiers_of_their_own_are_for_clients_of_one_input_each() -> None:
-    _, model = registry.entry_of("model", {**FUSION, "classifier": "own"})
+    _, model = registry.component_of("model", {**FUSION, "classifier": "own"})
     whole = model.build({"fast": (5,)}, 3)
     with pytest.raises(FedloomError, match="classifier: is own, but clients hold all inputs"):
         whole({"fast": torch.zeros(1, 5)})

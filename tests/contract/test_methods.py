@@ -21,7 +21,7 @@ from planning import Planned
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import declared
+from fl.api.method import declaration_of
 from fl.api.recipes import KINDS
 from fl.api.training import learning_rate
 from fl.base import fields, registry, rng
@@ -35,10 +35,10 @@ from fl.runner.stack import Stack
 from fl.store import checkpoint
 
 METHODS = [*registry.names("method"), *VARIANTS]
-DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
+DECLARED = {name: declaration_of(worlds.entry(name).target) for name in METHODS}
 TRAINED = [name for name in METHODS if world(name).method.passes]
 """Those that train anything: a method may also only look at a stored model."""
-ALONE = [name for name in TRAINED if DECLARED[name].alone]
+ALONE = [name for name in TRAINED if DECLARED[name].independent]
 CENTRAL = ("finetune", "finetune-bn", "local")
 """Those that do what a loop of PyTorch does, with the run's optimizer."""
 
@@ -206,7 +206,8 @@ def test_what_a_client_keeps_is_not_sent(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in registry.FOLDERS for name in registry.names(kind)]
+    ("kind", "name"),
+    [(kind, name) for kind in registry.FOLDER_BY_KIND for name in registry.names(kind)],
 )
 def test_every_file_says_what_it_is_and_whose(kind: str, name: str) -> None:
     if kind == "analysis":

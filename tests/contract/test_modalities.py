@@ -16,7 +16,7 @@ from golden import worlds as golden
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import PAYLOAD, declared
+from fl.api.method import PAYLOAD, declaration_of
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
@@ -29,8 +29,8 @@ from fl.store import checkpoint
 
 WHERE = Location("test")
 SIZES = golden.SIZES
-ENTRIES = {one.name: one for one in registry.entries("method")}
-SHARED = [name for name, one in ENTRIES.items() if declared(one.target).modalities]
+ENTRIES = {one.name: one for one in registry.components("method")}
+SHARED = [name for name, one in ENTRIES.items() if declaration_of(one.target).modalities]
 APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn", "fediot"]
 """Some of those whose server does more than average."""
 
@@ -47,7 +47,7 @@ def world(
     **training: Any,
 ) -> Simulation:
     """A method on both modalities; the classifier is shared where the method can."""
-    about = declared(ENTRIES[method].target)
+    about = declaration_of(ENTRIES[method].target)
     shared = classifier or ("shared" if about.modalities else "own")
     spec = {
         "data": "two",
@@ -56,10 +56,10 @@ def world(
         "method": {"name": method, **short(method)},
         "training": {**worlds.TRAINING, "local_epochs": 1, **training},
         "seed": seed,
-        "server": worlds.SERVED * about.server_data,
+        "server": worlds.SERVED * about.needs_server_data,
     }
     table = golden.table(spec)
-    if away and not about.alone:
+    if away and not about.independent:
         table[UNSEEN] = table["client"].isin(away)
     return adapter.simulated(spec, golden.arrays("two", table), table, device)
 
@@ -78,7 +78,7 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
     assert worlds.rows_agree(stacked_rows, rows, 1e-10)
     assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
     scored = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy")]
-    alone = declared(ENTRIES[method].target).alone
+    alone = declaration_of(ENTRIES[method].target).independent
     assert set(scored["client"]) == set(range(5 if alone else 4))
     has_model = GLOBAL in simulation.method.views and bool(simulation.client_data.away)
     assert (UNSEEN in set(rows["split"])) == has_model

@@ -29,7 +29,7 @@ def build(method: str, model: str, values: dict[str, Any], **more: Any) -> None:
     training = Training(batch_size=more.pop("batch_size", 2))
     context = BuildContext(Network(make), training, worlds.CLASSES, 4, shape, **more)
     entry = worlds.entry(method)
-    entry.make(entry.parse(values, Location("test"))).build(context)
+    entry.instantiate(entry.parse(values, Location("test"))).build(context)
 
 
 @pytest.mark.parametrize(

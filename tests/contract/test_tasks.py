@@ -12,7 +12,7 @@ from contract.short import short
 from golden import adapter
 from golden import worlds as golden
 
-from fl.api.method import declared
+from fl.api.method import declaration_of
 from fl.api.mixed_labels import MIXED
 from fl.api.task import Task, serves
 from fl.base import registry
@@ -20,8 +20,10 @@ from fl.base.errors import Location
 from fl.base.schema import GLOBAL, UNSEEN
 from fl.engine.simulation import Simulation
 
-SEGMENTATION: Task = registry.find("task", "segmentation", Location("test")).make({})
-METHODS = [one.name for one in registry.entries("method") if serves(one.target, SEGMENTATION.name)]
+SEGMENTATION: Task = registry.find("task", "segmentation", Location("test")).instantiate({})
+METHODS = [
+    one.name for one in registry.components("method") if serves(one.target, SEGMENTATION.name)
+]
 WHERE = Location("test")
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -39,7 +41,7 @@ def world(
     """
     # Without layers they are the model's blocks.
     values = {key: value for key, value in short(method).items() if key != "layers"}
-    alone = declared(worlds.entry(method).target).alone
+    alone = declaration_of(worlds.entry(method).target).independent
     spec = {
         "data": "masks",
         "task": "segmentation",
@@ -157,7 +159,7 @@ def test_a_class_that_is_nowhere_is_found() -> None:
 
 
 def test_an_image_of_odd_size_is_refused() -> None:
-    _, model = registry.entry_of(
+    _, model = registry.component_of(
         "model", {"name": "unet", "width": 2, "levels": 2, "norm": "batch"}
     )
     with pytest.raises(ValueError, match="divisible by 4"):

@@ -13,7 +13,7 @@ from contract.short import VARIANTS, short
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import BuildContext, declared
+from fl.api.method import BuildContext, declaration_of
 from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Location
@@ -88,7 +88,7 @@ def data(
 
 def module(model: str) -> nn.Module:
     """A fresh module of a model, as a user of PyTorch has it."""
-    _, made = registry.entry_of("model", {"name": model, **MODELS[model]})
+    _, made = registry.component_of("model", {"name": model, **MODELS[model]})
     return made.build(SHAPES[model], CLASSES)
 
 
@@ -111,8 +111,8 @@ def world(
     found, location = entry(method), Location("test")
     given = {**TRAINING, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, location), location))
-    says = declared(found.target)
-    x, y, held = data(model, sizes, says.validates, says.server_data)
+    says = declaration_of(found.target)
+    x, y, held = data(model, sizes, says.needs_validation, says.needs_server_data)
     spec = {
         "method": {
             "name": found.name,

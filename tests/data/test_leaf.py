@@ -33,7 +33,7 @@ DRAW = np.random.default_rng(4)
 
 def leaf(path: Path, **keys: Any) -> Any:
     entry = registry.find("data set", "leaf", WHERE)
-    return entry.make(entry.parse({"path": str(path), **keys}, WHERE))
+    return entry.instantiate(entry.parse({"path": str(path), **keys}, WHERE))
 
 
 def prepared(made: Any, folder: Path) -> Prepared:
@@ -81,7 +81,7 @@ def of_leaf(name: str, folder: Path) -> Prepared:
     generator = sources.generator(name)
     generator.write(folder / "files")
     entry = registry.find("data set", name, WHERE)
-    made = entry.make(entry.parse(generator.PARAMS, WHERE))
+    made = entry.instantiate(entry.parse(generator.PARAMS, WHERE))
     place = folder / "published"
     return data.prepare(made, name, folder / "raw", place, Supply(str(folder / "files")))
 

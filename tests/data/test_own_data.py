@@ -251,7 +251,7 @@ OWN = {"label": "diagnosis", "client": "hospital", "drop": ["name"]}
 
 def dataset(name: str, path: Path, **keys: Any) -> Any:
     entry = registry.find("data set", name, Location("the test"))
-    return entry.make(entry.parse({"path": str(path), **keys}, Location("the test")))
+    return entry.instantiate(entry.parse({"path": str(path), **keys}, Location("the test")))
 
 
 def prepared(made: Any, folder: Path) -> Prepared:

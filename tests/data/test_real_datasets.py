@@ -26,7 +26,7 @@ WHERE = Location("the test")
 def make(name, **params):
     """The data set as a config with these keys makes it."""
     entry = registry.find("data set", name, WHERE)
-    return entry.make(entry.parse({**sources.generator(name).PARAMS, **params}, WHERE))
+    return entry.instantiate(entry.parse({**sources.generator(name).PARAMS, **params}, WHERE))
 
 
 def prepared(name, files, root, **params):

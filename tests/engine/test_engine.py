@@ -311,7 +311,7 @@ def dropping(**training: Any) -> Simulation:
     like = world("fedavg", "cnn", **training)
     network = Network(make, torch.float64)
     context = BuildContext(network, like.training, worlds.CLASSES, 4)
-    method = worlds.entry("fedavg").make({}).build(context)
+    method = worlds.entry("fedavg").instantiate({}).build(context)
     return replace(like, network=network, method=method)
 
 

@@ -66,8 +66,10 @@ def certified(
 ) -> int:
     """Certify the code at hand with what was measured; the exit status."""
     broken = [name for name in differing if measured[name]["text"].startswith("Traceback")]
-    known = identity.certified()
-    changed = [root for root in identity.roots() if known.hashes.get(root) != identity.tree(root)]
+    known = identity.read_certified()
+    changed = [
+        root for root in identity.roots() if known.hashes.get(root) != identity.root_hash(root)
+    ]
     old = [n for n in differing if n in before and before[n]["world"] == measured[n]["world"]]
     if broken or (old and not changed):
         why = "do not run" if broken else "differ though no code has changed: another PyTorch?"
@@ -76,7 +78,7 @@ def certified(
     blamed = certify.risen(old, measured.keys() - set(differing), changed)
     blamed |= defaults.changed(defaults.now(), defaults.load())
     versions = certify.versions(known.versions, blamed)
-    identity.write(versions)
+    identity.certify(versions)
     defaults.save(defaults.now())
     kept.save(
         {name: measured[name] if name in differing else before[name] for name in measure.names()}

@@ -25,7 +25,7 @@ from fl.engine.assembly import Parts
 from fl.engine.simulation import Simulation
 from fl.plan.run_spec import RunSpec
 
-ADDED = registry.ADDED
+ADDED = registry.ADDED_KINDS
 WHERE = Location("golden")
 
 
@@ -51,16 +51,16 @@ def simulated(
         "method": _settled("method", world["method"]),
         **{
             key: [_settled(kind, one) for one in world.get(key, ())]
-            for key, kind in registry.ADDED.items()
+            for key, kind in registry.ADDED_KINDS.items()
         },
         "training": Training.settle(fields.parse(Training, world["training"], WHERE), WHERE),
         "seed": world.get("seed", 5),
         **{key: world[key] for key in ("test", "train_on") if key in world},
     }
     parts = Parts(
-        registry.entry_of("model", spec["model"])[1],
+        registry.component_of("model", spec["model"])[1],
         RunSpec(spec).composed,
-        registry.find("task", world.get("task", "classification"), WHERE).make({}),
+        registry.find("task", world.get("task", "classification"), WHERE).instantiate({}),
         tuple(Modality(*kind) for kind in given.get("modalities", ())),
     )
     return assembly.assemble(spec, parts, _prepared(given), table, torch.device(device))
@@ -92,7 +92,7 @@ def trained(
 def settings(world: Mapping[str, Any]) -> list[str]:
     """The settings of a world's run that may have a version of their own."""
     training = Training.settle(fields.parse(Training, world["training"], WHERE), WHERE)
-    return list(identity.settings({**world, "training": training}))
+    return list(identity.versioned_options({**world, "training": training}))
 
 
 def _settled(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def read(name: str, values: Mapping[str, Any], files: Path | None, folder: Path)
         generator.write(files)
         params, supply = {**generator.PARAMS, **params}, data.Supply(str(files))
     entry = registry.find("data set", name, WHERE)
-    made = entry.make(entry.parse(params, WHERE))
+    made = entry.instantiate(entry.parse(params, WHERE))
     data.prepare(made, name, folder / "raw", folder / "prepared", supply)
     return Prepared.open(folder / "prepared")
 

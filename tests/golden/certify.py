@@ -59,7 +59,11 @@ def _blamed(shared: str, worlds: Mapping[str, set[str]], suspects: set[str]) -> 
 
 def versions(known: Mapping[str, int], blamed: Iterable[str]) -> dict[str, int]:
     """The versions of all roots, and of settings that have one: of ``blamed`` the next one."""
-    kinds = (identity.CORE, identity.DATA, *(identity.entry(kind, "") for kind in registry.FOLDERS))
+    kinds = (
+        identity.CORE,
+        identity.DATA,
+        *(identity.entry(kind, "") for kind in registry.FOLDER_BY_KIND),
+    )
     settings = {name: known[name] for name in known if not name.startswith(kinds)}
     now = {**settings, **{root: known.get(root, 1) for root in identity.roots()}}
     return now | {name: known.get(name, 1) + 1 for name in blamed}

@@ -36,7 +36,7 @@ STUDY: dict[str, Any] = {
 }
 CERTIFY = """
 from fl.base import identity
-identity.write(dict.fromkeys(identity.roots(), 1))
+identity.certify(dict.fromkeys(identity.roots(), 1))
 """
 ENVIRONMENT = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
 

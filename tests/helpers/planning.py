@@ -55,8 +55,8 @@ class Planned:
         edit(content)
         for member in content["runs"]:
             member["defaults"] = RunSpec(member["spec"]).default_keys
-            point = identity.point(member["spec"], member["code"], member["defaults"])
-            member["run"] = identity.run(point, member["spec"]["seed"])
+            point = identity.point_id(member["spec"], member["code"], member["defaults"])
+            member["run"] = identity.run_id(point, member["spec"]["seed"])
         write_json(self.spec(label), content)
 
     def runs(self, label: str) -> list[str]:

@@ -32,7 +32,7 @@ def add(
 ) -> str:
     """Put a run into a store; its id. Runs of equal choices have one id, whatever their value."""
     spec = spec_of(seed, **choices)
-    run = identity.run(identity.point(spec, CODE), seed)
+    run = identity.run_id(identity.point_id(spec, CODE), seed)
     record = {
         **{"run": run, "state": "complete", "spec": spec, "code": CODE, "rounds": 50},
         **{"seconds": value, "execution": {"backend": "loop"}},

@@ -76,7 +76,7 @@ def of(make: Any, method: str = "fedavg", **training: Any) -> Simulation:
     context = BuildContext(network, like.training, worlds.CLASSES, 4)
     entry = worlds.entry(method)
     values = entry.parse(None, Location("test"))
-    return replace(like, network=network, method=entry.make(values).build(context))
+    return replace(like, network=network, method=entry.instantiate(values).build(context))
 
 
 @pytest.mark.parametrize("make", [Encoder, Functional, lambda: Encoder(batch_first=False)])

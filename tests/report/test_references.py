@@ -23,8 +23,8 @@ from fl.report.references import Work, bibtex, works
 ROOT = Path(__file__).resolve().parents[2]
 CITATIONS = {
     (kind, said.name): said.citation
-    for kind in registry.FOLDERS
-    for said in registry.described(kind)
+    for kind in registry.FOLDER_BY_KIND
+    for said in registry.list_documentation(kind)
 }
 
 

@@ -34,7 +34,7 @@ sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
 IMPORTS = """
 from fl.base import registry
 for kind in ("method", "term", "alteration", "partition scheme", "model"):
-    registry.entries(kind)
+    registry.components(kind)
 """
 """Everything that a spec of a run can name, but for readers of raw files."""
 
@@ -67,7 +67,7 @@ def test_a_bare_machine_imports_the_library_and_trains_on_prepared_data(
     assert "No module named 'sklearn'" in python("-c", "import sklearn").stderr
     solve = "from fl.blocks.kernel_weights import _solve_by_cvxpy as solve"
     asked = f"import numpy as np; {solve}; solve(np.eye(1), 1)"
-    assert "needs cvxpy, which is not installed; do: `make extras`" in python("-c", asked).stderr
+    assert "needs cvxpy, which is not installed. Try: make extras" in python("-c", asked).stderr
     done = python("-c", IMPORTS)
     assert done.returncode == 0, done.stderr
     done = python("-m", "fl", *study.arguments("fedavg"))

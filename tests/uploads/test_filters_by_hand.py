@@ -28,7 +28,7 @@ CLIENTS = 10
 def built(kind: str, name: str, **values: Any) -> Any:
     """A stage or an aggregation, where all ten clients take part."""
     entry = registry.find(kind, name, Location("test"))
-    made = entry.make(entry.parse(values, Location("test")))
+    made = entry.instantiate(entry.parse(values, Location("test")))
     network = Network(lambda: worlds.module("mlp"))
     context = BuildContext(network, Training(participation=1.0), worlds.CLASSES, CLIENTS)
     return made.build(context)

@@ -4,7 +4,7 @@ from snakemake_interface_executor_plugins.settings import DeploymentMethod
 def settled():
     """The config folder, as Snakemake's own config says it or `config`."""
     try:
-        return places.place(
+        return folders.checked_folder(
             str(config.get("config", "config")), Location("--config", "config")
         )
     except FedloomError as error:

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
-from fl.base.places import path_of
+from fl.base.errors import DataError, wrap_read_errors
+from fl.base.folders import path_of
 from fl.data import columns
 from fl.data.contents import stamp
 from fl.data.download import Source
@@ -109,7 +109,7 @@ class Arrays:
 def _read(path: str, stamped: str) -> dict[str, np.ndarray]:
     place = path_of(path)
     with (
-        reading(place, "is no archive of NumPy's arrays", "numpy.savez writes one"),
+        wrap_read_errors(place, "is no archive of NumPy's arrays", "numpy.savez writes one"),
         np.load(place, allow_pickle=False) as archive,
     ):
         arrays = {name: archive[name] for name in archive.files}

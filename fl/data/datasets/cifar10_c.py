@@ -27,7 +27,7 @@ from typing import Annotated, BinaryIO, ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import ConfigError, DataError, Location, reading
+from fl.base.errors import ConfigError, DataError, Location, wrap_read_errors
 from fl.base.fields import Bound
 from fl.base.rng import generator
 from fl.data.archives import entries, name_of
@@ -222,7 +222,7 @@ def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]
             stream.
     """
     name = name_of(stream)
-    with reading(name, "is no array of numpy's"):
+    with wrap_read_errors(name, "is no array of numpy's"):
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0
         if version != (1, 0):

@@ -33,10 +33,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data import columns, pictures
 from fl.data.contents import below, stamp
 from fl.data.download import Source
@@ -67,7 +67,7 @@ class Images:
     @property
     def listed(self) -> Listed:
         """The images; `DataError` if there are none."""
-        with reading(self.path, "cannot be read", "mend its name or its permissions"):
+        with wrap_read_errors(self.path, "cannot be read", "mend its name or its permissions"):
             return _listed(self, stamp([path_of(self.path)]))
 
     @property
@@ -155,6 +155,6 @@ def _decoded(
     picture: Path | bytes, name: str, size: tuple[int, int], mode: Literal["RGB", "L"]
 ) -> np.ndarray:
     converts = tuple(kind for kind in KINDS if kind != mode)
-    with reading(name, *BROKEN):
+    with wrap_read_errors(name, *BROKEN):
         content = picture if isinstance(picture, bytes) else picture.read_bytes()
     return decode(content, size, mode, upright=True, converts=converts, name=name)

@@ -35,10 +35,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data import columns
 from fl.data.contents import below, stamp
 from fl.data.download import Source
@@ -98,7 +98,7 @@ class Leaf:
     @property
     def survey(self) -> Survey:
         """What is in the files; they are read once for each time that one has changed."""
-        with reading(self.path, "cannot be read", "mend its name or its permissions"):
+        with wrap_read_errors(self.path, "cannot be read", "mend its name or its permissions"):
             return _survey(self, stamp(self.files))
 
     @property
@@ -182,7 +182,9 @@ class Leaf:
         if any(isinstance(x, str) for x in user.x):
             allowed = "numbers, or the key `text`: characters, or words"
             raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}. Allowed: {allowed}")
-        with reading(f"{user.at}: x", "is no list of vectors of one length", "mend the file"):
+        with wrap_read_errors(
+            f"{user.at}: x", "is no list of vectors of one length", "mend the file"
+        ):
             vectors = np.asarray(user.x, np.float32)
         if vectors.ndim == 1 or not np.isfinite(vectors).all():
             problem = f"{user.at}: x has single numbers, or ones that are not finite"
@@ -219,12 +221,12 @@ def _files(path: Path) -> list[tuple[Path, str]]:
 
 
 def _users(path: Path, split: str) -> Iterator[User]:
-    with reading(path, "is no JSON"):
+    with wrap_read_errors(path, "is no JSON"):
         content = json.loads(path.read_bytes())
     allowed = "Allowed: users, num_samples and user_data, as LEAF writes them"
     if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
         raise DataError(f"{path}: lacks a key; {allowed}")
-    with reading(path, "is not as LEAF writes it", allowed):
+    with wrap_read_errors(path, "is not as LEAF writes it", allowed):
         for name, count in zip(content["users"], content["num_samples"], strict=True):
             at = f"{path}: user {name!r}"
             data = content["user_data"].get(name)

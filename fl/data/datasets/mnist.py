@@ -25,7 +25,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
@@ -106,7 +106,10 @@ def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
 
 def read_idx(path: Path, *sides: int) -> np.ndarray:
     """What is in an IDX file, uint8 ``[n, *sides]``; `DataError` for one of another kind."""
-    with reading(path, "is no whole IDX file", "fetch it again"), gzip.open(path) as stream:
+    with (
+        wrap_read_errors(path, "is no whole IDX file", "fetch it again"),
+        gzip.open(path) as stream,
+    ):
         content = stream.read()
         numbers = struct.unpack_from(f">4B{1 + len(sides)}I", content)
         if numbers[:4] != (0, 0, 8, 1 + len(sides)) or numbers[5:] != sides:

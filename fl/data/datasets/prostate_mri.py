@@ -41,7 +41,7 @@ from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError, extra, reading
+from fl.base.errors import DataError, optional_package, wrap_read_errors
 from fl.base.fields import Seed
 from fl.base.rng import generator
 from fl.data import counts, per_domain
@@ -212,14 +212,14 @@ def read_volume(stream: BinaryIO) -> np.ndarray:
     Raises:
         DataError: For a file of another kind and for a damaged one, which it names.
     """
-    with extra("a NIfTI volume"):
+    with optional_package("a NIfTI volume"):
         from nibabel import imageglobals
         from nibabel.nifti1 import Nifti1Image
 
     name, content = name_of(stream), stream.read()
     # Its remarks on orientation and voxel sizes concern no array.
     imageglobals.logger.disabled = True
-    with reading(name, "is no NIfTI-1 volume", "get the archive again"):
+    with wrap_read_errors(name, "is no NIfTI-1 volume", "get the archive again"):
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
         values = np.asanyarray(Nifti1Image.from_bytes(content).dataobj)
         values = values.reshape(values.shape[:3]).transpose(2, 1, 0)

@@ -42,7 +42,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.data import counts
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
@@ -227,7 +227,7 @@ def read_sheet(stream: BinaryIO) -> list[dict[str, str]]:
     Raises:
         DataError: For a file that is no workbook; it names the file.
     """
-    with reading(name_of(stream), "is no readable Excel workbook"):
+    with wrap_read_errors(name_of(stream), "is no readable Excel workbook"):
         with zipfile.ZipFile(io.BytesIO(stream.read())) as book:
             sheet = ElementTree.fromstring(book.read(SHEET))
             shared = book.read(STRINGS) if STRINGS in book.namelist() else b"<none/>"

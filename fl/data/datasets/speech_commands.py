@@ -50,7 +50,7 @@ from typing import BinaryIO, ClassVar
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count, Index, Share
 from fl.base.rng import generator
 from fl.data.archives import entries, name_of
@@ -278,7 +278,7 @@ def read_wav(stream: BinaryIO) -> np.ndarray:
     file that is cut off for a shorter one.
     """
     name = name_of(stream)
-    with reading(name, "is no WAVE file"), wave.open(io.BytesIO(stream.read())) as file:
+    with wrap_read_errors(name, "is no WAVE file"), wave.open(io.BytesIO(stream.read())) as file:
         rate, channels, bits = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
         stated, samples = file.getnframes(), file.readframes(file.getnframes())
     if (rate, channels, bits) != (RATE, 1, 16):

@@ -36,8 +36,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
-from fl.base.places import path_of
+from fl.base.errors import DataError, wrap_read_errors
+from fl.base.folders import path_of
 from fl.data import columns
 from fl.data.columns import DATE, NUMBER, SPLIT_NAME, TEXT, Kind
 from fl.data.contents import stamp
@@ -89,7 +89,7 @@ class Table:
     @property
     def survey(self) -> Survey:
         """What is in the file; it is read once for each time that it has changed."""
-        with reading(self.path, "cannot be read as a table"):
+        with wrap_read_errors(self.path, "cannot be read as a table"):
             return _survey(self, stamp([path_of(self.path)]))
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fl.api.task import for_any_task
-from fl.base.places import path_of
+from fl.base.folders import path_of
 from fl.data.holdings import read, validate
 
 

@@ -1,4 +1,4 @@
-"""Folders that a config or a command line names: what they mean, and which the graph takes."""
+"""Folders named by a config or a command line: replace variables, refuse unusable names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ LINE_ENDS = {"Cc", "Zl", "Zp"}
 
 @dataclass(frozen=True)
 class Folders:
-    """Where data are kept: raw and prepared sets below ``data``, partitions below ``results``.
+    """Folders of data sets and partitions.
 
     Attributes:
-        sources: By data set, where its raw files come from in place of their publishers.
-        lock: The file whose checksums raw files must match.
+        data: Folder of raw and prepared data sets.
+        results: Folder of partitions.
+        sources: By data set, the place of its raw files, if it is not the publisher's.
+        lock: The file with the checksums of raw files.
     """
 
     data: Path
@@ -33,51 +35,52 @@ class Folders:
 
 
 def expand(text: str, location: Location) -> str:
-    """``text`` with ``~``, ``~user``, ``$NAME`` and ``${NAME}`` replaced, as a shell would.
+    """Replace ``~``, ``~user``, ``$NAME`` and ``${NAME}`` in a text, as a shell does.
 
     Raises:
-        ConfigError: At ``location``, for a variable that is not set or a user who is not known.
+        ConfigError: If a variable is not set or a user does not exist.
     """
 
     def value(match: re.Match[str]) -> str:
         name = match["plain"] or match["braced"]
         if not os.environ.get(name):
             problem = f"is {text!r}, but the environment variable {name!r} is not set"
-            raise ConfigError(
-                location, problem, "a variable that has a value, or the folder itself"
-            )
+            advice = "set the variable, or write the folder itself"
+            raise ConfigError(location, problem, advice=advice)
         return os.environ[name]
 
     # The home first, as in a shell: a `~` inside of a variable is a character.
     home = os.path.expanduser(text)  # noqa: PTH111 `Path` would take the user's last slash away.
     if text.startswith("~") and home.startswith("~"):
         user = text.partition("/")[0]
-        raise ConfigError(location, f"is {text!r}, but {user!r} is nobody's home", "a folder")
+        problem = f"is {text!r}, but no user has the home folder {user!r}"
+        raise ConfigError(location, problem, "a folder")
     return VARIABLE.sub(value, home)
 
 
 def path_of(text: str) -> Path:
-    """The path that a user wrote for a file or a folder of data; a relative one starts here."""
+    """Return the path of a file or folder of data; a relative path starts at the current folder."""
     return Path(expand(text, Location("path")))
 
 
-def place(text: str, location: Location) -> str:
-    """A folder as Snakemake and a shell are told of it, expanded and without needless slashes.
+def checked_folder(text: str, location: Location) -> str:
+    """Return a folder for Snakemake and a shell: expanded, without needless slashes.
 
     Raises:
-        ConfigError: At ``location``, for what `expand` refuses, and for names that Snakemake reads
-            as something else: braces are its wildcards, ``://`` is its storage, a line is one path.
+        ConfigError: If `expand` refuses it, or Snakemake would misread the name: braces are its
+            wildcards, ``://`` is its storage, and a path is one line.
     """
     expanded = expand(text, location)
-    wrong = next((what for what, is_so in _wrong(expanded).items() if is_so), None)
-    if wrong is not None:
-        meant = "" if expanded == text else f" ({expanded!r})"
-        allowed = "a folder whose path Snakemake can carry, e.g. results"
-        raise ConfigError(location, f"is {text!r}{meant}, which {wrong}", allowed)
+    fault = next((fault for fault, is_present in _faults(expanded).items() if is_present), None)
+    if fault is not None:
+        meaning = "" if expanded == text else f" ({expanded!r})"
+        advice = "a plain path such as results"
+        raise ConfigError(location, f"is {text!r}{meaning}, which {fault}", advice=advice)
     return str(Path(expanded))
 
 
-def _wrong(text: str) -> dict[str, bool]:
+def _faults(text: str) -> dict[str, bool]:
+    """Return by fault that a path may have whether this one has it."""
     return {
         "is empty": not text,
         "has braces": bool({"{", "}"} & set(text)),

@@ -1,6 +1,4 @@
-"""What the file of an entry says of its config keys, read and not imported: of methods, models and
-terms that takes torch, for seconds.
-"""
+"""Read a component's config keys from its source: importing it would load torch, for seconds."""
 
 from __future__ import annotations
 
@@ -15,8 +13,10 @@ from fl.base import fields, plugins
 
 
 def dataclass_of(file: Path) -> type | None:
-    """A dataclass with the keys, the docstring, the ``training`` and the plain class variables of
-    the entry in a file, and nothing else; None where they cannot be told by reading.
+    """Return a dataclass with the config keys of the component in a file.
+
+    It also has the component's docstring, ``training`` and plain class variables. None if the file
+    cannot be understood without importing it.
     """
     try:
         tree = ast.parse(file.read_bytes())
@@ -41,7 +41,7 @@ def dataclass_of(file: Path) -> type | None:
         if entry.bases:
             return None
         return dataclasses.make_dataclass(entry.name, keys, namespace=namespace, kw_only=True)
-    except Exception:  # Whatever a file says that is not plain, importing it tells.
+    except Exception:  # The caller imports the file, which shows the error.
         return None
 
 
@@ -53,8 +53,9 @@ def _builds(node: ast.ClassDef) -> bool:
 
 
 def _names(tree: ast.Module) -> dict[str, Any]:
-    """What annotations and defaults may name: types of keys, and constants of this file and of
-    those that it imports from.
+    """Return the names that annotations and defaults may use, with their values.
+
+    These are types of keys, and constants of this file and of the files that it imports from.
     """
     # As authors import it from `fl.api`, whose own file has no constants.
     names = {**vars(fields), **vars(typing), "ANY": ("any",)}
@@ -63,20 +64,20 @@ def _names(tree: ast.Module) -> dict[str, Any]:
         package, *inner = (node.module or "").split(".")
         file = plugins.FL.joinpath(*inner).with_suffix(".py")
         if package == plugins.FL.name and file.is_file():
-            there = _constants(ast.parse(file.read_bytes()), names)
-            imported = {alias.name for alias in node.names} & there.keys()
-            names |= {name: there[name] for name in imported}
+            constants = _constants(ast.parse(file.read_bytes()), names)
+            imported = {alias.name for alias in node.names} & constants.keys()
+            names |= {name: constants[name] for name in imported}
     return names | _constants(tree, names)
 
 
 def _constants(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The constants of a file whose values can be told, such as ``Norm = Literal[...]``."""
+    """Return the constants of a file that can be evaluated, such as ``Norm = Literal[...]``."""
     constants: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             try:
                 constants[node.targets[0].id] = _value(node.value, {**names, **constants})
-            except Exception:  # It is made of what would have to be imported.
+            except Exception:  # Its value needs an import.
                 continue
     return constants
 

@@ -1,7 +1,7 @@
-"""The look of figures on the page and in files, and how a drawing becomes either.
+"""Style of figures, and their conversion to SVG for the page and to SVG and PDF files.
 
-On the page colours and type are the page's own, so that a figure fits a light and a dark page; a
-file has its own colours and its own legend. Equal inputs give equal bytes.
+Figures on the page use the page's colours and fonts, so that they fit a light and a dark page.
+Figures in files have their own colours and legends. Equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,35 +15,44 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import numpy as np
 
-if TYPE_CHECKING:  # Commands that print tables do without matplotlib.
+if TYPE_CHECKING:  # Commands that print tables need no matplotlib.
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-WIDTH = 3.7
-"""Inches; 355 CSS pixels."""
+FIGURE_WIDTH = 3.7
+"""Width of figures in inches (355 CSS pixels)."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colours; ``alone``: whether a figure needs a legend of its own."""
+    """Colours of figures.
+
+    Attributes:
+        ink: Colour of texts.
+        muted: Colour of axes.
+        rule: Colour of grid lines.
+        paper: Colour of the ground.
+        series: Colours of methods, in their order.
+        has_legend: Whether a figure needs its own legend.
+    """
 
     ink: str
     muted: str
     rule: str
     paper: str
     series: tuple[str, ...]
-    alone: bool = False
+    has_legend: bool = False
 
     def colour(self, i: int) -> str:
-        """Of method ``i``."""
+        """Return the colour of method ``i``."""
         return self.series[i % len(self.series)]
 
     def style(self) -> Any:
-        """Settings of matplotlib."""
+        """Return matplotlib's rcParams."""
         import matplotlib
 
         return {
-            # From the defaults, so that a user's matplotlibrc changes no report.
+            # Start with matplotlib's defaults, so that a user's matplotlibrc changes no report.
             **{k: value for k, value in matplotlib.rcParamsDefault.items() if k != "backend"},
             "svg.fonttype": "none",
             "svg.hashsalt": "fedloom",
@@ -80,7 +89,7 @@ PAGE = Look(
     paper="#010206",
     series=tuple(f"#0a0b{i:02x}" for i in range(N_COLOURS)),
 )
-"""Placeholders, replaced by the page's CSS variables."""
+"""Placeholder colours, which are replaced by the page's CSS variables."""
 VARIABLES = {
     **{getattr(PAGE, name): name for name in ("ink", "muted", "rule", "paper")},
     **{colour: f"s{i}" for i, colour in enumerate(PAGE.series)},
@@ -91,20 +100,20 @@ PRINT = Look(
     rule="#dddbd4",
     paper="#ffffff",
     series=("#0072b2", "#d55e00", "#009e73", "#b5538f", "#d99a00", "#4ba3d8", "#6b5b95", "#7a7a7a"),
-    alone=True,
+    has_legend=True,
 )
-"""The page's colours on light ground."""
+"""Colours of figures in files: those of the page on light ground."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing that is not drawn yet."""
+    """A figure that is drawn when it is needed."""
 
     draw: Callable[[Look], Canvas]
 
     @cached_property
     def svg(self) -> str:
-        """The bare ``svg`` element for the page, without dates or namespaces."""
+        """Return the ``svg`` element for the page, without dates and namespaces."""
         text = self._saved(PAGE, "svg").decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -115,19 +124,19 @@ class Picture:
         return text.strip()
 
     def files(self) -> dict[str, bytes]:
-        """The picture as an SVG and as a PDF file, by the end of the name."""
+        """Return the figure as a PDF and an SVG file, by file extension."""
         return {f".{kind}": self._saved(PRINT, kind) for kind in ("pdf", "svg")}
 
     def _saved(self, look: Look, kind: str) -> bytes:
         import matplotlib
 
-        nothing = {
+        metadata_by_format = {
             "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
             "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
         }
         buffer = io.BytesIO()
         with matplotlib.rc_context(look.style()):
-            metadata: Any = nothing[kind]
+            metadata: Any = metadata_by_format[kind]
             self.draw(look).savefig(buffer, format=kind, transparent=True, metadata=metadata)
         return buffer.getvalue()
 
@@ -135,47 +144,51 @@ class Picture:
 P = ParamSpec("P")
 
 
-def pictured(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Picture]:
-    """Makes of a function that draws in a look one that returns the `Picture`."""
+def as_picture(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Picture]:
+    """Turn a function that draws in a look into one that returns a `Picture`."""
 
     @wraps(draw)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Picture:
+    def make_picture(*args: P.args, **kwargs: P.kwargs) -> Picture:
         return Picture(lambda look: draw(look, *args, **kwargs))
 
-    return made
+    return make_picture
 
 
 def logarithmic(axes: Axes, name: Literal["x", "y"], values: np.ndarray) -> None:
-    """Make an axis logarithmic, with plain numbers, as no mathematics is set in texts; the more of
-    them, the less the ``values`` that are drawn span.
+    """Make an axis logarithmic, with plain numbers as labels.
+
+    Args:
+        axes: The axes of the figure.
+        name: The axis.
+        values: The values that are drawn; the smaller their range, the more labels there are.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set(**{f"{name}scale": "log"})
     axis = axes.xaxis if name == "x" else axes.yaxis
     span = values.max() / values.min()
-    told = (1, 1.5, 2, 3, 5, 7) if span < 10 else (1, 2, 5) if span < 100 else (1,)
-    axis.set_major_locator(LogLocator(subs=told))
+    labelled = (1, 1.5, 2, 3, 5, 7) if span < 10 else (1, 2, 5) if span < 100 else (1,)
+    axis.set_major_locator(LogLocator(subs=labelled))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def axes_of(height: float) -> tuple[Canvas, Axes]:
-    """An empty picture of ``height`` inches."""
+    """Return an empty figure of ``height`` inches and its axes."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import MaxNLocator
 
-    canvas = Canvas(figsize=(WIDTH, height))
+    canvas = Canvas(figsize=(FIGURE_WIDTH, height))
     axes = canvas.add_subplot()
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     return canvas, axes
 
 
-def shaded(values: np.ndarray) -> np.ndarray:
-    """An image [rows, columns, 4] of values from 0 (blank) to 1.
+def shade_image(values: np.ndarray) -> np.ndarray:
+    """Return an image [rows, columns, 4] of values from 0 (transparent) to 1 (blue).
 
-    An image cannot take the page's colours: this blue shows on light and on dark ground.
+    An image cannot use the page's colours; this blue is visible on light and on dark ground.
     """
     image = np.empty((*values.shape, 4))
     image[..., :3], image[..., 3] = (0.20, 0.50, 0.80), values
@@ -183,17 +196,17 @@ def shaded(values: np.ndarray) -> np.ndarray:
 
 
 def with_legend(look: Look, canvas: Canvas) -> Canvas:
-    """``canvas`` with the names of what it shows, where the page does not say them."""
+    """Add a legend to the figure if its look needs one, and return the figure."""
     handles, names = canvas.axes[0].get_legend_handles_labels()
-    if look.alone and handles:
+    if look.has_legend and handles:
         rows = -(-len(names) // 2)
         canvas.set_figheight(canvas.get_figheight() + 0.17 * rows)
         canvas.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
     return canvas
 
 
-def placed(svg: str, prefix: str, alt: str) -> str:
-    """``svg`` with its ids made unique by ``prefix`` and described by ``alt`` (escaped text)."""
+def with_unique_ids(svg: str, prefix: str, alt: str) -> str:
+    """Return an SVG with ids made unique by ``prefix``, and with the text ``alt`` (escaped)."""
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = svg.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)

@@ -1,4 +1,4 @@
-"""What config keys mean, as the docstring of the code that takes them says it.
+"""Texts of config keys, read from the docstrings of the code that declares them.
 
 A docstring describes a key as ``key: what it means``, at its beginning, on a line of its own or
 after the end of a sentence; several keys share a meaning as ``one, other: ...``, and the next key,
@@ -17,16 +17,16 @@ from typing import Any
 from fl.base import fields
 
 
-def meanings(target: type | Callable[..., Any]) -> dict[str, str]:
-    """By key, what the docstring of a dataclass or function says of it; unknown ones are left out.
+def key_texts(target: type | Callable[..., Any]) -> dict[str, str]:
+    """Return the text of each key in the docstring of a dataclass or function.
 
     Lines are joined, and the full stop or semicolon at the end of a meaning is dropped.
     """
     return parse(inspect.getdoc(target) or "", fields.fields(target))
 
 
-def about(target: type | Callable[..., Any]) -> str:
-    """What the docstring says before it describes keys, in its first paragraph; maybe nothing."""
+def summary_of(target: type | Callable[..., Any]) -> str:
+    """Return the first paragraph of a docstring if it describes no keys, else an empty text."""
     first = re.split(r"\n\s*\n", inspect.getdoc(target) or "")[0]
     return "" if parse(first, fields.fields(target)) else " ".join(first.split())
 
@@ -40,8 +40,8 @@ def parse(text: str, keys: Iterable[str]) -> dict[str, str]:
     begins = re.compile(rf"(?:^|(?<=[.;)])\s+|\n\s*)({name}(?:,\s+{name})*):\s+")
     by_key: dict[str, str] = {}
     for paragraph in re.split(r"\n\s*\n", text):
-        _, *parts = begins.split(paragraph)
-        for names, meaning in zip(parts[::2], parts[1::2], strict=True):
+        _, *pieces = begins.split(paragraph)
+        for names, meaning in zip(pieces[::2], pieces[1::2], strict=True):
             for key in re.findall(rf"\b(?:{any_key})\b", names):
                 by_key.setdefault(key, " ".join(meaning.split()).rstrip(".;"))
     return by_key
