@@ -148,7 +148,7 @@ def steps_of(
     are one after another.
     """
     runs = [replace(run, seed=seed) for seed in range(seeds)]
-    methods = [replace(one.method, before=(), aggregate=_unchanged) for one in runs]
+    methods = [replace(one.method, earlier_phases=(), aggregate=_unchanged) for one in runs]
     states, plans = [one.begin() for one in runs], [one.plan(1) for one in runs]
     short = [
         replace(plan, rosters=plan.rosters[-1:]).with_schedules(

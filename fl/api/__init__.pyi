@@ -25,13 +25,13 @@ from fl.base import rng as rng
 # Methods.
 from fl.api.method import (
     COUNTS as COUNTS,
-    KINDS as KINDS,
+    VARIABLE_GROUPS as VARIABLE_GROUPS,
     MODALITY as MODALITY,
     PAYLOAD as PAYLOAD,
     PERSONAL_PARAMS as PERSONAL_PARAMS,
     REAL as REAL,
-    Averaging as Averaging,
-    ByMean as ByMean,
+    WeightedAverage as WeightedAverage,
+    MeanBased as MeanBased,
     Method as Method,
     Pass as Pass,
     Phase as Phase,
@@ -41,18 +41,18 @@ from fl.api.method import (
     ServerWork as ServerWork,
     BuildContext as BuildContext,
     Sweep as Sweep,
-    only as only,
-    steps_of as steps_of,
+    single_pass as single_pass,
+    training_passes as training_passes,
 )
 from fl.api.recipes import (
-    Trains as Trains,
-    everything as everything,
+    TrainingPass as TrainingPass,
+    all_weights as all_weights,
     personal as personal,
     recipe as recipe,
     select as select,
     shared as shared,
-    within as within,
-    without as without,
+    weights_in as weights_in,
+    weights_not_in as weights_not_in,
 )
 from fl.api.optimizers import (
     Optimizer as Optimizer,
@@ -66,17 +66,17 @@ from fl.api.training import Training as Training, learning_rate as learning_rate
 from fl.api.tasks.classification import classification_loss as classification_loss
 from fl.api.term import (
     SHARED as SHARED,
-    Adaptive as Adaptive,
-    Compared as Compared,
+    AdaptiveTerm as AdaptiveTerm,
+    ReferenceTerm as ReferenceTerm,
     Forward as Forward,
     Periodic as Periodic,
-    See as See,
-    Tapped as Tapped,
+    ReferencePass as ReferencePass,
+    TappedTerm as TappedTerm,
     Term as Term,
     cross_entropy as cross_entropy,
     task_loss as task_loss,
 )
-from fl.api.method import Attached as Attached
+from fl.api.method import MethodTerm as MethodTerm
 from fl.api.task import ANY as ANY, Task as Task, weighted_mean as weighted_mean
 
 # Alterations of features.
@@ -88,11 +88,11 @@ from fl.api.alteration import (
 from fl.api.mixed_labels import mixed as mixed, remember as remember
 
 # What lies between uploads and the server.
-from fl.api.wire import (
+from fl.api.uploads import (
     Aggregation as Aggregation,
-    Crossing as Crossing,
-    Message as Message,
-    Stage as Stage,
+    RoundUploads as RoundUploads,
+    UploadSize as UploadSize,
+    UploadFilter as UploadFilter,
     per_round as per_round,
 )
 
@@ -105,6 +105,6 @@ from fl.api.protocols import (
     Aggregate as Aggregate,
     Batch as Batch,
     View as View,
-    is_spending as is_spending,
-    spends as spends,
+    is_consuming_gradients as is_consuming_gradients,
+    consumes_gradients as consumes_gradients,
 )

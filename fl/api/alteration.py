@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.api.protocols import Adapt, Apply, Batch, Before, Start
+from fl.api.protocols import Adapt, Apply, Batch, ChangeBatch, Start
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.pytorch import keyed
@@ -42,7 +42,7 @@ class Alteration:
     apply: Apply
     start: Start = stateless
     adapt: Adapt | None = None
-    before: Before | None = None
+    change_batch: ChangeBatch | None = None
 
 
 class Alterations:
@@ -62,7 +62,7 @@ class Alterations:
         self._noise_streams = {
             alteration.name: keyed.stream_of(alteration.name) for alteration in given
         }
-        self.keyed = bool(given)
+        self.needs_keys = bool(given)
 
     def start(self, variables: Tree) -> dict[str, Any]:
         """What a client's tree has of them; {} where none has a state."""
@@ -70,12 +70,12 @@ class Alterations:
         kept = {name: state for name, state in states.items() if state}
         return {ALTERATION_STATES: kept} if kept else {}
 
-    def before(self, batch: Batch) -> Batch:
+    def change_batch(self, batch: Batch) -> Batch:
         """What a pass sees in place of a batch."""
         for alteration in self._given:
-            if alteration.before:
+            if alteration.change_batch:
                 key = keyed.derived(batch["key"], self._noise_streams[alteration.name])
-                batch = {**alteration.before({**batch, "key": key}), "key": batch["key"]}
+                batch = {**alteration.change_batch({**batch, "key": key}), "key": batch["key"]}
         return batch
 
     def functions(

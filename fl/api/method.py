@@ -19,7 +19,7 @@ from fl.api.protocols import Batch as Batch
 from fl.api.protocols import View as View
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
-from fl.api.term import Adaptive, Forward, Term
+from fl.api.term import AdaptiveTerm, Forward, Term
 from fl.api.training import Training
 from fl.api.trees import Tree, without
 from fl.base.declaration import MethodDeclaration as MethodDeclaration
@@ -48,19 +48,19 @@ class BuildContext:
     clients: int
     shape: tuple[int, ...] = ()
     seed: int = 0
-    terms: tuple[Term | Adaptive, ...] = ()
+    terms: tuple[Term | AdaptiveTerm, ...] = ()
     alterations: tuple[Alteration, ...] = ()
-    away: int = 0
+    absent_clients: int = 0
     task: Task = CLASSIFICATION
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tokens: frozenset[str] = frozenset()
-    lacking: tuple[frozenset[str], ...] = ()
-    at_server: protocols.Serve | None = None
+    missing_weights: tuple[frozenset[str], ...] = ()
+    server_training: protocols.TrainOnServer | None = None
 
     @property
     def participants(self) -> int:
         """How many clients may take part in rounds."""
-        return self.clients - self.away
+        return self.clients - self.absent_clients
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,19 @@ class Refresh:
     batches: how many batches of the client's training samples it looks at. adapt: the work tree.
     """
 
-    every: int
-    first: int
-    batches: int
+    interval: int
+    first_step: int
+    batch_count: int
     look: protocols.RefreshLook
     adapt: protocols.Adapt
 
-    def due(self, steps: int) -> bool:
+    def is_due_after(self, steps: int) -> bool:
         """Whether it comes after that many steps of a round."""
-        return steps >= self.first and (steps - self.first) % self.every == 0
+        return steps >= self.first_step and (steps - self.first_step) % self.interval == 0
 
-    def times(self, steps: int) -> int:
+    def count_in_round(self, steps: int) -> int:
         """How often it comes in a round of that many steps."""
-        return sum(map(self.due, range(1, steps + 1)))
+        return sum(map(self.is_due_after, range(1, steps + 1)))
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ class Sampling:
     split: str = "train"
     epochs: int | None = None
     steps: protocols.Steps | None = None
-    repeat: int = 1
+    steps_per_batch: int = 1
     per_class: int | None = None
-    keyed: bool = False
-    due: protocols.Due = lambda round_: True
+    needs_keys: bool = False
+    is_active: protocols.RoundFilter = lambda round_: True
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,15 @@ class Sweep:
     look: protocols.SweepLook
     end: protocols.SweepEnd
     split: str = "train"
-    due: protocols.Due = lambda round_: True
-    most: int | None = None
+    is_active: protocols.RoundFilter = lambda round_: True
+    max_samples: int | None = None
 
 
 @dataclass(frozen=True)
-class ByMean:
+class MeanBased:
     """Marks an `Method.aggregate` that knows uploads by means over them only, whatever the weights.
 
-    A study may then put other uploads, or one in the place of all, before it (`fl.api.wire`).
+    A study may then put other uploads, or one in the place of all, before it (`fl.api.uploads`).
     """
 
     aggregate: Aggregate
@@ -156,7 +156,7 @@ class ByMean:
         return self.aggregate(server, clients, uploads, n)
 
 
-class Averaging(ByMean):
+class WeightedAverage(MeanBased):
     """Marks one whose mean is weighted with ``n``.
 
     The engine may then average groups of clients as they finish and hand over a row for each group,
@@ -164,7 +164,7 @@ class Averaging(ByMean):
     """
 
 
-KINDS = ("params", "buffers")
+VARIABLE_GROUPS = ("params", "buffers")
 """What a network's variables are, and where they are in a server's tree and a client's."""
 
 PERSONAL_PARAMS = "personal_params"
@@ -193,7 +193,7 @@ class Phase:
     """The server sends, clients work and answer, the server draws its conclusion.
 
     passes: what a client does, one after another; the last one's uploads are aggregated.
-    aggregate: over the round's participants, see `Averaging`. due: in which rounds it happens.
+    aggregate: over the round's participants, see `WeightedAverage`. due: in which rounds it happens.
     send: what clients get of the server's tree; None: the whole. payload: what the server makes for
     each of them alone, again in every round.
     everyone: whether all clients that may take part do so, not only those drawn for the round; for
@@ -202,10 +202,10 @@ class Phase:
 
     passes: tuple[Pass | Sweep, ...]
     aggregate: Aggregate
-    due: protocols.Due = lambda round_: True
+    is_active: protocols.RoundFilter = lambda round_: True
     send: protocols.Send | None = None
     payload: protocols.Payload | None = None
-    everyone: bool = False
+    all_clients: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,10 @@ class Predictor:
     variables: View
     predict: protocols.Predict
     look: protocols.SampleLook | None = None
-    recall: protocols.Recall = lambda variables, known: {}
-    remembers: tuple[str, ...] = ("train",)
-    everybody: bool = False
-    by_sample: bool = False
+    build_memory: protocols.BuildMemory = lambda variables, known: {}
+    memory_splits: tuple[str, ...] = ("train",)
+    serves_absent_clients: bool = False
+    is_per_sample: bool = False
 
     def __call__(self, server: Tree, client: Tree | None) -> Tree:
         """The view's variables."""
@@ -264,25 +264,25 @@ class Method:
     passes: tuple[Pass | Sweep, ...]
     aggregate: Aggregate
     views: Mapping[str, View]
-    before: tuple[Phase, ...] = ()
+    earlier_phases: tuple[Phase, ...] = ()
     send: protocols.Send | None = None
     payload: protocols.Payload | None = None
     trace: protocols.Trace | None = None
     trace_clients: protocols.Trace | None = None
-    admit: protocols.Admit | None = None
+    check_clients: protocols.CheckClients | None = None
     by_modality: tuple[ModalityMethod, ...] = ()
-    works: tuple[ServerWork, ...] = ()
-    size: Callable[[Tree], int] | None = None
+    server_work: tuple[ServerWork, ...] = ()
+    upload_bytes: Callable[[Tree], int] | None = None
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """All of a round, in their order."""
         last = Phase(self.passes, self.aggregate, send=self.send, payload=self.payload)
-        return (*self.before, last)
+        return (*self.earlier_phases, last)
 
 
 @dataclass(frozen=True)
-class Attached:
+class MethodTerm:
     """A term that needs more of its method than a place in the loss: something that the server
     keeps, a phase of its own.
 
@@ -303,24 +303,24 @@ class ModalityMethod:
 
     lacking: the names of the weights that they do not hold. separate: whether the modalities share
     nothing, so that each has a server of its own, under its ``name``; else there is one, which
-    averages (`Averaging`), each weight over those who hold it.
+    averages (`WeightedAverage`), each weight over those who hold it.
     """
 
     name: str
     method: Method
-    lacking: frozenset[str]
+    missing_weights: frozenset[str]
     separate: bool
 
-    def of(self, tree: Tree) -> Tree:
+    def restrict(self, tree: Tree) -> Tree:
         """A tree, or a stack, without the weights that these clients do not hold."""
-        return without(tree, self.lacking)
+        return without(tree, self.missing_weights)
 
-    def server(self, server: Tree) -> Tree:
+    def server_tree(self, server: Tree) -> Tree:
         """What these clients' server is of the run's."""
-        return dict(server[self.name]) if self.separate else self.of(server)
+        return dict(server[self.name]) if self.separate else self.restrict(server)
 
 
-def steps_of(method: Method) -> tuple[Pass, ...]:
+def training_passes(method: Method) -> tuple[Pass, ...]:
     """The passes of a method that has no sweeps, for what wraps them."""
     passes = tuple(pass_ for pass_ in method.passes if isinstance(pass_, Pass))
     if len(passes) < len(method.passes):
@@ -328,7 +328,7 @@ def steps_of(method: Method) -> tuple[Pass, ...]:
     return passes
 
 
-def only(method: Method) -> Pass:
+def single_pass(method: Method) -> Pass:
     """The pass of a method that has one and nothing beside it."""
-    [pass_] = steps_of(method)
+    [pass_] = training_passes(method)
     return pass_

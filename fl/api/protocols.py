@@ -3,7 +3,7 @@
 Trees are those of `fl.api.trees`: nested dicts of tensors. *For ONE client* means that no leaf has
 a client dimension; the engine may still call the function under `torch.func.vmap`, for all clients
 at once, so it must not read a tensor's value into Python. *Stacked* means that every leaf begins
-with a dimension of clients. No function changes what it is given, but see `spends`.
+with a dimension of clients. No function changes what it is given, but see `consumes_gradients`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ changed batch on as ``{**batch, ...}``.
 # When, and for how long
 
 
-class Due(Protocol):
+class RoundFilter(Protocol):
     """In which rounds something takes place."""
 
     def __call__(self, round_: int, /) -> bool:
@@ -77,17 +77,17 @@ class Update(Protocol):
         """
 
 
-def spends(update: Made) -> Made:
+def consumes_gradients(update: Made) -> Made:
     """Mark an update that is the last to read the gradients: it gets them as
     `fl.api.trees.Scratch`, so that the weights it gives may lie in their memory.
     """
-    setattr(update, "spends", True)  # noqa: B010 - functions have no such attribute of their own
+    setattr(update, "consumes_gradients", True)  # noqa: B010 - functions have no such attribute of their own
     return update
 
 
-def is_spending(update: Update) -> bool:
+def is_consuming_gradients(update: Update) -> bool:
     """Whether an update is marked so; one that calls a marked one is not."""
-    return getattr(update, "spends", False)
+    return getattr(update, "consumes_gradients", False)
 
 
 class End(Protocol):
@@ -182,7 +182,7 @@ class Combine(Protocol):
         """rows: the uploads, [K, d]; n: their weights in the mean, [K]. Gives a row, [d]."""
 
 
-class Serve(Protocol):
+class TrainOnServer(Protocol):
     """A pass over the samples that the server itself holds."""
 
     def __call__(self, pass_: Any, tree: Tree, round_: int, /) -> Tree:
@@ -208,7 +208,7 @@ class Payload(Protocol):
         """For ONE client. Gives what passes find in its tree under `fl.api.method.PAYLOAD`."""
 
 
-class Admit(Protocol):
+class CheckClients(Protocol):
     """Whether a method can do with what clients hold."""
 
     def __call__(self, counts: Tensor, clients: Tensor, /) -> None:
@@ -251,7 +251,7 @@ class SampleLook(Protocol):
         """
 
 
-class Recall(Protocol):
+class BuildMemory(Protocol):
     """What a view remembers of a client's own samples."""
 
     def __call__(self, variables: Tree, known: Mapping[str, Tree], /) -> Tree:
@@ -293,7 +293,7 @@ class Apply(Protocol):
         """
 
 
-class Before(Protocol):
+class ChangeBatch(Protocol):
     """What a pass is to see in place of a batch."""
 
     def __call__(self, batch: Batch, /) -> Batch:

@@ -13,29 +13,29 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alterations
 from fl.api.method import (
-    KINDS,
     PERSONAL_PARAMS,
-    Averaging,
+    VARIABLE_GROUPS,
     BuildContext,
     Method,
     Pass,
     Refresh,
     Sampling,
     View,
+    WeightedAverage,
 )
 from fl.api.network import Network, Output
 from fl.api.optimizers import Optimizer, optimizer
-from fl.api.protocols import Start, spends
+from fl.api.protocols import Start, consumes_gradients
 from fl.api.task import Task
 from fl.api.term import (
     SHARED,
-    Adaptive,
+    AdaptiveTerm,
     Batch,
-    Compared,
     Forward,
     Periodic,
     Reference,
-    Tapped,
+    ReferenceTerm,
+    TappedTerm,
     Term,
     task_loss,
 )
@@ -51,34 +51,34 @@ class Predicate(Protocol):
         """name: in the module, of a parameter or a buffer."""
 
 
-def everything(name: str) -> bool:
+def all_weights(name: str) -> bool:
     """Every weight."""
     return True
 
 
-def nothing(name: str) -> bool:
+def no_weights(name: str) -> bool:
     """No weight."""
     return False
 
 
-def within(names: Collection[str]) -> Predicate:
+def weights_in(names: Collection[str]) -> Predicate:
     """The weights of these names, such as ``network.head``."""
     return lambda name: name in names
 
 
-def without(names: Collection[str]) -> Predicate:
+def weights_not_in(names: Collection[str]) -> Predicate:
     """The weights of all other names."""
     return lambda name: name not in names
 
 
 @dataclass(frozen=True)
-class Trains:
+class TrainingPass:
     """A pass that trains some parameters only.
 
     which: its parameters; epochs: how long (None: as long as the run's training settings say).
     """
 
-    which: Predicate = everything
+    which: Predicate = all_weights
     epochs: int | None = None
 
 
@@ -86,14 +86,14 @@ def recipe(
     context: BuildContext,
     *,
     terms: tuple[Term, ...] = (task_loss,),
-    local: Predicate = nothing,
-    passes: tuple[Trains, ...] = (Trains(),),
+    local: Predicate = no_weights,
+    passes: tuple[TrainingPass, ...] = (TrainingPass(),),
     keep_optimizer: bool = False,
     personal_params: Start | None = None,
 ) -> Method:
     """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
 
-    Terms that the study adds (``context.terms``) are added to them; see `Adaptive` for those with a
+    Terms that the study adds (``context.terms``) are added to them; see `AdaptiveTerm` for those with a
     state of their own. So are what it alters in features (``context.alterations``, `Alteration`).
 
     local: weights and buffers that never leave the client (all of them: no federation at all).
@@ -120,23 +120,23 @@ def recipe(
     network = context.network.view()
     network.alter(alterations.layers)
     for term in (*terms, *context.terms):
-        if isinstance(term, Tapped | Compared | Adaptive):
+        if isinstance(term, TappedTerm | ReferenceTerm | AdaptiveTerm):
             network.tap(term.taps)
     parts = _Parts(
         network,
         optimizer(context.training),
         alterations,
-        tuple(term for term in (*terms, *context.terms) if not isinstance(term, Adaptive)),
-        tuple(term for term in (*terms, *context.terms) if isinstance(term, Adaptive)),
+        tuple(term for term in (*terms, *context.terms) if not isinstance(term, AdaptiveTerm)),
+        tuple(term for term in (*terms, *context.terms) if isinstance(term, AdaptiveTerm)),
         local,
         passes,
         keep_optimizer if keep is None else keep,
         personal_params,
         context.task,
     )
-    names = [name for kind in KINDS for name in context.network.names[kind]]
+    names = [name for kind in VARIABLE_GROUPS for name in context.network.names[kind]]
     return Method(
-        parts.init, tuple(map(parts.make, passes)), Averaging(_average), _views(names, local)
+        parts.init, tuple(map(parts.make, passes)), WeightedAverage(_average), _views(names, local)
     )
 
 
@@ -148,16 +148,16 @@ class _Parts:
     optimizer: Optimizer
     alterations: Alterations
     plain: tuple[Term, ...]
-    adaptive: tuple[Adaptive, ...]
+    adaptive: tuple[AdaptiveTerm, ...]
     local: Predicate
-    passes: tuple[Trains, ...]
+    passes: tuple[TrainingPass, ...]
     keep_optimizer: bool
     personal_params: Start | None
     task: Task
 
     @property
     def references(self) -> list[Reference]:
-        compared = [term.reference for term in self.plain if isinstance(term, Compared)]
+        compared = [term.reference for term in self.plain if isinstance(term, ReferenceTerm)]
         return compared + [term.reference for term in self.adaptive if term.reference]
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
@@ -177,7 +177,7 @@ class _Parts:
         client |= self.alterations.start(variables)
         return server, client
 
-    def make(self, trains: Trains) -> Pass:
+    def make(self, trains: TrainingPass) -> Pass:
         def begin(server: Tree, client: Tree) -> Tree:
             return self.begin(trains, server, client)
 
@@ -188,12 +188,12 @@ class _Parts:
             self.loss,
             self.update,
             self.end,
-            Sampling(epochs=trains.epochs, keyed=self.alterations.keyed),
+            Sampling(epochs=trains.epochs, needs_keys=self.alterations.needs_keys),
             refreshes,
             reference,
         )
 
-    def begin(self, trains: Trains, server: Tree, client: Tree) -> Tree:
+    def begin(self, trains: TrainingPass, server: Tree, client: Tree) -> Tree:
         variables = merge(server, client)
         trained, frozen = _trained(variables, trains)
         if self.personal_params:
@@ -218,7 +218,7 @@ class _Parts:
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params, personal_params = self._apart(work)
-        batch = self.alterations.before(batch)
+        batch = self.alterations.change_batch(batch)
         alter, met = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
@@ -232,7 +232,7 @@ class _Parts:
             values.append(value)
         return reduce(add, values), {"buffers": output.buffers, "seen": seen, "met": met}
 
-    @spends
+    @consumes_gradients
     def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive:
@@ -263,12 +263,12 @@ def _average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tre
     return {**server, **trees.mean(uploads, n)}, dict(clients)
 
 
-def _adapted(work: Tree, term: Adaptive, seen: Tree) -> Tree:
+def _adapted(work: Tree, term: AdaptiveTerm, seen: Tree) -> Tree:
     state = term.adapt(work["terms"][term.name], seen)
     return {**work, "terms": {**work["terms"], term.name: state}}
 
 
-def _refresh(term: Adaptive, when: Periodic) -> Refresh:
+def _refresh(term: AdaptiveTerm, when: Periodic) -> Refresh:
     def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         params = {**work["frozen"], **work["params"]}
         params.pop(PERSONAL_PARAMS, None)
@@ -278,10 +278,10 @@ def _refresh(term: Adaptive, when: Periodic) -> Refresh:
     def adapt(work: Tree, seen: Tree) -> Tree:
         return _adapted(work, term, seen)
 
-    return Refresh(when.every, when.first, when.batches, look, adapt)
+    return Refresh(when.interval, when.first_step, when.batch_count, look, adapt)
 
 
-def _trained(variables: Tree, trains: Trains) -> tuple[dict[str, Any], Tree]:
+def _trained(variables: Tree, trains: TrainingPass) -> tuple[dict[str, Any], Tree]:
     params = variables["params"]
     trained = {name: tensor for name, tensor in params.items() if trains.which(name)}
     return trained, {name: tensor for name, tensor in params.items() if name not in trained}
@@ -296,7 +296,7 @@ def _views(names: list[str], local: Predicate) -> Mapping[str, View]:
 
 def shared(server: Tree, client: Tree | None) -> Tree:
     """The view of the server's variables."""
-    return select(server, everything)
+    return select(server, all_weights)
 
 
 def personal(server: Tree, client: Tree | None) -> Tree:
@@ -306,9 +306,11 @@ def personal(server: Tree, client: Tree | None) -> Tree:
 
 def select(variables: Tree, chosen: Predicate) -> dict[str, Any]:
     """The chosen ones of some variables."""
-    return {kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in KINDS}
+    return {
+        kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in VARIABLE_GROUPS
+    }
 
 
 def merge(server: Tree, client: Tree) -> dict[str, Any]:
     """The server's variables, with the client's own in their place."""
-    return {kind: {**server[kind], **client[kind]} for kind in KINDS}
+    return {kind: {**server[kind], **client[kind]} for kind in VARIABLE_GROUPS}

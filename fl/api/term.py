@@ -26,7 +26,7 @@ class Forward:
     output: the network's pass over the batch in training mode, see `fl.api.network.Output`.
     params: the weights of that pass. shared: the server's tree as it was sent this round; its
     ``params`` are without those that stay local. work: the client's tree of this round, where a
-    method keeps what only it knows. batch: the samples, see `Batch`; what `Compared` terms
+    method keeps what only it knows. batch: the samples, see `Batch`; what `ReferenceTerm` terms
     asked of reference models is in ``batch["reference"]``. personal_params: parameters beside the
     network's, see `fl.api.recipe`. task: whose loss a method minimises, see
     `task_loss`.
@@ -54,7 +54,7 @@ SHARED = "shared"
 """The name of the reference model that the server sent this round."""
 
 
-class See(Protocol):
+class ReferencePass(Protocol):
     """Passes the batch through a reference model in evaluation mode."""
 
     def __call__(self, model: str, /) -> Output:
@@ -64,7 +64,7 @@ class See(Protocol):
 class Reference(Protocol):
     """What a term wants to know of reference models."""
 
-    def __call__(self, see: See, /) -> dict[str, Tensor]:
+    def __call__(self, see: ReferencePass, /) -> dict[str, Tensor]:
         """For ONE client, without gradients. Gives tensors by name, [b, ...] each."""
 
 
@@ -76,7 +76,7 @@ class AdaptiveLoss(Protocol):
 
 
 @dataclass(frozen=True)
-class Tapped:
+class TappedTerm:
     """A term that looks at the outputs of layers, in ``forward.output.taps``.
 
     Attributes:
@@ -93,7 +93,7 @@ class Tapped:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ReferenceTerm:
     """A term that compares the model in training with reference models, which stand still.
 
     Attributes:
@@ -112,7 +112,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class AdaptiveTerm:
     """A term that adapts as training goes on, by a state of its own that stays with the client.
 
     name: of its state among those of other terms. start: the state that every client begins with.
@@ -131,14 +131,14 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Periodic:
-    """When an `Adaptive` term adapts, if not after every step, and to what.
+    """When an `AdaptiveTerm` term adapts, if not after every step, and to what.
 
     every, first, batches: see `fl.api.method.Refresh`. look: by the model being trained.
     """
 
-    every: int
-    first: int
-    batches: int
+    interval: int
+    first_step: int
+    batch_count: int
     look: SampleLook
 
 

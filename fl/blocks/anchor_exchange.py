@@ -12,10 +12,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from fl.api import (
-    KINDS,
     PERSONAL_PARAMS,
+    VARIABLE_GROUPS,
     Aggregate,
-    Averaging,
     Batch,
     BuildContext,
     FedloomError,
@@ -25,6 +24,7 @@ from fl.api import (
     Phase,
     Sweep,
     Tree,
+    WeightedAverage,
 )
 from fl.blocks.anchors import feature_sums, local_anchors, zero_anchors
 
@@ -67,9 +67,9 @@ def anchors_before_training(
 
     anchored = _with_anchors(method, context, (ANCHORS,), method.aggregate, zero_anchors)
     anchor_phase = Phase(
-        (Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=anchored.send
+        (Sweep(look, end),), renew, is_active=lambda round_: round_ >= first, send=anchored.send
     )
-    return replace(anchored, before=(*method.before, anchor_phase))
+    return replace(anchored, earlier_phases=(*method.earlier_phases, anchor_phase))
 
 
 def anchors_after_training(
@@ -161,12 +161,14 @@ def _with_anchors(
         }, client_states
 
     def admit(counts: Tensor, clients: Tensor) -> None:
-        if method.admit:
-            method.admit(counts, clients)
+        if method.check_clients:
+            method.check_clients(counts, clients)
         _check_held(counts[clients].sum(0))
 
-    marked_aggregate = Averaging(keep_anchors) if isinstance(aggregate, Averaging) else keep_anchors
-    return replace(method, init=init, aggregate=marked_aggregate, send=send, admit=admit)
+    marked_aggregate = (
+        WeightedAverage(keep_anchors) if isinstance(aggregate, WeightedAverage) else keep_anchors
+    )
+    return replace(method, init=init, aggregate=marked_aggregate, send=send, check_clients=admit)
 
 
 def _check_held(counts: Tensor) -> None:
@@ -200,7 +202,7 @@ def _keep_trained_model(pass_: Pass) -> Pass:
 
 def _complete_model(network: Network, client: Tree, server: Tree) -> Tree:
     """Return the server's model, completed by the client's own weights."""
-    model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
+    model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in VARIABLE_GROUPS}
     if len(model["params"]) < len(network.names["params"]):
         raise FedloomError(
             "anchors: neither the server nor the client has a complete model",

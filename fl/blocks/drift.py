@@ -9,7 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import SHARED, Batch, BuildContext, FedloomError, Forward, Network, See, Tree, trees
+from fl.api import (
+    SHARED,
+    Batch,
+    BuildContext,
+    FedloomError,
+    Forward,
+    Network,
+    ReferencePass,
+    Tree,
+    trees,
+)
 from fl.blocks.dummy_inputs import zero_inputs
 
 LayerFeatures = dict[str, dict[str, Tensor]]
@@ -37,7 +47,7 @@ class Drift:
         network.tap(layers)
         return cls(network, layers, unit)
 
-    def reference(self, outputs_of: See) -> dict[str, Tensor]:
+    def reference(self, outputs_of: ReferencePass) -> dict[str, Tensor]:
         """Return the shared model's features, see `fl.api.term.Reference`."""
         taps = outputs_of(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}

@@ -20,7 +20,6 @@ from fl.api import (
     ALTERATION_STATES,
     COUNTS,
     Alteration,
-    Averaging,
     Batch,
     BuildContext,
     FedloomError,
@@ -28,7 +27,8 @@ from fl.api import (
     Network,
     Share,
     Tree,
-    only,
+    WeightedAverage,
+    single_pass,
     trees,
 )
 from fl.blocks.batch_alterations import check_feature_maps, is_altered
@@ -179,7 +179,7 @@ def with_exchanged_statistics(
         layers: The names of the layers; empty: the model's own blocks.
         fusion: Whether weights of channels follow from their variances or are these.
     """
-    sizes, local = channel_counts(context, layers), only(base)
+    sizes, local = channel_counts(context, layers), single_pass(base)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
@@ -227,7 +227,7 @@ def with_exchanged_statistics(
         return {**mean, STATISTICS: statistics}, client_states
 
     step = replace(local, begin=begin, end=end)
-    return replace(base, init=init, passes=(step,), aggregate=Averaging(aggregate))
+    return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))
 
 
 def _add_alteration(context: BuildContext, alteration: Alteration) -> BuildContext:

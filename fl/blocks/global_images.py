@@ -67,9 +67,9 @@ class GlobalImages:
         return Phase(
             (Sweep(look, end, split="none"),),
             aggregate_nothing,
-            due=lambda round_: round_ == 1 or self.is_due(round_ - 1),
+            is_active=lambda round_: round_ == 1 or self.is_due(round_ - 1),
             send=lambda server: {VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]},
-            everyone=True,
+            all_clients=True,
         )
 
     def distil(self, server: Tree, mean: Tree, round_: int) -> Tensor:

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.func import grad
 
 from fl.api import (
-    KINDS,
-    Averaging,
+    VARIABLE_GROUPS,
     Batch,
     BuildContext,
     FedloomError,
@@ -23,6 +22,7 @@ from fl.api import (
     Phase,
     Sweep,
     Tree,
+    WeightedAverage,
     trees,
 )
 from fl.blocks.exchange import send_all_but
@@ -47,7 +47,7 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
     Raises:
         FedloomError: If clients differ in modality, and so do not have all weights.
     """
-    if context.lacking:
+    if context.missing_weights:
         raise FedloomError(
             "dissimilarity: clients differ in modality, so they have different weights",
             advice="choose a partition with one modality",
@@ -65,16 +65,16 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
     send_without_measures = send_all_but(*DISSIMILARITY_MEASURES)
     phase = Phase(
         (gradient_sweep(context),),
-        Averaging(measure),
-        due=is_evaluated(context),
-        send=lambda server: {kind: server[kind] for kind in KINDS},
-        everyone=True,
+        WeightedAverage(measure),
+        is_active=is_evaluated(context),
+        send=lambda server: {kind: server[kind] for kind in VARIABLE_GROUPS},
+        all_clients=True,
     )
     return replace(
         method,
         init=init,
-        before=(
-            *method.before,
+        earlier_phases=(
+            *method.earlier_phases,
             phase,
         ),  # Last, because positions of phases key the random numbers of others.
         send=lambda server: send_without_measures(inner_send(server) if inner_send else server),

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fl.api import (
     COUNTS,
-    Averaging,
     Batch,
     BuildContext,
     FedloomError,
@@ -22,10 +21,11 @@ from fl.api import (
     Output,
     Pass,
     Sweep,
-    Tapped,
+    TappedTerm,
     Term,
     Tree,
-    steps_of,
+    WeightedAverage,
+    training_passes,
     trees,
 )
 from fl.blocks.dummy_inputs import zero_inputs
@@ -103,7 +103,7 @@ def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> 
         divergence = symmetric_kl(total / count.clamp(min=1), target).mean()
         return torch.where((count >= MIN_SAMPLES) & (target.sum() > 0), lam * divergence, 0)
 
-    return Tapped(term, aligned.taps)
+    return TappedTerm(term, aligned.taps)
 
 
 def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
@@ -147,5 +147,5 @@ def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) 
             HISTOGRAM: unweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"],
         }, client_states
 
-    passes: tuple[Pass | Sweep, ...] = (*steps_of(base), Sweep(look, end))
-    return replace(base, init=init, passes=passes, aggregate=Averaging(aggregate))
+    passes: tuple[Pass | Sweep, ...] = (*training_passes(base), Sweep(look, end))
+    return replace(base, init=init, passes=passes, aggregate=WeightedAverage(aggregate))

@@ -55,7 +55,7 @@ class MetaTraining:
         self, l2p_network: L2PNetwork, options: MetaTrainingOptions, is_due: Any = None
     ) -> None:
         self._network, self._options = l2p_network, options
-        self._round_filter = {} if is_due is None else {"due": is_due}
+        self._round_filter = {} if is_due is None else {"is_active": is_due}
 
     def passes(self, end: Any) -> tuple[Pass, ...]:
         """Return the passes of an iteration.

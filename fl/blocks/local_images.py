@@ -169,9 +169,9 @@ def initial_phase(context: BuildContext, count: int, start: InitialImages, *pass
     return Phase(
         (first, *passes),
         aggregate_nothing,
-        due=lambda round_: round_ == 1,
+        is_active=lambda round_: round_ == 1,
         send=lambda server: {"key": server["key"]},
-        everyone=True,
+        all_clients=True,
     )
 
 
@@ -243,7 +243,7 @@ def distribution_matching(
         params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
         return {**work, "params": params, "optimizer": state}
 
-    draws = Sampling(REAL, per_class=matching.real, steps=steps, keyed=True)
+    draws = Sampling(REAL, per_class=matching.real, steps=steps, needs_keys=True)
     return Pass(begin, loss, update, _keep_images, draws)
 
 
@@ -309,5 +309,5 @@ def train_on_images(
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         return {**pass_.update(server, work, grads, aux, lr), "step": work["step"] + 1}
 
-    draws = Sampling(steps=lambda round_: steps if is_due(round_) else 0, keyed=True)
+    draws = Sampling(steps=lambda round_: steps if is_due(round_) else 0, needs_keys=True)
     return replace(pass_, begin=begin, loss=loss, update=update, sampling=draws, reference=None)

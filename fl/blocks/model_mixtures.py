@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    KINDS,
     MODALITY,
     PAYLOAD,
     PERSONAL,
+    VARIABLE_GROUPS,
     BuildContext,
     FedloomError,
     Forward,
@@ -33,11 +33,11 @@ from fl.api import (
     Sweep,
     Term,
     Tree,
-    everything,
-    only,
+    all_weights,
     recipe,
     rng,
     select,
+    single_pass,
     task_loss,
     trees,
 )
@@ -95,14 +95,14 @@ def mixture_method(
     mu = -mu if regulariser == "released" else mu
     traced = matrices if context.clients <= MAX_TRACED_CLIENTS else ()
     drift = cosine_regulariser(mu, "received") if mixture else direction_regulariser(mu, "received")
-    without_model = send_all_but(*KINDS)
-    base = recipe(context, terms=(task_loss, drift), local=everything)
-    local = only(base)
+    without_model = send_all_but(*VARIABLE_GROUPS)
+    base = recipe(context, terms=(task_loss, drift), local=all_weights)
+    local = single_pass(base)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
         zero_direction = trees.apply(torch.zeros_like, variables["params"])
-        payload = {**select(client, everything), **({} if mixture else {"toward": zero_direction})}
+        payload = {**select(client, all_weights), **({} if mixture else {"toward": zero_direction})}
         example = trees.leaves(variables["params"])[0]
         square = torch.zeros((context.clients,) * 2, device=example.device)
         server_state = {
@@ -120,7 +120,7 @@ def mixture_method(
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         client_state, _ = local.end(server, client, work)
-        trained = select(client_state, everything)
+        trained = select(client_state, all_weights)
         return {**without_model(client_state), "trained": trained}, trained
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
@@ -149,13 +149,13 @@ def mixture_method(
         views,
         send=send_all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
-        admit=admit,
+        check_clients=admit,
     )
 
 
 def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> Tree:
     """Return every client's mixture, with the mixture over all clients for common weights."""
-    mixtures = mix(matrices[WEIGHTS], select(models, everything))
+    mixtures = mix(matrices[WEIGHTS], select(models, all_weights))
     if COMMON_WEIGHTS not in matrices:
         return mixtures
     shared = select(models, common_names(context).__contains__)
@@ -165,7 +165,7 @@ def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> Tree:
 def common_names(context: BuildContext) -> frozenset[str]:
     """Return the names of the weights and buffers that clients of every modality hold."""
     names = frozenset(name for kind in context.network.names.values() for name in kind)
-    return names.difference(*context.lacking)
+    return names.difference(*context.missing_weights)
 
 
 def compared_parameters(method: str, network: Network, layers: Sequence[str]) -> list[str]:
@@ -209,7 +209,7 @@ def rows_by_modality(
             torch.nonzero(modality == number)[:, 0],
             [name for name in names if name not in missing_names],
         )
-        for number, missing_names in enumerate(context.lacking or (frozenset(),))
+        for number, missing_names in enumerate(context.missing_weights or (frozenset(),))
         if bool((modality == number).any())
     ]
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from fl.api import (
     GLOBAL,
     PERSONAL,
-    Averaging,
     Batch,
     Method,
     Pass,
@@ -18,9 +17,10 @@ from fl.api import (
     Refresh,
     Tree,
     View,
-    is_spending,
-    only,
-    spends,
+    WeightedAverage,
+    consumes_gradients,
+    is_consuming_gradients,
+    single_pass,
     trees,
 )
 
@@ -50,9 +50,9 @@ def shared_and_personal(base: Method, personal: Method) -> Method:
         GLOBAL: view_of(base.views[GLOBAL], BASE_KEY),
         PERSONAL: view_of(personal.views[PERSONAL], PERSONAL_KEY),
     }
-    first, second = only(base), only(personal)
-    averaging = isinstance(base.aggregate, Averaging)
-    merged = Averaging(aggregate) if averaging else aggregate
+    first, second = single_pass(base), single_pass(personal)
+    averaging = isinstance(base.aggregate, WeightedAverage)
+    merged = WeightedAverage(aggregate) if averaging else aggregate
     return Method(init, (_joint_pass(first, second),), merged, views)
 
 
@@ -80,8 +80,8 @@ def _joint_pass(first: Pass, second: Pass) -> Pass:
             }
         )
 
-    if all(is_spending(p.update) for p in passes.values()):
-        update = spends(update)
+    if all(is_consuming_gradients(p.update) for p in passes.values()):
+        update = consumes_gradients(update)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         shared_state, upload = first.end(server, client[BASE_KEY], _work_of(work, BASE_KEY))

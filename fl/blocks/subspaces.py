@@ -55,7 +55,7 @@ def direction_sweep(network: Network, k: int, centred: bool, max_samples: int | 
         basis = principal_directions(totals["second"], mean, totals["count"], k)
         return dict(client), {**upload, "basis": basis}
 
-    return Sweep(look, end, most=max_samples)
+    return Sweep(look, end, max_samples=max_samples)
 
 
 def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fl.api import Method, Tree, everything, only, select
+from fl.api import Method, Tree, all_weights, select, single_pass
 from fl.base.schema import PERSONAL
 
 TRAINED = "trained"
@@ -20,11 +20,11 @@ def with_trained_view(method: Method) -> Method:
     Before the first training they are the initial ones. The method must have one pass, which trains
     all parameters.
     """
-    pass_ = only(method)
+    pass_ = single_pass(method)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = method.init(variables)
-        return server, {**client, TRAINED: select(variables, everything)}
+        return server, {**client, TRAINED: select(variables, all_weights)}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         client_state, upload = pass_.end(server, client, work)

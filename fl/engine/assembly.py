@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fl.api.method import Attached, BuildContext, Method, declaration_of
+from fl.api.method import BuildContext, Method, MethodTerm, declaration_of
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
@@ -175,15 +175,17 @@ def _simulation(
     """
     context = BuildContext(
         *(network, training, classes, data.clients, arrays.shape, seed),
-        away=len(data.away),
+        absent_clients=len(data.absent_clients),
         task=parts.task,
         shapes=arrays.shapes,
         tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
-        lacking=tuple(
+        missing_weights=tuple(
             modality.weights(network) - modality.weights(run.network) for run in by_modality
         ),
         # Where clients differ in modality, the server trains in that of each alone.
-        at_server=None if by_modality else serving(arrays, data, network, training, classes, seed),
+        server_training=None
+        if by_modality
+        else serving(arrays, data, network, training, classes, seed),
     )
     method = build(parts.method, context)
     if by_modality:
@@ -239,7 +241,7 @@ def build(composed: Composed, context: BuildContext) -> Method:
     alterations = tuple(alteration.build(context) for alteration in composed.alterations)
     made: Method = composed.method.build(replace(context, terms=terms, alterations=alterations))
     for term in terms:
-        if isinstance(term, Attached):
+        if isinstance(term, MethodTerm):
             made = term.attach(made)
     stages = [stage.build(context) for stage in composed.wire]
     instead = [aggregation.build(context) for aggregation in composed.aggregation]

@@ -19,7 +19,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import Pass, Refresh, Sweep
 from fl.api.optimizers import clipped
-from fl.api.protocols import is_spending
+from fl.api.protocols import is_consuming_gradients
 from fl.api.term import Batch
 from fl.api.training import Training, learning_rate
 from fl.api.trees import Rate, Tree
@@ -297,7 +297,9 @@ TOGETHER = ("stacked", "compiled")
 
 
 def _due(pass_: Pass, step: int) -> list[tuple[int, Refresh]]:
-    return [(i, refresh) for i, refresh in enumerate(pass_.refreshes) if refresh.due(step + 1)]
+    return [
+        (i, refresh) for i, refresh in enumerate(pass_.refreshes) if refresh.is_due_after(step + 1)
+    ]
 
 
 def _seen(pass_: Pass, refresh: Refresh, server: Tree, work: Tree, batch: Batch) -> Tree:
@@ -318,7 +320,7 @@ def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
 
 
 def _updated(pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-    if is_spending(pass_.update):
+    if is_consuming_gradients(pass_.update):
         grads = trees.Scratch.of(grads)
     with torch.no_grad():
         return pass_.update(server, work, grads, trees.apply(Tensor.detach, aux), lr)

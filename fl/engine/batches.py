@@ -59,7 +59,7 @@ class Schedule:
         return replace(
             self,
             steps=np.minimum(self.steps, steps),
-            extra=tuple(index[:, : refresh.times(steps)] for index, refresh in extra),
+            extra=tuple(index[:, : refresh.count_in_round(steps)] for index, refresh in extra),
         )
 
     def keys(self) -> np.ndarray | None:
@@ -138,9 +138,9 @@ def schedule(
             )
             for numbers, its, length, draw in by_class
         ]
-    if sampling.repeat > 1:
+    if sampling.steps_per_batch > 1:
         drawn = [
-            tuple(np.repeat(array, sampling.repeat, axis=0) for array in batches)
+            tuple(np.repeat(array, sampling.steps_per_batch, axis=0) for array in batches)
             for batches in drawn
         ]
     steps = np.array([len(index) for index, _ in drawn])
@@ -148,12 +148,12 @@ def schedule(
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for row, (i, w) in enumerate(drawn):
         index[row, : len(i)], weight[row, : len(i)] = i, w
-    random = keyed or sampling.keyed
+    random = keyed or sampling.needs_keys
     key = np.array([draw.integers(2**62) for draw in generators]) if random else None
     extra = []
     for refresh in refreshes:
-        times = refresh.times(shape[1])
-        size = refresh.batches * training.batch_size
+        times = refresh.count_in_round(shape[1])
+        size = refresh.batch_count * training.batch_size
         rows = zip(samples, generators, strict=True)
         extra.append(np.stack([_repeatedly(numbers, times, size, draw) for numbers, draw in rows]))
     return Schedule(

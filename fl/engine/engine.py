@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, MODALITY, PAYLOAD, Averaging, Method, Phase, Sweep
+from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Phase, Sweep, WeightedAverage
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, TOGETHER, Cohort, Trained
 from fl.engine.batches import Schedule, together
@@ -97,7 +97,9 @@ def run_phase(
     deal = Deal.of(plan.team, rosters) if plan.team else None
     mine = deal.mine() if deal else rosters
     groups = list(_groups(states, mine))
-    averaging = isinstance(phase.aggregate, Averaging) and (deal is not None or len(groups) > 1)
+    averaging = isinstance(phase.aggregate, WeightedAverage) and (
+        deal is not None or len(groups) > 1
+    )
     sent = [phase.send(state.server) if phase.send else state.server for state in states]
     servers = trees.stack(sent) if several else sent[0]
     schedules = _together(mine)

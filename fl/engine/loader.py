@@ -97,7 +97,7 @@ class Batches:
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""
-        time = (step + 1 - refresh.first) // refresh.every
+        time = (step + 1 - refresh.first_step) // refresh.interval
         index = self._extra[number][row, time]
         batch = self._arrays.batch(index, torch.ones_like(index))
         if self._known is None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Averaging, Method, ModalityMethod
+from fl.api.method import Method, ModalityMethod, WeightedAverage
 from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
@@ -69,7 +69,7 @@ def several(
         return replace(whole, by_modality=by_modality)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
-        begun = [modality.method.init(modality.of(variables)) for modality in by_modality]
+        begun = [modality.method.init(modality.restrict(variables)) for modality in by_modality]
         servers = {
             modality.name: server for modality, (server, _) in zip(by_modality, begun, strict=True)
         }
@@ -81,7 +81,7 @@ def several(
     def view(stage: str, server: Tree, client: Tree | None) -> Tree:
         joined: dict[str, Any] = {}
         for modality in by_modality:
-            its = None if client is None else modality.of(client)
+            its = None if client is None else modality.restrict(client)
             joined = trees.overlaid(
                 joined, modality.method.views[stage](server[modality.name], its)
             )
@@ -110,7 +110,9 @@ def weights(network: Network) -> frozenset[str]:
 
 def state_of(modal: ModalityMethod, state: State) -> State:
     """A run's state as one modality sees it: all clients, without the weights that it lacks."""
-    return State(modal.server(state.server), state.client_states.without(modal.lacking))
+    return State(
+        modal.server_tree(state.server), state.client_states.without(modal.missing_weights)
+    )
 
 
 def run_rounds(
@@ -158,8 +160,8 @@ def _collecting(method: Method) -> Method:
     def all_(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         return {UPLOAD: uploads, SAMPLES: n}, dict(clients)
 
-    averaging = isinstance(method.aggregate, Averaging)
-    return replace(method, aggregate=Averaging(mean) if averaging else all_)
+    averaging = isinstance(method.aggregate, WeightedAverage)
+    return replace(method, aggregate=WeightedAverage(mean) if averaging else all_)
 
 
 def _together(
@@ -181,7 +183,7 @@ def _together(
         losses.append(loss)
     if not done[0][0].separate:
         sent = [after.server for _, _, (after, _) in done]
-        if isinstance(method.aggregate, Averaging):
+        if isinstance(method.aggregate, WeightedAverage):
             n = torch.stack([upload[SAMPLES] for upload in sent])
             means = _over_holders([upload[UPLOAD] for upload in sent], list(n), state.server)
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
@@ -261,7 +263,7 @@ def _fitted(clients: Tree, method: Method, modality: np.ndarray | None, fit: Fit
     """The stack with another leaf for each that some clients lack."""
     if modality is None or not method.by_modality:
         return clients
-    lacking = [method_of.lacking for method_of in method.by_modality]
+    lacking = [method_of.missing_weights for method_of in method.by_modality]
 
     def each(tree: Tree, rows: Tensor | None) -> Tree:
         """rows: the holders of everything in the tree, where a name above it says who they are."""

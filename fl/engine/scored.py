@@ -2,7 +2,7 @@
 
 Samples of many clients go through a model together, and many clients' models through one stacked
 pass. Where a sample's outputs depend on others beside it (a `Predictor` that does not say
-`by_sample`, a normalisation by the batch in evaluation mode), each client's samples of a split go
+`is_per_sample`, a normalisation by the batch in evaluation mode), each client's samples of a split go
 through by themselves.
 """
 
@@ -67,7 +67,7 @@ class Scored:
         def evaluated(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             return network.eval(variables["params"], variables["buffers"], x).outputs
 
-        plain = Predictor(view, evaluated, by_sample=True)
+        plain = Predictor(view, evaluated, is_per_sample=True)
         self._predictor = view if isinstance(view, Predictor) else plain
         self._state, self._arrays, self._data, self._task = state, arrays, data, task
         self._away = frozenset(data.away)
@@ -75,12 +75,12 @@ class Scored:
         look = self._predictor.look
         # Whether all clients have one model: it scores the same samples the same.
         self.alike = self._shared is not None and look is None
-        self._apart = look is not None or not self._predictor.by_sample or network.of_batches
+        self._apart = look is not None or not self._predictor.is_per_sample or network.of_batches
         self._stackable = True
 
     def serves(self, client: int) -> bool:
         """Whether the client has a model: one that never takes part has none of its own."""
-        everybody = self._shared is not None or self._predictor.everybody
+        everybody = self._shared is not None or self._predictor.serves_absent_clients
         return everybody or client not in self._away
 
     @torch.no_grad()
@@ -166,7 +166,7 @@ class Scored:
         if look is None:
             return {}
         known: dict[str, Tree] = {}
-        for split in self._predictor.remembers:
+        for split in self._predictor.memory_splits:
             if split not in splits or not len(splits[split][client]):
                 continue
             index = torch.from_numpy(splits[split][client]).to(self._arrays.device)
@@ -175,7 +175,7 @@ class Scored:
                 for numbers in index.split(CHUNK)
             ]
             known[split] = trees.concatenate(looked)
-        return self._predictor.recall(variables, known)
+        return self._predictor.build_memory(variables, known)
 
 
 def _by_client(portions: Sequence[Portion]) -> dict[int, list[int]]:

@@ -14,7 +14,7 @@ import torch
 from fl.api import trees
 from fl.api.method import Pass
 from fl.api.network import Network
-from fl.api.protocols import Serve
+from fl.api.protocols import TrainOnServer
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
@@ -27,7 +27,7 @@ PURPOSE = "batches at the server"
 
 def serving(
     arrays: Arrays, data: ClientData, network: Network, training: Training, classes: int, seed: int
-) -> Serve | None:
+) -> TrainOnServer | None:
     """How a run's server trains on its samples; None if a partition gives it none."""
     samples = data.server
     if not len(samples):

@@ -62,8 +62,8 @@ class Simulation:
         fresh = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh, self.arrays.device)
         counts = self.counts()
-        if self.method.admit:
-            self.method.admit(counts, torch.from_numpy(self.client_data.participants))
+        if self.method.check_clients:
+            self.method.check_clients(counts, torch.from_numpy(self.client_data.participants))
         state = engine.start(self.method, variables, counts, self.client_data.modality)
         return modality.blanked(state, self.method, self.client_data.modality)
 
@@ -114,7 +114,7 @@ class Simulation:
         # These words are keys of random numbers.
         rosters = [
             self._roster(phase, clients, work, round_, f" of exchange {number}")
-            if phase.due(round_)
+            if phase.is_active(round_)
             else None
             for number, phase in enumerate(before)
         ]
@@ -124,7 +124,7 @@ class Simulation:
         self, phase: Phase, clients: np.ndarray, work: Work, round_: int, location: str
     ) -> Roster:
         """Who takes part in a phase, and the batches of its passes; every pass draws its own."""
-        if phase.everyone:
+        if phase.all_clients:
             clients, work = self.client_data.participants, ()
         schedules = [
             self._schedule(
@@ -160,11 +160,11 @@ class Simulation:
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
         draws = pass_ if isinstance(pass_, Sweep) else pass_.sampling
-        if not draws.due(round_):
+        if not draws.is_active(round_):
             return None
         samples = [self.client_data.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(pass_, Sweep):
-            return sweeping(self._some(samples, clients, pass_.most, round_, purpose))
+            return sweeping(self._some(samples, clients, pass_.max_samples, round_, purpose))
         if pass_.sampling.steps is not None and not pass_.sampling.steps(round_):
             return None
         by_class = pass_.sampling.per_class is not None

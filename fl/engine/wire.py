@@ -1,7 +1,7 @@
 """A method whose uploads cross a wire: stages change them, another row may stand for their mean.
 
 All happens in the aggregate of the last phase, where all uploads of a round are at hand, so that
-backends agree in it; only labels are changed where clients train. See `fl.api.wire`.
+backends agree in it; only labels are changed where clients train. See `fl.api.uploads`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,28 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, BuildContext, ByMean, Method, Pass, Sweep, declaration_of
-from fl.api.protocols import is_spending, spends
+from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep, declaration_of
+from fl.api.protocols import consumes_gradients, is_consuming_gradients
 from fl.api.trees import Rate, Tree
-from fl.api.wire import WIRE, Aggregation, Crossing, Message, Stage, attackers
+from fl.api.uploads import (
+    UPLOAD_STATE,
+    Aggregation,
+    RoundUploads,
+    UploadFilter,
+    UploadSize,
+    attacker_mask,
+)
 from fl.base.errors import FedloomError
 
 ROUND, ATTACKERS, KEPT = "round", "attackers", "kept"
-"""In the server's tree under `WIRE`: rounds done; who attacks; what stages keep."""
+"""In the server's tree under `UPLOAD_STATE`: rounds done; who attacks; what stages keep."""
 
 
 def wired(
     method: Method,
     context: BuildContext,
     named: Any,
-    stages: Sequence[Stage | None],
+    stages: Sequence[UploadFilter | None],
     aggregation: Aggregation | None,
 ) -> Method:
     """The method with these stages, in their order, and that aggregation in place of the mean.
@@ -54,7 +61,7 @@ def wired(
     if layout.scaling:
         problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
         raise _refused(declaration_of(named).title, problem)
-    if layout.counters and crossed[-1:] and crossed[-1].multiplier:
+    if layout.counters and crossed[-1:] and crossed[-1].noise_multiplier:
         raise FedloomError(
             "upload_filters.noise: clients send counters of batch normalisation without noise",
             advice="choose a model without batch normalisation, or a method that keeps it local, "
@@ -65,21 +72,21 @@ def wired(
 
 def without_wire(tree: Tree) -> dict[str, Any]:
     """A tree as the method knows it."""
-    return {key: leaf for key, leaf in tree.items() if key != WIRE}
+    return {key: leaf for key, leaf in tree.items() if key != UPLOAD_STATE}
 
 
 def _check_method(method: Method, context: BuildContext, title: str) -> None:
     """Refuse a method of which uploads in one phase and their mean are not all."""
     problem = ""
-    if not isinstance(method.aggregate, ByMean):
+    if not isinstance(method.aggregate, MeanBased):
         problem = "its server does more than average what clients send"
-    elif method.before:
+    elif method.earlier_phases:
         problem = "its clients send in more than one phase of a round"
     elif method.payload is not None:
         problem = "its server makes something for each client alone"
     elif any(isinstance(pass_, Sweep) for pass_ in method.passes):
         problem = "its clients send what they see, not what they train"
-    elif context.lacking:
+    elif context.missing_weights:
         problem = "clients differ in modality, and do not send the same weights"
     if problem:
         raise _refused(title, problem)
@@ -94,14 +101,14 @@ def _refused(title: str, problem: str) -> FedloomError:
 
 
 def _check_noise(
-    stages: Sequence[Stage], aggregation: Aggregation | None, context: BuildContext
+    stages: Sequence[UploadFilter], aggregation: Aggregation | None, context: BuildContext
 ) -> None:
     """Refuse noise that hides no client, as what one client can change is not bounded."""
-    noisy = [place for place, stage in enumerate(stages) if stage.multiplier]
+    noisy = [place for place, stage in enumerate(stages) if stage.noise_multiplier]
     if not noisy:
         return
     place, training = noisy[0], context.training
-    if place == 0 or not stages[place - 1].bounds:
+    if place == 0 or not stages[place - 1].bounds_norm:
         raise FedloomError(
             "upload_filters.noise: noise needs clipping directly before it; otherwise one client "
             "can change the sum by more than the noise covers",
@@ -125,14 +132,14 @@ def _check_noise(
 
 
 def _check_dropped(
-    stages: Sequence[Stage], aggregation: Aggregation | None, context: BuildContext
+    stages: Sequence[UploadFilter], aggregation: Aggregation | None, context: BuildContext
 ) -> None:
     """Refuse rounds that lose clients where their number counts."""
     training, problem = context.training, ""
-    if any(stage.multiplier for stage in stages):
+    if any(stage.noise_multiplier for stage in stages):
         problem = "noise divides by a fixed number of clients"
-    elif aggregation is not None and aggregation.least > 1:
-        problem = f"aggregation needs {aggregation.least} clients in every round"
+    elif aggregation is not None and aggregation.min_participants > 1:
+        problem = f"aggregation needs {aggregation.min_participants} clients in every round"
     if problem and training.stragglers and training.partial_work == "dropped":
         advice = "choose another value, or stragglers: 0"
         raise FedloomError(f"partial_work: is dropped, but {problem}", advice=advice)
@@ -266,12 +273,12 @@ class _Wired:
     inner: Method
     context: BuildContext
     layout: _Layout
-    stages: tuple[Stage, ...]
+    stages: tuple[UploadFilter, ...]
     aggregation: Aggregation | None
 
     @property
-    def flipping(self) -> list[Stage]:
-        return [stage for stage in self.stages if stage.batch]
+    def flipping(self) -> list[UploadFilter]:
+        return [stage for stage in self.stages if stage.change_batch]
 
     def method(self) -> Method:
         passes = tuple(self._pass(p) for p in self.inner.passes if isinstance(p, Pass))
@@ -281,29 +288,29 @@ class _Wired:
             passes=passes,
             aggregate=self.aggregate,
             send=self.send,
-            admit=self.admit,
-            size=self.size,
+            check_clients=self.check_clients,
+            upload_bytes=self.upload_bytes,
         )
 
-    def admit(self, counts: Tensor, clients: Tensor) -> None:
-        if self.inner.admit:
-            self.inner.admit(counts, clients)
+    def check_clients(self, counts: Tensor, clients: Tensor) -> None:
+        if self.inner.check_clients:
+            self.inner.check_clients(counts, clients)
         taking = max(1, round(self.context.training.participation * len(clients)))
-        if self.aggregation and taking < self.aggregation.least:
+        if self.aggregation and taking < self.aggregation.min_participants:
             raise FedloomError(
                 f"aggregation: {taking} clients take part in a round. Allowed: "
-                f"{self.aggregation.least} or more, or fewer attackers or chosen"
+                f"{self.aggregation.min_participants} or more, or fewer attackers or chosen"
             )
         for before, stage in zip(self.stages, self.stages[1:], strict=False):
-            if before.counted is not None and stage.multiplier:
-                check_count(before.name, before.counted, stage.multiplier, taking)
+            if before.count_noise is not None and stage.noise_multiplier:
+                check_count(before.name, before.count_noise, stage.noise_multiplier, taking)
 
-    def size(self, upload: Tree) -> int:
+    def upload_bytes(self, upload: Tree) -> int:
         bits = 8 * self.layout.zeros.element_size()
-        message = Message(self.layout.zeros.numel(), bits)
+        upload_size = UploadSize(self.layout.zeros.numel(), bits)
         for stage in self.stages:
-            message = stage.message(message)
-        return -(-message.total // 8) + self.layout.counters
+            upload_size = stage.upload_size(upload_size)
+        return -(-upload_size.total // 8) + self.layout.counters
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
         server, client = self.inner.init(variables)
@@ -312,72 +319,77 @@ class _Wired:
         mine: dict[str, Any] = {ROUND: torch.zeros((), dtype=torch.int64, device=row.device)}
         if self.flipping:
             mine[ATTACKERS] = {
-                stage.name: attackers(seed, stage.share, clients).to(row.device)
+                stage.name: attacker_mask(seed, stage.attacker_share, clients).to(row.device)
                 for stage in self.flipping
             }
-        states = {stage.name: dict(stage.state(row)) for stage in self.stages}
-        kept = {stage.name: dict(stage.kept(row)) for stage in self.stages}
+        states = {stage.name: dict(stage.init_server_state(row)) for stage in self.stages}
+        kept = {stage.name: dict(stage.init_client_state(row)) for stage in self.stages}
         if any(states.values()):
             mine[KEPT] = {name: state for name, state in states.items() if state}
         if any(kept.values()):
-            client = {**client, WIRE: {name: its for name, its in kept.items() if its}}
-        return {**server, WIRE: mine}, client
+            client = {**client, UPLOAD_STATE: {name: its for name, its in kept.items() if its}}
+        return {**server, UPLOAD_STATE: mine}, client
 
     def send(self, server: Tree) -> Tree:
         bare = without_wire(server)
         sent = dict(self.inner.send(bare)) if self.inner.send else bare
-        told = server[WIRE].get(ATTACKERS)
-        return {**sent, WIRE: told} if told else sent
+        told = server[UPLOAD_STATE].get(ATTACKERS)
+        return {**sent, UPLOAD_STATE: told} if told else sent
 
     def aggregate(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        bare, mine = without_wire(server), server[WIRE]
+        bare, mine = without_wire(server), server[UPLOAD_STATE]
         rows = self.layout.rows(bare, uploads)
-        states, kept = dict(mine.get(KEPT, {})), dict(clients.get(WIRE, {}))
+        states, kept = dict(mine.get(KEPT, {})), dict(clients.get(UPLOAD_STATE, {}))
         number = int(mine[ROUND]) + 1
         ids = tuple(clients["id"].tolist())
-        crossing = Crossing(rows, n, ids, number, self.context.seed, self.context.clients)
+        crossing = RoundUploads(rows, n, ids, number, self.context.seed, self.context.clients)
         for stage in self.stages:
-            its = {"kept": kept.get(stage.name, {}), "state": states.get(stage.name, {})}
+            its = {
+                "client_states": kept.get(stage.name, {}),
+                "server_state": states.get(stage.name, {}),
+            }
             crossing = stage.apply(replace(crossing, **its))
-            if crossing.kept:
-                kept[stage.name] = dict(crossing.kept)
-            if crossing.state:
-                states[stage.name] = dict(crossing.state)
+            if crossing.client_states:
+                kept[stage.name] = dict(crossing.client_states)
+            if crossing.server_state:
+                states[stage.name] = dict(crossing.server_state)
         changed = crossing.rows
         if self.aggregation:
             changed = self.aggregation.combine(changed, crossing.weights).expand_as(changed)
         uploads = self.layout.uploads(bare, uploads, rows, changed)
         after, left = self.inner.aggregate(bare, without_wire(clients), uploads, crossing.weights)
         mine = {**mine, ROUND: mine[ROUND] + 1, **({KEPT: states} if states else {})}
-        return {**after, WIRE: mine}, {**left, **({WIRE: kept} if kept else {})}
+        return {**after, UPLOAD_STATE: mine}, {**left, **({UPLOAD_STATE: kept} if kept else {})}
 
     def _pass(self, pass_: Pass) -> Pass:
         """The pass of clients that know nothing of a wire; attackers' batches are changed."""
 
         def begin(server: Tree, client: Tree) -> Tree:
             work = pass_.begin(without_wire(server), without_wire(client))
-            told = server.get(WIRE, {})
+            told = server.get(UPLOAD_STATE, {})
             here = {name: _is_in(client["id"], those) for name, those in told.items()}
-            return {**work, WIRE: here} if here else work
+            return {**work, UPLOAD_STATE: here} if here else work
 
         def loss(server: Tree, work: Tree, batch: Mapping[str, Any]) -> tuple[Tensor, Tree]:
             for stage in self.flipping:
-                assert stage.batch is not None
-                other, attacks = stage.batch(batch), work[WIRE][stage.name]
+                assert stage.change_batch is not None
+                other, attacks = stage.change_batch(batch), work[UPLOAD_STATE][stage.name]
                 batch = {**batch, "y": torch.where(attacks, other["y"], batch["y"])}
             return pass_.loss(without_wire(server), without_wire(work), batch)
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             after = pass_.update(without_wire(server), without_wire(work), grads, aux, lr)
-            return {**after, WIRE: work[WIRE]} if WIRE in work else after
+            return {**after, UPLOAD_STATE: work[UPLOAD_STATE]} if UPLOAD_STATE in work else after
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             bare = without_wire(server), without_wire(client), without_wire(work)
             left, upload = pass_.end(*bare)
-            return ({**left, WIRE: client[WIRE]} if WIRE in client else left), upload
+            return (
+                {**left, UPLOAD_STATE: client[UPLOAD_STATE]} if UPLOAD_STATE in client else left
+            ), upload
 
-        if is_spending(pass_.update):
-            update = spends(update)
+        if is_consuming_gradients(pass_.update):
+            update = consumes_gradients(update)
         return replace(pass_, begin=begin, loss=loss, update=update, end=end)
 
 

@@ -30,9 +30,9 @@ from fl.api import (
     NonNegative,
     Tree,
     declare,
-    only,
     recipe,
     shared,
+    single_pass,
     trees,
 )
 from fl.blocks.exchange import train_from_payload
@@ -61,7 +61,7 @@ class CFL:
     def build(self, context: BuildContext) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
         base = recipe(context)
-        local = train_from_payload(only(base))
+        local = train_from_payload(single_pass(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]

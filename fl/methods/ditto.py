@@ -22,12 +22,12 @@ from fl.api import (
     Method,
     NonNegative,
     Tree,
+    all_weights,
     declare,
-    everything,
-    only,
     recipe,
     select,
     shared,
+    single_pass,
     task_loss,
 )
 from fl.blocks.model_pair import shared_and_personal
@@ -46,7 +46,7 @@ class Ditto:
     def build(self, context: BuildContext) -> Method:
         """FedAvg paired with Local under a proximal term."""
         terms = (task_loss, proximal_term(self.lam)) if self.lam else (task_loss,)
-        personal = recipe(context, terms=terms, local=everything, keep_optimizer=True)
+        personal = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
         if self.shared == "initial":
             return alone(personal)
         return shared_and_personal(
@@ -56,10 +56,10 @@ class Ditto:
 
 def alone(own: Method) -> Method:
     """A method all of whose weights stay local; the server keeps the model that all began with."""
-    local = only(own)
+    local = single_pass(own)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
-        return select(variables, everything), own.init(variables)[1]
+        return select(variables, all_weights), own.init(variables)[1]
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         return local.end(server, client, work)[0], {}

@@ -26,11 +26,11 @@ from fl.api import (
     Positive,
     Share,
     Tree,
+    all_weights,
     declare,
-    everything,
-    only,
     recipe,
     select,
+    single_pass,
     task_loss,
     trees,
 )
@@ -60,8 +60,8 @@ class FedAMP:
     def build(self, context: BuildContext) -> Method:
         """Local training under a proximal term to what the server mixed for the client."""
         terms = (task_loss, proximal_term(self.lam / self.alpha))
-        base = recipe(context, terms=terms, local=everything)
-        local = train_from_payload(only(base))
+        base = recipe(context, terms=terms, local=all_weights)
+        local = train_from_payload(single_pass(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -71,7 +71,7 @@ class FedAMP:
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, _ = local.end(server, client, work)
-            return kept, {"params": select(kept, everything)["params"]}
+            return kept, {"params": select(kept, all_weights)["params"]}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             compared = uploads["params"]

@@ -10,7 +10,17 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api import Averaging, BuildContext, Method, Positive, Share, Tree, declare, recipe, trees
+from fl.api import (
+    BuildContext,
+    Method,
+    Positive,
+    Share,
+    Tree,
+    WeightedAverage,
+    declare,
+    recipe,
+    trees,
+)
 from fl.blocks.exchange import send_all_but
 
 
@@ -41,5 +51,5 @@ class FedAvgM:
             return {**mean, "params": params, "velocity": velocity}, kept
 
         return replace(
-            base, init=init, aggregate=Averaging(aggregate), send=send_all_but("velocity")
+            base, init=init, aggregate=WeightedAverage(aggregate), send=send_all_but("velocity")
         )

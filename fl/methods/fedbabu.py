@@ -9,7 +9,7 @@ The paper's personalised results come from fine-tuning the result on each client
 
 from __future__ import annotations
 
-from fl.api import BuildContext, Method, Trains, declare, recipe, without
+from fl.api import BuildContext, Method, TrainingPass, declare, recipe, weights_not_in
 
 
 @declare("global", modalities=True)
@@ -18,4 +18,4 @@ class FedBABU:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg that trains everything but the head."""
-        return recipe(context, passes=(Trains(without(context.network.head)),))
+        return recipe(context, passes=(TrainingPass(weights_not_in(context.network.head)),))

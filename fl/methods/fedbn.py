@@ -6,7 +6,7 @@ Normalization. ICLR 2021. arXiv:2102.07623.
 
 from __future__ import annotations
 
-from fl.api import BuildContext, FedloomError, Method, declare, recipe, within
+from fl.api import BuildContext, FedloomError, Method, declare, recipe, weights_in
 
 
 @declare("personal", tasks="any")
@@ -17,4 +17,4 @@ class FedBN:
         """FedAvg over everything but batch normalisation."""
         if not context.network.batch_norm:
             raise FedloomError("fedbn: the model has no batch normalisation to keep local")
-        return recipe(context, local=within(context.network.batch_norm))
+        return recipe(context, local=weights_in(context.network.batch_norm))

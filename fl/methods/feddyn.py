@@ -19,15 +19,15 @@ from torch import Tensor
 
 from fl.api import (
     BuildContext,
-    ByMean,
     Forward,
+    MeanBased,
     Method,
     Positive,
     Tree,
     declare,
-    only,
     recipe,
     shared,
+    single_pass,
     task_loss,
     trees,
 )
@@ -48,7 +48,7 @@ class FedDyn:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
         terms = (task_loss, against_drift, proximal_term(self.alpha))
         base = recipe(context, terms=terms)
-        local, everybody = only(base), context.participants
+        local, everybody = single_pass(base), context.participants
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -87,7 +87,7 @@ class FedDyn:
 
         step = replace(local, begin=begin, end=end)
         views = {"global": mean_model if self.scored == "mean" else shared}
-        return Method(init, (step,), ByMean(aggregate), views, send=send_all_but("drift"))
+        return Method(init, (step,), MeanBased(aggregate), views, send=send_all_but("drift"))
 
 
 def against_drift(forward: Forward) -> Tensor:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    Averaging,
     Batch,
     BuildContext,
     FedloomError,
@@ -29,10 +28,11 @@ from fl.api import (
     Predictor,
     Sweep,
     Tree,
+    WeightedAverage,
     declare,
-    only,
     recipe,
     shared,
+    single_pass,
     trees,
 )
 from fl.blocks.sharpness import sharpness_aware
@@ -62,7 +62,7 @@ class FedHarmo:
                 "width)"
             )
         base = recipe(context)
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -92,16 +92,16 @@ class FedHarmo:
 
         first = Phase(
             (Sweep(look, end),),
-            Averaging(gather),
-            due=lambda round_: round_ == 1,
+            WeightedAverage(gather),
+            is_active=lambda round_: round_ == 1,
             send=lambda server: {},
         )
         return replace(
             base,
             init=init,
-            before=(first,),
+            earlier_phases=(first,),
             passes=(sharpness_aware(replace(local, loss=loss), self.alpha),),
-            views={"global": Predictor(view, predict, by_sample=True)},
+            views={"global": Predictor(view, predict, is_per_sample=True)},
         )
 
 

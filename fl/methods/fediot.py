@@ -25,7 +25,6 @@ from torch import Tensor
 
 from fl.api import (
     PERSONAL_PARAMS,
-    Averaging,
     Batch,
     BuildContext,
     Count,
@@ -33,16 +32,17 @@ from fl.api import (
     Pass,
     Rate,
     Sampling,
-    Trains,
+    TrainingPass,
     Tree,
+    WeightedAverage,
     declare,
-    only,
     optimizer,
     recipe,
     select,
     shared,
+    single_pass,
     trees,
-    without,
+    weights_not_in,
 )
 from fl.blocks.decoder import initial_decoders, reconstruction_term
 from fl.blocks.exchange import send_all_but
@@ -61,16 +61,19 @@ class FedIoT:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
-        body, training = without(context.network.head), head_pass(context, self.server_epochs)
+        body, training = (
+            weights_not_in(context.network.head),
+            head_pass(context, self.server_epochs),
+        )
         base = recipe(
             context,
             terms=(reconstruction_term(context),),
-            passes=(Trains(body),),
+            passes=(TrainingPass(body),),
             personal_params=lambda variables: initial_decoders(
                 context, self.width, variables["params"]
             ),
         )
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -89,24 +92,24 @@ class FedIoT:
             }
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            assert context.at_server is not None
+            assert context.server_training is not None
             number = server["round"] + 1
             averaged = trees.overlaid(server, trees.mean(uploads, n))
-            trained = context.at_server(training, shared(averaged, None), int(number))
+            trained = context.server_training(training, shared(averaged, None), int(number))
             return {**averaged, **trained, "round": number}, dict(clients)
 
         return replace(
             base,
             init=init,
             passes=(replace(local, begin=begin, end=end),),
-            aggregate=Averaging(aggregate),
+            aggregate=WeightedAverage(aggregate),
             views={"global": shared},
             send=send_all_but("round"),
         )
 
 
 def head_pass(context: BuildContext, epochs: int) -> Pass:
-    """A pass for `fl.api.method.BuildContext.at_server`, over a tree of ``params`` and ``buffers``.
+    """A pass for `fl.api.method.BuildContext.server_training`, over a tree of ``params`` and ``buffers``.
 
     The body is in evaluation mode. The optimizer is the run's and starts afresh.
     """

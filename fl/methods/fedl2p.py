@@ -36,8 +36,8 @@ from fl.api import (
     Share,
     Sweep,
     Tree,
+    all_weights,
     declare,
-    everything,
     select,
     trees,
 )
@@ -107,7 +107,7 @@ class FedL2P:
             speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
             rules = tuple(name for name, holds in speaking.items() if holds)
             server = {
-                "origin": select(variables, everything),
+                "origin": select(variables, all_weights),
                 "meta": meta,
                 "fixed": l2p_network.fixed_values(context, like, learns, self.beta, rules),
                 "best": meta,

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    KINDS,
+    VARIABLE_GROUPS,
     BuildContext,
     Count,
     Index,
@@ -36,10 +36,10 @@ from fl.api import (
     Tree,
     cross_entropy,
     declare,
-    only,
     recipe,
     rng,
     shared,
+    single_pass,
     trees,
 )
 from fl.blocks import local_images
@@ -98,9 +98,9 @@ class FedLGD:
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
         passes = (
             distribution_matching(context, matching, self._refreshes, "shared"),
-            train_on_local_and_global(only(plain), anchors, self.images, self.due),
+            train_on_local_and_global(single_pass(plain), anchors, self.images, self.due),
             train_on_local_and_global(
-                only(harmonious), anchors, self.images, lambda round_: not self.due(round_)
+                single_pass(harmonious), anchors, self.images, lambda round_: not self.due(round_)
             ),
         )
 
@@ -137,19 +137,19 @@ class FedLGD:
             passes,
             aggregate,
             {"global": view},
-            before=(
+            earlier_phases=(
                 local_images.initial_phase(context, self.images, self.initial, warming),
                 anchors.sending_phase(),
             ),
-            send=lambda server: {kind: server[kind] for kind in KINDS},
+            send=lambda server: {kind: server[kind] for kind in VARIABLE_GROUPS},
             trace=lambda server: {"global": server[VIRTUAL_IMAGES]},
             trace_clients=lambda clients: {
                 "local": local_images.first_images(
                     clients[VIRTUAL_IMAGES], context.classes, self.kept
                 )
             },
-            admit=local_images.require_samples(self.images),
-            works=(anchors.server_work(),),
+            check_clients=local_images.require_samples(self.images),
+            server_work=(anchors.server_work(),),
         )
 
     def due(self, round_: int) -> bool:

@@ -34,8 +34,8 @@ from fl.api import (
     classification_loss,
     declare,
     keyed,
-    only,
     recipe,
+    single_pass,
     trees,
     weighted_mean,
 )
@@ -58,7 +58,7 @@ class FedMix:
         if context.network.of_tokens:
             raise FedloomError("fedmix: inputs are tokens. Allowed: numbers, which can be averaged")
         base = recipe(context, terms=(self.mixed,))
-        local, shape, classes = only(base), context.shape, context.classes
+        local, shape, classes = single_pass(base), context.shape, context.classes
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -95,12 +95,12 @@ class FedMix:
         before = Phase(
             (Sweep(look, end),),
             gather,
-            due=lambda round_: round_ == 1 or not everybody,
+            is_active=lambda round_: round_ == 1 or not everybody,
             send=lambda server: {},
         )
-        draws = replace(local.sampling, keyed=True)
+        draws = replace(local.sampling, needs_keys=True)
         step = replace(local, loss=loss, sampling=draws)
-        return replace(base, init=init, before=(before,), passes=(step,))
+        return replace(base, init=init, earlier_phases=(before,), passes=(step,))
 
     def mixed(self, forward: Forward) -> Tensor:
         """The loss of a batch whose inputs are scaled by 1 - lambda."""

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    Averaging,
     BuildContext,
     Method,
     NonNegative,
     Rate,
     Tree,
+    WeightedAverage,
     declare,
-    only,
     recipe,
+    single_pass,
     task_loss,
     trees,
 )
@@ -44,7 +44,7 @@ class FedNova:
         """w <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
         check_sgd(context, "fednova")
         base = recipe(context, terms=(task_loss, *([proximal_term(self.mu)] if self.mu else [])))
-        local, momentum = only(base), context.training.momentum
+        local, momentum = single_pass(base), context.training.momentum
 
         def begin(server: Tree, client: Tree) -> Tree:
             return start_path(local.begin(server, client))
@@ -67,4 +67,4 @@ class FedNova:
             return {**server, **mean, "params": params}, dict(clients)
 
         step = replace(local, begin=begin, update=update, end=end)
-        return replace(base, passes=(step,), aggregate=Averaging(aggregate))
+        return replace(base, passes=(step,), aggregate=WeightedAverage(aggregate))

@@ -12,7 +12,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import Averaging, BuildContext, Method, Positive, Share, Tree, declare, recipe, trees
+from fl.api import (
+    BuildContext,
+    Method,
+    Positive,
+    Share,
+    Tree,
+    WeightedAverage,
+    declare,
+    recipe,
+    trees,
+)
 from fl.blocks.exchange import send_all_but
 
 
@@ -66,7 +76,10 @@ class FedOpt:
             return {**mean, "params": params, "change": change, "square": square}, kept
 
         return replace(
-            base, init=init, aggregate=Averaging(aggregate), send=send_all_but("change", "square")
+            base,
+            init=init,
+            aggregate=WeightedAverage(aggregate),
+            send=send_all_but("change", "square"),
         )
 
     def _square(self, v: Tensor, new: Tensor) -> Tensor:

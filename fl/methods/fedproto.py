@@ -28,9 +28,9 @@ from fl.api import (
     Term,
     Tree,
     View,
+    all_weights,
     cross_entropy,
     declare,
-    everything,
     personal,
     recipe,
     weighted_mean,
@@ -55,7 +55,7 @@ class FedProto:
     def build(self, context: BuildContext) -> Method:
         """Local with one more term, whose clients send prototypes."""
         network = context.network
-        base = recipe(context, terms=(cross_entropy, towards(self.lam)), local=everything)
+        base = recipe(context, terms=(cross_entropy, towards(self.lam)), local=all_weights)
         shared = anchors_after_training(base, context, anchor_average(self.prototypes))
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class FedProto:
 
         view: View = personal
         if self.predict == "prototype":
-            view = Predictor(with_anchors, nearest, by_sample=True)
+            view = Predictor(with_anchors, nearest, is_per_sample=True)
         return replace(shared, views={"personal": view})
 
 

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    Averaging,
     Batch,
     BuildContext,
     Count,
@@ -34,6 +33,7 @@ from fl.api import (
     Positive,
     Sweep,
     Tree,
+    WeightedAverage,
     declare,
     recipe,
     task_loss,
@@ -91,13 +91,13 @@ class FedProx:
 
         measured = Phase(
             (Sweep(look, end),),
-            Averaging(adapt),
+            WeightedAverage(adapt),
             send=send_all_but("loss", "falls", "rounds", "mu"),
         )
         return replace(
             base,
             init=init,
-            before=(measured,),
+            earlier_phases=(measured,),
             send=send_all_but("loss", "falls", "rounds"),
             trace=lambda server: {"mu": server["mu"]},
         )

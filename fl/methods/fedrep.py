@@ -21,13 +21,13 @@ from fl.api import (
     Count,
     Method,
     Pass,
-    Trains,
+    TrainingPass,
     Tree,
     declare,
     recipe,
-    steps_of,
-    within,
-    without,
+    training_passes,
+    weights_in,
+    weights_not_in,
 )
 
 
@@ -45,9 +45,12 @@ class FedRep:
     def build(self, context: BuildContext) -> Method:
         """Two passes: the local head, then the shared body."""
         head = context.network.head
-        passes = (Trains(within(head), self.head_epochs), Trains(without(head)))
-        method = recipe(context, local=within(head), passes=passes)
-        first, second = steps_of(method)
+        passes = (
+            TrainingPass(weights_in(head), self.head_epochs),
+            TrainingPass(weights_not_in(head)),
+        )
+        method = recipe(context, local=weights_in(head), passes=passes)
+        first, second = training_passes(method)
         if self.head_steps is not None:
             first = replace(first, sampling=replace(first.sampling, steps=self.steps_of_round))
         if self.statistics == "both":

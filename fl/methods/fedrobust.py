@@ -29,8 +29,8 @@ from fl.api import (
     Rate,
     Tree,
     declare,
-    only,
     recipe,
+    single_pass,
     trees,
 )
 
@@ -67,7 +67,7 @@ class FedRobust:
             return {"matrix": matrix, "shift": torch.zeros_like(ones)}
 
         base = recipe(context, personal_params=still)
-        local = only(base)
+        local = single_pass(base)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             shift = work["params"][PERSONAL_PARAMS]

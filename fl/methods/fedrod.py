@@ -28,11 +28,11 @@ from fl.api import (
     View,
     classification_loss,
     declare,
-    only,
     personal,
     recipe,
     shared,
-    within,
+    single_pass,
+    weights_in,
 )
 from fl.blocks import linear_layers
 
@@ -51,10 +51,10 @@ class FedRoD:
         base = recipe(
             context,
             terms=(balanced, personalised),
-            local=within(network.head if self.head == "local" else ()),
+            local=weights_in(network.head if self.head == "local" else ()),
             personal_params=lambda variables: linear_layers.zero_head(network, variables["params"]),
         )
-        local = only(base)
+        local = single_pass(base)
 
         def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), COUNTS: client[COUNTS]}
@@ -70,7 +70,7 @@ class FedRoD:
             )
 
         views: dict[str, View] = {"global": shared} if self.head == "shared" else {}
-        views["personal"] = Predictor(both, predict, everybody=True, by_sample=True)
+        views["personal"] = Predictor(both, predict, serves_absent_clients=True, is_per_sample=True)
         return replace(base, passes=(replace(local, begin=begin),), views=views)
 
 

@@ -119,7 +119,9 @@ class FedSaC:
         )
         check_width("fedsac", network, self.k, self.crop)
         shared = (
-            [name for name in names if name in common_names(context)] if context.lacking else []
+            [name for name in names if name in common_names(context)]
+            if context.missing_weights
+            else []
         )
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
@@ -158,5 +160,5 @@ class FedSaC:
             mixed_share=self.mixed,
             matrices=(*MATRICES, COMMON_WEIGHTS) if shared else MATRICES,
             sweep=direction_sweep(network, self.k, self.centred, self.samples),
-            admit=partial(check_samples, "fedsac", self.k),
+            check_clients=partial(check_samples, "fedsac", self.k),
         )

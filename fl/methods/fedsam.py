@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fl.api import BuildContext, Method, NonNegative, declare, only, recipe
+from fl.api import BuildContext, Method, NonNegative, declare, recipe, single_pass
 from fl.blocks.sharpness import sharpness_aware
 
 
@@ -32,5 +32,5 @@ class FedSAM:
         """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""
         base = recipe(context)
         return replace(
-            base, passes=(sharpness_aware(only(base), self.rho, self.statistics == "both"),)
+            base, passes=(sharpness_aware(single_pass(base), self.rho, self.statistics == "both"),)
         )

@@ -30,10 +30,10 @@ from fl.api import (
     classification_loss,
     declare,
     keyed,
-    only,
     recipe,
     rng,
     shared,
+    single_pass,
     trees,
     weighted_mean,
 )
@@ -66,7 +66,7 @@ class FedSR:
             return {ENCODER: encoder(size, context.seed, like), "reference": reference}
 
         base = recipe(context, terms=(self.term,), personal_params=personal_params)
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -94,8 +94,10 @@ class FedSR:
         def view(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, None), ENCODER: server[ENCODER]}
 
-        step = replace(local, begin=begin, end=end, sampling=replace(local.sampling, keyed=True))
-        views = {"global": Predictor(view, predict, by_sample=True)}
+        step = replace(
+            local, begin=begin, end=end, sampling=replace(local.sampling, needs_keys=True)
+        )
+        views = {"global": Predictor(view, predict, is_per_sample=True)}
         return replace(base, init=init, passes=(step,), views=views)
 
     def term(self, forward: Forward) -> Tensor:

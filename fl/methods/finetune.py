@@ -11,7 +11,7 @@ otherwise.
 
 from __future__ import annotations
 
-from fl.api import BuildContext, Method, declare, everything, recipe
+from fl.api import BuildContext, Method, all_weights, declare, recipe
 
 
 @declare(
@@ -27,4 +27,4 @@ class FineTune:
 
     def build(self, context: BuildContext) -> Method:
         """Every weight is the client's own from the start."""
-        return recipe(context, local=everything, keep_optimizer=True)
+        return recipe(context, local=all_weights, keep_optimizer=True)

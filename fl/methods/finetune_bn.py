@@ -30,11 +30,11 @@ from fl.api import (
     Predictor,
     Sampling,
     Tree,
+    all_weights,
     declare,
-    everything,
-    only,
     personal,
     recipe,
+    single_pass,
     trees,
 )
 from fl.blocks.l2p_tuning import TUNING_SPLITS, check_no_added_loss
@@ -69,8 +69,8 @@ class FineTuneBN:
                 f"finetune-bn: statistics is {self.statistics}, but the model has no batch "
                 "normalisation. Allowed: client, or a model that has"
             )
-        base = recipe(context, local=everything, keep_optimizer=True)
-        tuning = replace(only(base), sampling=Sampling(TUNING_SPLITS[self.samples]))
+        base = recipe(context, local=all_weights, keep_optimizer=True)
+        tuning = replace(single_pass(base), sampling=Sampling(TUNING_SPLITS[self.samples]))
 
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             params = {**work["frozen"], **work["params"]}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fl.api import BuildContext, Method, Sampling, Tree, declare, everything, select, trees
+from fl.api import BuildContext, Method, Sampling, Tree, all_weights, declare, select, trees
 from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.l2p_network import L2PNetwork
 from fl.blocks.l2p_tuning import (
@@ -51,7 +51,7 @@ class FineTuneL2P:
             meta = variables.get("meta") or l2p_network.initial_nets(context, like, learns)
             fixed = l2p_network.fixed_values(context, like, learns, 1.0)
             server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
-            model = select(variables, everything)
+            model = select(variables, all_weights)
             model["buffers"] = l2p_network.restarted_buffers(model["buffers"])
             stored = l2p_network.running_statistics(variables["buffers"])
             return server, {**model, "stored": stored, **l2p_network.zero_client_state(like)}

@@ -32,8 +32,8 @@ from fl.api import (
     Predictor,
     Share,
     Tree,
+    all_weights,
     declare,
-    everything,
     select,
     shared,
 )
@@ -67,7 +67,7 @@ class KNNPer:
         network = context.network
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            return select(variables, everything), {}
+            return select(variables, all_weights), {}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return dict(server), dict(clients)
@@ -100,7 +100,9 @@ class KNNPer:
             # Logarithms, as outputs are scores whose softmax are probabilities.
             return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
-        view = Predictor(shared, predict, look, recall, ("train", "val"), everybody=True)
+        view = Predictor(
+            shared, predict, look, recall, ("train", "val"), serves_absent_clients=True
+        )
         return Method(init, (), aggregate, {"personal": view})
 
     def neighbours(self, memory: Tree, features: Tensor, classes: int) -> Tensor:

@@ -27,8 +27,8 @@ from fl.api import (
     Sampling,
     Sweep,
     Tree,
+    all_weights,
     declare,
-    everything,
     select,
     trees,
 )
@@ -78,7 +78,7 @@ class L2P:
     def build(self, context: BuildContext) -> Method:
         """Iterations that every client makes for itself, and fine-tuning in the last round."""
         check_no_added_loss(context, "l2p")
-        if context.away:
+        if context.absent_clients:
             raise FedloomError(
                 "l2p: clients are held out of training, and L2P has no nets for whom it never saw. "
                 "Allowed: a partition without unseen clients, or fedl2p"
@@ -89,7 +89,7 @@ class L2P:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
-            model = select(variables, everything)
+            model = select(variables, all_weights)
             meta = l2p_network.initial_nets(context, like, ("bn", "lr"))
             server = {"origin": model, "meta": meta, "fixed": {}}
             return server, {**model, "meta": meta, **l2p_network.zero_client_state(like)}
@@ -122,9 +122,9 @@ class L2P:
             statistics_sweep(l2p_network, server_model, is_due=lambda round_: round_ < rounds),
             *itertools.chain.from_iterable(steps),
             statistics_sweep(l2p_network, server_model, split, last, with_hyperparameters=True),
-            tuning_pass(l2p_network, begin, end, Sampling(split, due=last)),
+            tuning_pass(l2p_network, begin, end, Sampling(split, is_active=last)),
         )
-        views = {"personal": lambda server, client: select(client or {}, everything)}
+        views = {"personal": lambda server, client: select(client or {}, all_weights)}
         return Method(
             init,
             passes,

@@ -8,7 +8,7 @@ A round is only a stretch of training here, so the optimizer's state is kept fro
 
 from __future__ import annotations
 
-from fl.api import BuildContext, Method, declare, everything, recipe
+from fl.api import BuildContext, Method, all_weights, declare, recipe
 
 
 @declare("personal", tasks="any", independent=True, modalities=True)
@@ -17,4 +17,4 @@ class Local:
 
     def build(self, context: BuildContext) -> Method:
         """Every weight stays local."""
-        return recipe(context, local=everything, keep_optimizer=True)
+        return recipe(context, local=all_weights, keep_optimizer=True)

@@ -19,17 +19,17 @@ from torch import Tensor
 from fl.api import (
     SHARED,
     BuildContext,
-    Compared,
     Forward,
     Method,
     NonNegative,
     Positive,
-    See,
+    ReferencePass,
+    ReferenceTerm,
     Tree,
     cross_entropy,
     declare,
-    only,
     recipe,
+    single_pass,
     weighted_mean,
 )
 
@@ -53,7 +53,7 @@ class MOON:
         if self.second == "squared":
             return recipe(context, terms=(cross_entropy, model_distance(self.mu)))
         base = recipe(context, terms=(cross_entropy, model_contrast(self.mu, self.tau, "previous")))
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -69,7 +69,7 @@ class MOON:
         return replace(base, init=init, passes=(replace(local, begin=begin, end=end),))
 
 
-def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Compared:
+def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> ReferenceTerm:
     """mu times the model-contrastive loss (MOON, equation 3), the weighted mean over the batch.
 
     -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), where z are
@@ -81,7 +81,7 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Compared:
     """
     names = {model: f"{model} features" for model in (SHARED, previous)}
 
-    def reference(see: See) -> dict[str, Tensor]:
+    def reference(see: ReferencePass) -> dict[str, Tensor]:
         return {name: see(model).features.flatten(1) for model, name in names.items()}
 
     def term(forward: Forward) -> Tensor:
@@ -90,21 +90,21 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Compared:
         away = F.cosine_similarity(z, known[names[previous]], dim=1) / tau
         return mu * weighted_mean(F.softplus(away - toward), forward.batch)
 
-    return Compared(term, reference)
+    return ReferenceTerm(term, reference)
 
 
-def model_distance(mu: NonNegative) -> Compared:
+def model_distance(mu: NonNegative) -> ReferenceTerm:
     """mu ||z - z_glob||^2, the weighted mean over the batch, with the features of `model_contrast`.
 
     It is the alternative to which MOON's section 4.7 compares the contrast.
     """
     name = f"{SHARED} features"
 
-    def reference(see: See) -> dict[str, Tensor]:
+    def reference(see: ReferencePass) -> dict[str, Tensor]:
         return {name: see(SHARED).features.flatten(1)}
 
     def term(forward: Forward) -> Tensor:
         apart = forward.output.features.flatten(1) - forward.batch["reference"][name]
         return mu * weighted_mean(apart.square().sum(1), forward.batch)
 
-    return Compared(term, reference)
+    return ReferenceTerm(term, reference)

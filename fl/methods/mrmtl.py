@@ -19,12 +19,12 @@ from fl.api import (
     Method,
     NonNegative,
     Tree,
+    all_weights,
     declare,
-    everything,
-    only,
     recipe,
     select,
     shared,
+    single_pass,
     task_loss,
 )
 from fl.blocks.proximal import proximal_term
@@ -39,15 +39,15 @@ class MRMTL:
     def build(self, context: BuildContext) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
         terms = (task_loss, proximal_term(self.lam))
-        base = recipe(context, terms=terms, local=everything, keep_optimizer=True)
-        local = only(base)
+        base = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            return select(variables, everything), base.init(variables)[1]
+            return select(variables, all_weights), base.init(variables)[1]
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, _ = local.end(server, client, work)
-            return kept, select(kept, everything)
+            return kept, select(kept, all_weights)
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return base.aggregate(server, clients, uploads, torch.ones_like(n))

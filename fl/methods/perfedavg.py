@@ -37,8 +37,8 @@ from fl.api import (
     Positive,
     Tree,
     declare,
-    only,
     recipe,
+    single_pass,
     trees,
 )
 
@@ -67,13 +67,13 @@ class PerFedAvg:
         if context.terms:
             raise FedloomError("perfedavg: terms are set. Allowed: none, as its loss is its own")
         base, network = recipe(context), context.network.view()
-        local, alterations = only(base), Alterations(context.alterations)
+        local, alterations = single_pass(base), Alterations(context.alterations)
         network.alter(alterations.layers)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             # Every other sample, so that what fills up a last batch falls to both halves.
             halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
-            inner, outer = map(alterations.before, halves)
+            inner, outer = map(alterations.change_batch, halves)
 
             def forward(params: Tree, buffers: Tree, half: Batch) -> tuple[Output, dict[str, Any]]:
                 alter, met = alterations.functions(work.get(ALTERATION_STATES, {}), half)

@@ -30,10 +30,10 @@ from fl.api import (
     Share,
     Tree,
     declare,
-    only,
     recipe,
     rng,
     sgd,
+    single_pass,
     trees,
 )
 from fl.blocks.exchange import train_from_payload
@@ -64,7 +64,7 @@ class PFedHN:
     def build(self, context: BuildContext) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
         base = recipe(context, local=lambda name: name in context.network.names["buffers"])
-        local = train_from_payload(only(base))
+        local = train_from_payload(single_pass(base))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    KINDS,
-    Averaging,
+    VARIABLE_GROUPS,
     BuildContext,
     Count,
     Forward,
@@ -31,13 +30,14 @@ from fl.api import (
     Rate,
     Term,
     Tree,
+    WeightedAverage,
+    all_weights,
     declare,
-    everything,
-    only,
     personal,
     recipe,
     select,
     shared,
+    single_pass,
     task_loss,
     trees,
 )
@@ -61,14 +61,14 @@ class PFedMe:
     def build(self, context: BuildContext) -> Method:
         """Local training on repeated batches, beside a copy of the shared model that is sent."""
         base = recipe(context, terms=(task_loss, near(self.lam)))
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            return server, {**client, **select(variables, everything)}
+            return server, {**client, **select(variables, all_weights)}
 
         def begin(server: Tree, client: Tree) -> Tree:
-            work = local.begin(server, {**client, **{kind: {} for kind in KINDS}})
+            work = local.begin(server, {**client, **{kind: {} for kind in VARIABLE_GROUPS}})
             zero = trees.leaves(work["params"])[0].new_zeros(())
             return {**work, "centre": dict(server["params"]), "done": zero}
 
@@ -97,10 +97,10 @@ class PFedMe:
             )
             return {**mean, "params": params}, kept
 
-        draws = replace(local.sampling, repeat=self.steps)
+        draws = replace(local.sampling, steps_per_batch=self.steps)
         step = replace(local, begin=begin, update=update, end=end, sampling=draws)
         views = {"global": shared, "personal": personal}
-        return Method(init, (step,), Averaging(aggregate), views)
+        return Method(init, (step,), WeightedAverage(aggregate), views)
 
 
 def near(lam: float) -> Term:

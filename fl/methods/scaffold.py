@@ -16,7 +16,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, ByMean, Method, Positive, Rate, Tree, declare, only, recipe, trees
+from fl.api import (
+    BuildContext,
+    MeanBased,
+    Method,
+    Positive,
+    Rate,
+    Tree,
+    declare,
+    recipe,
+    single_pass,
+    trees,
+)
 from fl.blocks.path_length import check_sgd, path_divisor, start_path, step_path
 
 
@@ -36,7 +47,7 @@ class Scaffold:
         base = recipe(context)
         # Without momentum a path is as long as its steps times the rate.
         momentum = context.training.momentum if self.divisor == "path" else 0.0
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -77,4 +88,4 @@ class Scaffold:
             return {**server, **mean, "params": params, "control": control}, dict(clients)
 
         step = replace(local, begin=begin, update=update, end=end)
-        return Method(init, (step,), ByMean(aggregate), base.views)
+        return Method(init, (step,), MeanBased(aggregate), base.views)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fl.api import BuildContext, Method, Tree, declare, everything, select, shared
+from fl.api import BuildContext, Method, Tree, all_weights, declare, select, shared
 
 
 @declare("global", tasks="any", training={"rounds": 1, "local_epochs": 1})
@@ -19,7 +19,7 @@ class Untrained:
         """No pass at all."""
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            return select(variables, everything), {}
+            return select(variables, all_weights), {}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return dict(server), dict(clients)

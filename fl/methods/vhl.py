@@ -42,9 +42,9 @@ from fl.api import (
     cross_entropy,
     declare,
     keyed,
-    only,
     recipe,
     shared,
+    single_pass,
     trees,
 )
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
@@ -79,7 +79,7 @@ class VHL:
         """FedAvg with one more term, and a phase that sends the images."""
         check_image_inputs(context)
         base = recipe(context, terms=(cross_entropy, self.term(context.classes)))
-        local = only(base)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -100,16 +100,16 @@ class VHL:
         first = Phase(
             (Sweep(look, end, split="none"),),
             aggregate_nothing,
-            due=lambda round_: round_ == 1,
+            is_active=lambda round_: round_ == 1,
             send=lambda server: {IMAGES: server[IMAGES]},
-            everyone=True,
+            all_clients=True,
         )
-        step = replace(local, begin=begin, sampling=replace(local.sampling, keyed=True))
+        step = replace(local, begin=begin, sampling=replace(local.sampling, needs_keys=True))
         return replace(
             base,
             init=init,
             passes=(step,),
-            before=(first,),
+            earlier_phases=(first,),
             send=lambda server: {kind: server[kind] for kind in ("params", "buffers")},
             views={"global": shared},
         )

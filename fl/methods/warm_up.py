@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.api import KINDS, BuildContext, Count, Method, Predictor, Tree, declare, rng
+from fl.api import VARIABLE_GROUPS, BuildContext, Count, Method, Predictor, Tree, declare, rng
 from fl.blocks import local_images
 from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.local_images import VIRTUAL_IMAGES, InitialImages, MatchingOptions
@@ -65,7 +65,7 @@ class WarmUp:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             images = local_images.zero_images(context, variables, self.images)
             key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=images.device)
-            server = {kind: dict(variables[kind]) for kind in KINDS}
+            server = {kind: dict(variables[kind]) for kind in VARIABLE_GROUPS}
             state = matching_pass.begin(server, {VIRTUAL_IMAGES: images})[STATE]
             return {**server, "key": key}, {VIRTUAL_IMAGES: images, STATE: state}
 
@@ -80,10 +80,10 @@ class WarmUp:
             init,
             (replace(matching_pass, begin=begin, end=end),),
             aggregate_nothing,
-            {"personal": Predictor(variables_of, self._nearest(context), by_sample=True)},
-            before=(local_images.initial_phase(context, self.images, self.initial),),
+            {"personal": Predictor(variables_of, self._nearest(context), is_per_sample=True)},
+            earlier_phases=(local_images.initial_phase(context, self.images, self.initial),),
             send=lambda server: {},
-            admit=local_images.require_samples(self.images),
+            check_clients=local_images.require_samples(self.images),
         )
 
     def _nearest(self, context: BuildContext) -> Any:
@@ -101,6 +101,6 @@ class WarmUp:
 def variables_of(server: Tree, client: Tree | None) -> Tree:
     """An untrained network, and the client's images."""
     return {
-        **{kind: server[kind] for kind in KINDS},
+        **{kind: server[kind] for kind in VARIABLE_GROUPS},
         VIRTUAL_IMAGES: (client or {})[VIRTUAL_IMAGES],
     }

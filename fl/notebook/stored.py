@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import KINDS
+from fl.api.method import VARIABLE_GROUPS
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.registry import component_of
@@ -88,7 +88,7 @@ class Stored:
         module.to(DTYPES[spec["training"]["precision"]])
         there = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
-            for kind in KINDS:
+            for kind in VARIABLE_GROUPS:
                 for name in self.simulation.network.names[kind]:
                     there[name].copy_(variables[kind][name])
         return module.eval()
@@ -114,14 +114,14 @@ class Stored:
         location, views = Location(self.bundle.title), self.simulation.method.views
         if stage not in views:
             raise unknown_name(location, "stage", stage, views)
-        if not all(kind in self.weights[stage] for kind in KINDS):
+        if not all(kind in self.weights[stage] for kind in VARIABLE_GROUPS):
             raise FedloomError(
                 f"{location}: the stage {stage!r} keeps no model. Allowed: another method"
             )
 
     def _variables(self, stage: str, client: int | None) -> Tree:
         self._check(stage)
-        weights = {kind: self.weights[stage][kind] for kind in KINDS}
+        weights = {kind: self.weights[stage][kind] for kind in VARIABLE_GROUPS}
         if stage == GLOBAL:
             return weights
         if client is None:

@@ -163,7 +163,7 @@ class Rehearsal:
                 classes=inputs.classes,
                 clients=2,
                 shape=inputs.shape,
-                away=away,
+                absent_clients=away,
                 task=self._task,
                 shapes={modality.name: modality.shape for modality in modalities},
                 tokens=frozenset(modality.name for modality in modalities if modality.tokens),
@@ -274,7 +274,7 @@ class _Trial:
                 if isinstance(pass_, Sweep):
                     continue
                 functions = (phase.payload, phase.send, pass_.begin, pass_.loss, pass_.reference)
-                step = (*functions, pass_.sampling.per_class, pass_.sampling.keyed)
+                step = (*functions, pass_.sampling.per_class, pass_.sampling.needs_keys)
                 if step not in steps:
                     self._step(phase, pass_)
                     steps.append(step)
@@ -341,7 +341,7 @@ class _Trial:
         count = context.classes if per_class else self.size
         arrays = self._samples(count)
         index = torch.arange(count).repeat_interleave(min(per_class or 1, SUFFICIENT_BATCH))
-        keyed = context.network.random or arrays.random or sampling.keyed
+        keyed = context.network.random or arrays.random or sampling.needs_keys
         key = torch.arange(len(index)) if keyed else None
         batch = arrays.batch(index, torch.ones(len(index)), key)
         return trees.repeat(batch, 2) if self.stacked else batch

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fl.api.alteration import Alteration
-from fl.api.method import Attached, BuildContext
-from fl.api.term import Adaptive, Compared, Term
+from fl.api.method import BuildContext, MethodTerm
+from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.base.errors import FedloomError
 from fl.data.materials import Spec
 from fl.engine.assembly import Composed
@@ -53,15 +53,15 @@ class _Recorded:
     registered: Any
     is_used: bool = False
 
-    def build(self, context: BuildContext) -> Term | Adaptive | Alteration | Attached:
+    def build(self, context: BuildContext) -> Term | AdaptiveTerm | Alteration | MethodTerm:
         built = self.registered.build(context)
-        if isinstance(built, Adaptive):
+        if isinstance(built, AdaptiveTerm):
             return replace(built, term=self._recording(built.term))
-        if isinstance(built, Compared | Attached):
+        if isinstance(built, ReferenceTerm | MethodTerm):
             return replace(built, term=self._recording(built.term))
         if isinstance(built, Alteration):
-            before = built.before and self._recording(built.before)
-            return replace(built, apply=self._recording(built.apply), before=before)
+            before = built.change_batch and self._recording(built.change_batch)
+            return replace(built, apply=self._recording(built.apply), change_batch=before)
         return self._recording(built)
 
     def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,4 +82,4 @@ def _longest(simulation: Simulation, pass_: Pass) -> int:
     if pass_.sampling.epochs:
         training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
     sizes = data.sizes("train")[data.participants]
-    return int(steps_of(sizes, training).max(initial=0)) * pass_.sampling.repeat
+    return int(steps_of(sizes, training).max(initial=0)) * pass_.sampling.steps_per_batch

@@ -1,7 +1,7 @@
 """What a run costs: bytes between server and clients, operations of both, and kept state.
 
 Bytes are exactly those of the trees that are sent and received, without protocol; where uploads
-cross a wire that compresses them (`fl.api.wire`), those of its messages.
+cross a wire that compresses them (`fl.api.uploads`), those of its messages.
 Operations are those of matrix products and convolutions, forward and backward, as PyTorch counts
 them. Nothing here decides a number of a run; costs are measured when a run is finished.
 """
@@ -129,7 +129,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
 def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
     """Operations of the server's own steps, mean over rounds; one step of each kind is taken."""
     total = 0
-    for work in method.works:
+    for work in method.server_work:
         with Operations() as counter:
             work.step(server)
         total += counter.total * sum(map(work.steps, rounds))
@@ -144,7 +144,8 @@ def _rounds(
     measured: dict[Any, ShortRound] = {}
     for number in rounds:
         pattern = tuple(
-            phase.due(number) and tuple(steps_stated(pass_, number) > 0 for pass_ in phase.passes)
+            phase.is_active(number)
+            and tuple(steps_stated(pass_, number) > 0 for pass_ in phase.passes)
             for phase in simulation.method.phases
         )
         if pattern not in measured:

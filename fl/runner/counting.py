@@ -29,7 +29,7 @@ ONCE = 2**62
 def steps_stated(pass_: Pass | Sweep, round_: int) -> int:
     """The number of steps that a pass states for a round; 1 where it follows from the samples."""
     sampling = pass_.sampling if isinstance(pass_, Pass) else pass_
-    if not sampling.due(round_):
+    if not sampling.is_active(round_):
         return 0
     stated = pass_.sampling.steps if isinstance(pass_, Pass) else None
     return 1 if stated is None else stated(round_)
@@ -77,7 +77,9 @@ class Work:
         each = counts.step * steps + counts.once * (stated > 0)
         if isinstance(self.pass_, Pass):
             for once, refresh in zip(counts.refreshes, self.pass_.refreshes, strict=True):
-                each = each + once * np.array([refresh.times(int(number)) for number in steps])
+                each = each + once * np.array(
+                    [refresh.count_in_round(int(number)) for number in steps]
+                )
         return float(np.average(each, weights=self.clients))
 
 
@@ -150,7 +152,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
                 done.work.append(Work(pass_, steps, clients, lap.counts(pass_)))
         [kept], [uploads], [n] = answers.kept, answers.uploads, answers.n
         last = number + 1 == len(plan.rosters)
-        told = simulation.method.size if last else None
+        told = simulation.method.upload_bytes if last else None
         done.up += told(uploads) if told else trees.nbytes(uploads)
         if not last:  # What comes of the last is not asked.
             server, after = phase.aggregate(state.server, kept, uploads, n)
@@ -259,11 +261,15 @@ def _shortened(method: Method) -> Method:
         sampling, stated = pass_.sampling, pass_.sampling.steps
         if stated is not None:
             sampling = replace(sampling, steps=lambda round_: min(1, stated(round_)))
-        refreshes = tuple(replace(refresh, every=ONCE, first=1) for refresh in pass_.refreshes)
+        refreshes = tuple(
+            replace(refresh, interval=ONCE, first_step=1) for refresh in pass_.refreshes
+        )
         return replace(pass_, sampling=sampling, refreshes=refreshes)
 
     def phase_of(phase: Phase) -> Phase:
         return replace(phase, passes=tuple(map(pass_of, phase.passes)))
 
     passes = tuple(map(pass_of, method.passes))
-    return replace(method, passes=passes, before=tuple(map(phase_of, method.before)))
+    return replace(
+        method, passes=passes, earlier_phases=tuple(map(phase_of, method.earlier_phases))
+    )

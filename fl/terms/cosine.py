@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, Compared, Forward, NonNegative, weighted_mean
+from fl.api import ANY, BuildContext, Forward, NonNegative, ReferenceTerm, weighted_mean
 from fl.blocks.drift import Drift
 
 
@@ -35,7 +35,7 @@ class Cosine:
     title: ClassVar = "Cos. Sim."
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Compared:
+    def build(self, context: BuildContext) -> ReferenceTerm:
         """Return the term: the weighted mean over the batch, summed over layers."""
         drift = Drift.tapping(context, self.layers)
 
@@ -44,4 +44,4 @@ class Cosine:
             distances = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in layers]
             return self.mu * weighted_mean(torch.stack(distances).sum(0), forward.batch)
 
-        return Compared(term, drift.reference, self.layers)
+        return ReferenceTerm(term, drift.reference, self.layers)

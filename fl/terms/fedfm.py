@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.api import Attached, BuildContext, Count, Method, NonNegative, Positive
+from fl.api import BuildContext, Count, Method, MethodTerm, NonNegative, Positive
 from fl.blocks.anchor_exchange import anchors_after_training, anchors_before_training
 from fl.blocks.anchors import AnchorAverage, GuidingLoss, anchor_average, guiding_term
 
@@ -40,11 +40,11 @@ class Matching:
 
     title: ClassVar = "FedFM"
 
-    def build(self, context: BuildContext) -> Attached:
+    def build(self, context: BuildContext) -> MethodTerm:
         """Return the guiding loss, and a function that adds anchors to the server."""
         attached = anchors_after_training if self.lite else anchors_before_training
 
         def attach(method: Method) -> Method:
             return attached(method, context, anchor_average(self.anchors), self.first)
 
-        return Attached(guiding_term(self.lam, self.tau, self.loss), attach)
+        return MethodTerm(guiding_term(self.lam, self.tau, self.loss), attach)

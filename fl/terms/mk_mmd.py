@@ -17,7 +17,17 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Adaptive, Bound, BuildContext, Count, Forward, NonNegative, Periodic, Tree
+from fl.api import (
+    ANY,
+    AdaptiveTerm,
+    Bound,
+    BuildContext,
+    Count,
+    Forward,
+    NonNegative,
+    Periodic,
+    Tree,
+)
 from fl.blocks.drift import Drift, check_two_samples, update_where_different
 from fl.blocks.mmd import (
     GRID,
@@ -66,7 +76,7 @@ class MKMMD:
     title: ClassVar = "MK-MMD"
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Adaptive:
+    def build(self, context: BuildContext) -> AdaptiveTerm:
         """Return the term, with the kernel weights of every layer as its state."""
         check_two_samples(context, "mk-mmd")
         drift = Drift.tapping(context, self.layers, self.normalise)
@@ -102,4 +112,6 @@ class MKMMD:
         periodic = Periodic(self.every, self.first, self.batches, drift.look)
         refresh = periodic if self.update == "periodic" else None
         adapt_state = keep_state if self.update == "never" else adapt
-        return Adaptive("mk-mmd", start, term, adapt_state, refresh, drift.reference, self.layers)
+        return AdaptiveTerm(
+            "mk-mmd", start, term, adapt_state, refresh, drift.reference, self.layers
+        )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fl.api import (
     ANY,
-    Adaptive,
+    AdaptiveTerm,
     BuildContext,
     Count,
     Forward,
@@ -82,7 +82,7 @@ class MMDD:
     title: ClassVar = "MMD-D"
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Adaptive:
+    def build(self, context: BuildContext) -> AdaptiveTerm:
         """Return the term, with a kernel and its optimizer for every layer as its state."""
         check_two_samples(context, "mmd-d")
         drift = Drift.tapping(context, self.layers, self.normalise)
@@ -134,10 +134,10 @@ class MMDD:
             )
 
         if self.update == "step":
-            return Adaptive(
+            return AdaptiveTerm(
                 "mmd-d", start, term, adapt, reference=drift.reference, taps=self.layers
             )
         refresh = Periodic(self.every, self.first, self.batches, drift.look)
-        return Adaptive(
+        return AdaptiveTerm(
             "mmd-d", start, term, adapt_in_groups, refresh, drift.reference, self.layers
         )

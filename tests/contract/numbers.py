@@ -87,7 +87,7 @@ def of(
     context = BuildContext(
         *(network, settled, classes, len(clients)),
         shape=(1,),
-        at_server=serving(arrays, held, network, settled, classes, seed=0),
+        server_training=serving(arrays, held, network, settled, classes, seed=0),
     )
     return Simulation(
         method=entry.instantiate(entry.parse(values, location)).build(context),

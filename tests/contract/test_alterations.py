@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alteration
-from fl.api.method import BuildContext, Pass, only
+from fl.api.method import BuildContext, Pass, single_pass
 from fl.api.recipes import recipe
 from fl.api.term import Batch
 from fl.api.trees import Tree
@@ -209,7 +209,11 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
     context = BuildContext(simulation.network, simulation.training, worlds.CLASSES, 4)
     method = PerFedAvg().build(replace(context, alterations=(made,)))
     simulation = replace(simulation, method=method)
-    pass_, schedule, state = only(method), simulation.plan(1).schedules[0], simulation.begin()
+    pass_, schedule, state = (
+        single_pass(method),
+        simulation.plan(1).schedules[0],
+        simulation.begin(),
+    )
     assert schedule is not None and schedule.key is not None
     rows = (schedule.index[0, 0], schedule.weight[0, 0], schedule.keys()[0, 0])
     batch = simulation.arrays.batch(*map(torch.from_numpy, rows))

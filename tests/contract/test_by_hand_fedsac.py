@@ -16,7 +16,7 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.method import PAYLOAD
-from fl.api.recipes import KINDS
+from fl.api.recipes import VARIABLE_GROUPS
 from fl.base.schema import PERSONAL
 from fl.engine import engine
 from fl.engine.state import State
@@ -128,7 +128,7 @@ def test_only_directions_and_models_leave_a_client() -> None:
 
 def spying(aggregate: Any, seen: dict[str, Any]) -> Any:
     def spied(server: Any, clients: Any, uploads: Any, n: Any) -> Any:
-        seen.update({key: leaf for key, leaf in uploads.items() if key not in KINDS})
+        seen.update({key: leaf for key, leaf in uploads.items() if key not in VARIABLE_GROUPS})
         return aggregate(server, clients, uploads, n)
 
     return spied

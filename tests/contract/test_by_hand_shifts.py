@@ -177,7 +177,7 @@ def test_images_keep_their_phases_and_get_the_amplitudes_given() -> None:
 
 def test_fedharmo_on_images_of_one_amplitude_is_fedsam() -> None:
     simulation = world("fedharmo", "cnn", {"alpha": 0.2}, rounds=1)
-    flat = replace(simulation, method=replace(simulation.method, before=()))
+    flat = replace(simulation, method=replace(simulation.method, earlier_phases=()))
     sam = world("fedsam", "cnn", {"rho": 0.2}, rounds=1)
     images = torch.rand(sam.arrays._x.shape, dtype=torch.float64)
     assert images.shape[1:] == (1, 4, 4)

@@ -12,7 +12,7 @@ from contract.worlds import world
 
 from fl.api import trees
 from fl.api.method import PAYLOAD
-from fl.api.recipes import KINDS
+from fl.api.recipes import VARIABLE_GROUPS
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine
 from fl.engine.batches import Schedule
@@ -33,7 +33,9 @@ def personal(simulation: Simulation, state: State) -> list[dict[str, Any]]:
     for client in range(len(state.clients["id"])):
         view = simulation.method.views[PERSONAL](state.server, trees.take(state.clients, client))
         names = simulation.network.names
-        views.append({kind: {name: view[kind][name] for name in names[kind]} for kind in KINDS})
+        views.append(
+            {kind: {name: view[kind][name] for name in names[kind]} for kind in VARIABLE_GROUPS}
+        )
     return views
 
 
@@ -145,7 +147,7 @@ def test_pfedgraph_of_a_large_lambda_mixes_as_fedavg_does() -> None:
     """Then every row is the shares of samples, and everybody goes on from the weighted mean."""
     _, state = ends("pfedgraph", "cnn", {"lam": 1e12, "mu": 0.0}, participation=1.0)
     average = shared(*ends("fedavg", "cnn", participation=1.0))
-    sent = {kind: state.clients["trained"][kind] for kind in KINDS}
+    sent = {kind: state.clients["trained"][kind] for kind in VARIABLE_GROUPS}
     weights = torch.tensor(worlds.SIZES, dtype=torch.float64)
     mean = trees.mean(sent, weights)
     for client in range(len(worlds.SIZES)):

@@ -21,8 +21,8 @@ from planning import Planned
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import declaration_of
-from fl.api.recipes import KINDS
+from fl.api.method import declared
+from fl.api.recipes import VARIABLE_GROUPS
 from fl.api.training import learning_rate
 from fl.base import fields, registry, rng
 from fl.base.errors import Location
@@ -186,7 +186,7 @@ def test_what_a_client_keeps_is_not_sent(method: str) -> None:
     simulation = world(method, "cnn")
     state, uploads = uploads_of_a_round(simulation)
     sent, kept, on_server = (
-        {name for kind in KINDS for name in worlds.names(tree.get(kind, {}))}
+        {name for kind in VARIABLE_GROUPS for name in worlds.names(tree.get(kind, {}))}
         for tree in (uploads, state.clients, state.server)
     )
     if method not in SENDS_OWN:
@@ -198,7 +198,7 @@ def test_what_a_client_keeps_is_not_sent(method: str) -> None:
     assert tuple(simulation.method.views) == tuple(worlds.entry(method).target.stages)
     for view in simulation.method.views.values():
         weights = view(state.server, trees.take(state.clients, 1))
-        for kind in KINDS:
+        for kind in VARIABLE_GROUPS:
             assert set(worlds.names(weights[kind])) == set(simulation.network.names[kind])
 
 
@@ -302,7 +302,9 @@ def central(simulation: Simulation, client: int, afresh: bool) -> dict[str, Tens
             losses[counts].mean().backward()
             optimizer.step()
     state = net.state_dict()
-    return {name: state[name] for kind in KINDS for name in simulation.network.names[kind]}
+    return {
+        name: state[name] for kind in VARIABLE_GROUPS for name in simulation.network.names[kind]
+    }
 
 
 def torch_optimizer(simulation: Simulation, net: torch.nn.Module) -> torch.optim.Optimizer:

@@ -66,7 +66,7 @@ def world(
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
     assert simulation.client_data.modality is not None
-    return simulation.method.by_modality[simulation.client_data.modality[client]].lacking
+    return simulation.method.by_modality[simulation.client_data.modality[client]].missing_weights
 
 
 @every_method
@@ -181,7 +181,7 @@ def test_a_modality_without_participants_stays_as_it_is() -> None:
     simulation = world("fedavg", classifier="own", participation=0.2, rounds=1)
     begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
     [own] = [n for n, plan in enumerate(simulation.plan(1).by_modality) if plan]
-    other = simulation.method.by_modality[own].lacking
+    other = simulation.method.by_modality[own].missing_weights
     assert other
     before, after = (_named(one.server, other) for one in (begun, state))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

@@ -61,9 +61,9 @@ def test_a_method_that_cannot_have_a_model_says_so(
 def test_what_is_refused_is_so_for_its_reason_alone() -> None:
     build("fedl2p", "mlp", {"learns": "lr", "beta": 0.0})
     build("fedrobust", "large", {"matrix": "diagonal"})
-    build("fedl2p", "cnn", {}, away=2)
+    build("fedl2p", "cnn", {}, absent_clients=2)
     with pytest.raises(FedloomError, match="l2p: clients are held out of training"):
-        build("l2p", "cnn", {}, away=2)
+        build("l2p", "cnn", {}, absent_clients=2)
     histograms = {"layers": ["0"], "histograms": True}
     build("fedfa", "flat", histograms)
     with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*. Allowed: at least 2$"):

@@ -14,7 +14,7 @@ from contract import worlds
 from contract.worlds import world
 
 from fl.api import trees
-from fl.api.wire import WIRE, attackers
+from fl.api.uploads import UPLOAD_STATE, attacker_mask
 from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
@@ -100,7 +100,7 @@ def test_where_it_changes_nothing_the_run_is_the_plain_one_to_the_bit(
     state, rows = worlds.run(world(method, wire={name: NONE[name]}, **PLAIN))
     plain, plain_rows = worlds.run(world(method, **PLAIN))
     mine, theirs = worlds.tree(state), worlds.tree(plain)
-    assert worlds.same(trees.without(mine, [WIRE]), theirs)
+    assert worlds.same(trees.without(mine, [UPLOAD_STATE]), theirs)
     assert worlds.rows_agree(rows, plain_rows, 0.0)
 
 
@@ -135,18 +135,18 @@ def test_who_was_drawn_first_does_not_matter(name: str) -> None:
 def test_what_is_not_sent_stays_with_the_client_that_took_part() -> None:
     simulation = with_wire("top-k", rounds=1, participation=0.5)
     state, _ = worlds.run(simulation)
-    rest = state.clients[WIRE]["top-k"]["rest"]
+    rest = state.clients[UPLOAD_STATE]["top-k"]["rest"]
     took = torch.isin(torch.arange(4), simulation.plan(1).clients)
     assert (rest[~took] == 0).all()
     assert (rest[took] != 0).any(dim=1).all()
 
 
 def test_attackers_are_a_share_drawn_by_seed_and_larger_shares_have_the_smaller() -> None:
-    few, many = attackers(3, 0.2, 50), attackers(3, 0.4, 50)
+    few, many = attacker_mask(3, 0.2, 50), attacker_mask(3, 0.4, 50)
     assert few.sum() == 10
     assert many.sum() == 20
     assert (many | ~few).all()
-    assert (attackers(4, 0.2, 50) != few).any()
+    assert (attacker_mask(4, 0.2, 50) != few).any()
 
 
 def test_attackers_alone_train_on_flipped_labels() -> None:
@@ -155,7 +155,7 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
     simulation = with_wire("label-flip", **given)
     _, rows = worlds.run(simulation)
     _, plain = worlds.run(world("fedavg", **{**PLAIN, **given}))
-    attack = simulation.begin().server[WIRE]["attackers"]["label-flip"]
+    attack = simulation.begin().server[UPLOAD_STATE]["attackers"]["label-flip"]
     losses, honest = (t.loc[t["split"] == "train", "value"].to_numpy() for t in (rows, plain))
     assert ((losses != honest) == attack.numpy()).all()
 

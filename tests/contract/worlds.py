@@ -139,7 +139,7 @@ def world(
     arrays = Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision])
     context = BuildContext(
         *(network, settled, CLASSES, held.clients, SHAPES[model], seed),
-        at_server=serving(arrays, held, network, settled, CLASSES, seed),
+        server_training=serving(arrays, held, network, settled, CLASSES, seed),
     )
     try:
         built = build(RunSpec(spec).composed, context)

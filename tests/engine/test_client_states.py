@@ -101,7 +101,7 @@ def test_rounds_give_rows_to_their_participants_alone(method: str) -> None:
     for done in simulate.rounds(simulation, state, 0, "stacked"):
         called = simulation.plan(done.number)
         came |= set(called.clients.tolist())
-        everyone = any(one.everyone for one in simulation.method.phases)
+        everyone = any(one.all_clients for one in simulation.method.phases)
         if trees.leaves(state.client_states.initial):
             assert set(done.state.client_states.rows) == (came if not everyone else set(range(7)))
         state = done.state

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fl.api import trees
 from fl.api.method import BuildContext, Method, Pass, Refresh
 from fl.api.network import Network
-from fl.api.protocols import is_spending
+from fl.api.protocols import is_consuming_gradients
 from fl.api.training import Training
 from fl.base.errors import FedloomError
 from fl.engine import engine
@@ -116,7 +116,12 @@ def test_an_update_that_reads_gradients_after_one_that_spends_them_finds_them(ba
     reading = replace(simulation.method, passes=(replace(spending, update=update),))
     found, _ = worlds.run(replace(simulation, method=reading), backend)
     expected, _ = worlds.run(simulation, backend)
-    assert intact and all(intact) and is_spending(spending.update) and not is_spending(update)
+    assert (
+        intact
+        and all(intact)
+        and is_consuming_gradients(spending.update)
+        and not is_consuming_gradients(update)
+    )
     assert worlds.distance(worlds.tree(found), worlds.tree(expected)) == 0
 
 
@@ -253,7 +258,7 @@ def test_a_refresh_comes_when_it_is_due_on_samples_of_its_own(backend: str) -> N
     [batches] = plan.schedules
     plan = replace(plan, arrays=arrays).with_schedules([replace(batches, extra=(extra,))])
     seen: list[Any] = []
-    method = adapting({"first": 2, "every": 2, "batches": 1}, seen)
+    method = adapting({"first_step": 2, "interval": 2, "batch_count": 1}, seen)
     state = replace(state, clients={**state.clients, "kept": torch.zeros(5, dtype=torch.float64)})
     after, _ = engine.run_round(method, state, plan, backend)
     # Clients 4, 0, 2, 1 take 3, 1, 5, 3 steps: 1, 0, 2 and 1 refreshes.

@@ -302,6 +302,6 @@ def test_a_view_is_given_several_clients_samples_where_it_says_so() -> None:
     apart, _ = noted({GLOBAL: view})
     assert sizes == [11, 16, 7, 2, 25]
     sizes.clear()
-    joined, _ = noted({GLOBAL: replace(view, by_sample=True)})
+    joined, _ = noted({GLOBAL: replace(view, is_per_sample=True)})
     assert sizes == [36, 25]
     assert agree(apart, joined)

@@ -70,7 +70,7 @@ def batches(asked: list[int], found: Schedule, *refreshes: Refresh, **how: Any) 
 
 def test_every_batch_finds_its_own_samples() -> None:
     asked: list[int] = []
-    refresh = Refresh(every=20, first=2, batches=1, look=unused, adapt=unused)
+    refresh = Refresh(interval=20, first_step=2, batch_count=1, look=unused, adapt=unused)
     given = schedule(epochs=3, extra=True)
     found = batches(asked, given, refresh)
     assert sum(asked) == SAMPLES // 2 + SAMPLES // 4

@@ -176,7 +176,7 @@ def test_the_servers_own_steps_are_counted_in_the_rounds_that_have_them() -> Non
         return server["params"][weight] @ server["params"][weight].T
 
     works = (ServerWork(steps=lambda round_: round_, step=product),)
-    working = replace(plain, method=replace(plain.method, works=works))
+    working = replace(plain, method=replace(plain.method, server_work=works))
     # 1, 2 and 3 products of 5 x 6 and 6 x 5 numbers.
     assert costs.measure(working, plain.begin()).flops_server == 2 * 5 * 6 * 5 * (1 + 2 + 3) / 3
 
@@ -209,7 +209,9 @@ def test_refreshes_count_as_often_as_they_come() -> None:
     def look(server: Tree, work: Tree, batch: Tree) -> dict[str, Any]:
         return {"seen": batch["x"].T @ batch["x"]}
 
-    often = Refresh(every=3, first=1, batches=2, look=look, adapt=lambda work, seen: dict(work))
+    often = Refresh(
+        interval=3, first_step=1, batch_count=2, look=look, adapt=lambda work, seen: dict(work)
+    )
     found = costs.measure(changed(plain, replace(part, refreshes=(often,))), plain.begin())
     without = costs.measure(plain, plain.begin())
     # After steps 1, 4 and 7, over two batches of eight samples of six numbers.
@@ -244,8 +246,8 @@ def test_an_exchange_before_counts_samples_and_its_end_once_a_client() -> None:
         return dict(client), {"seen": seen["seen"] @ seen["seen"]}
 
     seeing = Sweep(look, end)
-    before = Phase((seeing,), conclude, due=lambda round_: round_ == 3)
-    method = replace(plain.method, before=(before,))
+    before = Phase((seeing,), conclude, is_active=lambda round_: round_ == 3)
+    method = replace(plain.method, earlier_phases=(before,))
     found = costs.measure(replace(plain, method=method), plain.begin())
     without = costs.measure(plain, plain.begin())
     mean = sum(worlds.SIZES) / len(worlds.SIZES)

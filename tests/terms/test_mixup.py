@@ -63,7 +63,7 @@ def test_mixup_mixes_inputs_as_labels() -> None:
     alterations, lambdas = Alterations([Mixup().build(context())]), []
     for key in range(300):
         given = batch(key)
-        seen = alterations.before(given)
+        seen = alterations.change_batch(given)
         [(partner, own)] = seen[MIXED]
         assert own.unique().numel() == 1, "one lambda for the batch"
         expected = own[:, None] * given["x"] + (1 - own[:, None]) * given["x"][partner]
@@ -80,7 +80,7 @@ def test_manifold_mixup_mixes_at_one_place_drawn_for_the_batch() -> None:
     features, counts = tensor([[1.0], [2.0], [4.0], [8.0]]), dict.fromkeys(["x", "a", "b"], 0)
     for key in range(300):
         given = batch(key)
-        seen = alterations.before(given)
+        seen = alterations.change_batch(given)
         alter, _ = alterations.functions({}, seen)
         [(partner, own)] = seen[MIXED]
         if bool((partner[:3] == torch.arange(3)).all()):
@@ -113,7 +113,7 @@ def test_moex_mixes_labels_where_it_altered_the_batch(p: float) -> None:
     alterations = Alterations([MOEx(("a",), p=p, lam=0.8).build(context())])
     features, altered = torch.randn(4, 3, 2, 2, dtype=torch.float64), 0
     for key in range(300):
-        seen = alterations.before(batch(key))
+        seen = alterations.change_batch(batch(key))
         alter, _ = alterations.functions({}, seen)
         [(partner, own)] = seen[MIXED]
         after = alter["a"](features)
@@ -154,7 +154,7 @@ def test_what_cannot_be_altered_is_refused() -> None:
             alteration.build(given)
     for layered in (MOEx(("a",)), DACSC(("a",))):
         alterations = Alterations([layered.build(context())])
-        alter, _ = alterations.functions({}, alterations.before(batch()))
+        alter, _ = alterations.functions({}, alterations.change_batch(batch()))
         with pytest.raises(
             FedloomError, match=r"layers: the output of a has the shape \[b, 5\], not that of"
         ):

@@ -15,7 +15,7 @@ from torch import Tensor
 from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.api.wire import Aggregation, Crossing, Message, Stage, attackers
+from fl.api.uploads import Aggregation, RoundUploads, UploadFilter, UploadSize, attacker_mask
 from fl.base import registry
 from fl.base.errors import Location
 from fl.uploads.aggregations.trimmed_mean import trimmed_count
@@ -34,9 +34,9 @@ def built(kind: str, name: str, **values: Any) -> Any:
     return made.build(context)
 
 
-def stage(name: str, **values: Any) -> Stage:
+def stage(name: str, **values: Any) -> UploadFilter:
     made = built("upload filter", name, **values)
-    assert isinstance(made, Stage)
+    assert isinstance(made, UploadFilter)
     return made
 
 
@@ -44,9 +44,11 @@ def rows(*numbers: list[float]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def crossing(given: Tensor, **more: Any) -> Crossing:
+def crossing(given: Tensor, **more: Any) -> RoundUploads:
     ids = tuple(range(len(given)))
-    return Crossing(given, torch.ones(len(given)), ids, round=1, seed=3, clients=CLIENTS, **more)
+    return RoundUploads(
+        given, torch.ones(len(given)), ids, round=1, seed=3, clients=CLIENTS, **more
+    )
 
 
 def combined(name: str, given: Tensor, n: Tensor | None = None, **values: Any) -> list[float]:
@@ -59,13 +61,13 @@ def test_clip_shortens_what_is_too_long() -> None:
     """(3, 4) is of length 5, so 2.5 halves it; (0.6, 0.8) is of length 1."""
     done = stage("clip", norm=2.5).apply(crossing(rows([3, 4], [0.6, 0.8])))
     assert done.rows.tolist() == [[1.5, 2.0], [0.6, 0.8]]
-    assert done.bound == 2.5
+    assert done.norm_bound == 2.5
 
 
 def test_noise_has_the_deviation_of_the_paper_on_the_mean() -> None:
     """z S / m = 2 * 0.5 / 10 = 0.1, the same vector for all, every round another."""
     zeros, noise = torch.zeros(4, 20_000, dtype=torch.float64), stage("noise", multiplier=2.0)
-    given = crossing(zeros, bound=torch.tensor(0.5))
+    given = crossing(zeros, norm_bound=torch.tensor(0.5))
     first = noise.apply(given).rows
     assert (first == first[0]).all()
     assert first[0].std() == pytest.approx(0.1, rel=0.02)
@@ -80,10 +82,10 @@ def test_adaptive_clip_follows_the_quantile() -> None:
     """Of ten clients four are within C = 1, so C <- exp(-0.2 (0.4 - 0.5)), and others are cut."""
     made = stage("adaptive-clip", initial=1.0, count_noise=0.0)
     given = rows(*[[0.5, 0.0]] * 4, *[[0.0, 2.0]] * 6)
-    done = made.apply(crossing(given, state=made.state(given[0])))
+    done = made.apply(crossing(given, server_state=made.init_server_state(given[0])))
     assert done.rows.tolist() == [[0.5, 0.0]] * 4 + [[0.0, 1.0]] * 6
-    assert done.state["norm"].item() == pytest.approx(math.exp(0.02))
-    assert done.bound == 1.0
+    assert done.server_state["norm"].item() == pytest.approx(math.exp(0.02))
+    assert done.norm_bound == 1.0
 
 
 def test_noise_after_an_adaptive_clip_pays_for_the_count() -> None:
@@ -91,7 +93,7 @@ def test_noise_after_an_adaptive_clip_pays_for_the_count() -> None:
     assert multiplier_on_mean(0.6, 0.5) == pytest.approx(0.75)
     noise = stage("noise", multiplier=0.6)
     zeros = torch.zeros(2, 20_000, dtype=torch.float64)
-    done = noise.apply(crossing(zeros, bound=torch.tensor(1.0), counted=0.05))
+    done = noise.apply(crossing(zeros, norm_bound=torch.tensor(1.0), count_noise=0.05))
     assert done.rows[0].std() == pytest.approx(0.75 / 10, rel=0.02)
 
 
@@ -112,19 +114,19 @@ def test_quantize_rounds_to_levels_and_is_right_on_average() -> None:
 
 def test_top_k_sends_the_largest_and_remembers_the_rest() -> None:
     made = stage("top-k", share=0.5)
-    first = made.apply(crossing(rows([1, -5, 2, 0.5]), kept={"rest": rows([0, 0, 0, 0])}))
+    first = made.apply(crossing(rows([1, -5, 2, 0.5]), client_states={"rest": rows([0, 0, 0, 0])}))
     assert first.rows.tolist() == [[0, -5, 2, 0]]
-    assert first.kept["rest"].tolist() == [[1, 0, 0, 0.5]]
-    second = made.apply(crossing(rows([1, 1, 1, 3]), kept=first.kept))
+    assert first.client_states["rest"].tolist() == [[1, 0, 0, 0.5]]
+    second = made.apply(crossing(rows([1, 1, 1, 3]), client_states=first.client_states))
     assert second.rows.tolist() == [[2, 0, 0, 3.5]]
-    assert second.kept["rest"].tolist() == [[0, 1, 1, 0]]
+    assert second.client_states["rest"].tolist() == [[0, 1, 1, 0]]
 
 
 def test_random_k_sends_some_and_remembers_the_rest() -> None:
     made, given = stage("random-k", share=0.25), torch.arange(1.0, 9.0)[None]
-    done = made.apply(crossing(given, kept={"rest": torch.zeros(1, 8)}))
+    done = made.apply(crossing(given, client_states={"rest": torch.zeros(1, 8)}))
     assert int((done.rows != 0).sum()) == 2
-    assert torch.equal(done.rows + done.kept["rest"], given)
+    assert torch.equal(done.rows + done.client_states["rest"], given)
     plain = stage("random-k", share=0.25, feedback=False)
     mean = torch.stack(
         [plain.apply(replace(crossing(given), round=number)).rows[0] for number in range(4000)]
@@ -145,16 +147,16 @@ def test_random_k_sends_some_and_remembers_the_rest() -> None:
 )
 def test_bits_are_those_that_would_be_sent(stages: dict[str, Any], bits: int) -> None:
     """Of a thousand numbers, whose places take ten bits."""
-    message = Message(1000, 32)
+    size = UploadSize(1000, 32)
     for name, values in stages.items():
-        message = stage(name, **values).message(message)
-    assert message.total == bits
+        size = stage(name, **values).upload_size(size)
+    assert size.total == bits
 
 
 def test_attackers_flip_signs() -> None:
     given = torch.ones(CLIENTS, 2)
     sent = stage("sign-flip", share=0.3, times=2.0).apply(crossing(given)).rows
-    attack = attackers(3, 0.3, CLIENTS)
+    attack = attacker_mask(3, 0.3, CLIENTS)
     assert attack.sum() == 3
     assert (sent[attack] == -2).all()
     assert (sent[~attack] == 1).all()
@@ -162,14 +164,14 @@ def test_attackers_flip_signs() -> None:
 
 def test_attackers_flip_labels() -> None:
     made = stage("label-flip", share=0.3)
-    assert made.batch is not None
-    assert made.batch({"y": torch.tensor([0, 1, 2])})["y"].tolist() == [2, 1, 0]
+    assert made.change_batch is not None
+    assert made.change_batch({"y": torch.tensor([0, 1, 2])})["y"].tolist() == [2, 1, 0]
 
 
 def test_attackers_send_noise_of_their_own() -> None:
     given = torch.zeros(CLIENTS, 20_000)
     sent = stage("gaussian", share=0.3, deviation=3.0).apply(crossing(given)).rows
-    attack = attackers(3, 0.3, CLIENTS)
+    attack = attacker_mask(3, 0.3, CLIENTS)
     assert (sent[~attack] == 0).all()
     assert sent[attack].std(1).tolist() == pytest.approx([3.0] * 3, rel=0.03)
     assert (torch.corrcoef(sent[attack]) - torch.eye(3)).abs().max() < 0.04
@@ -177,7 +179,7 @@ def test_attackers_send_noise_of_their_own() -> None:
 
 def test_alie_sends_the_mean_less_some_deviations() -> None:
     """Attackers trained 1, 2 and 6: mean 3, deviation sqrt((4 + 1 + 9) / 3)."""
-    attack = attackers(3, 0.3, CLIENTS)
+    attack = attacker_mask(3, 0.3, CLIENTS)
     given = torch.full((CLIENTS, 1), 9.0, dtype=torch.float64)
     given[attack] = rows([1], [2], [6])
     sent = stage("alie", share=0.3, z=1.5).apply(crossing(given)).rows

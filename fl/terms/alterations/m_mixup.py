@@ -81,4 +81,4 @@ class MMixup:
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             return mix_at(layer, features, batch), {}
 
-        return Alteration("m-mixup", self.layers, apply, before=prepare)
+        return Alteration("m-mixup", self.layers, apply, change_batch=prepare)

@@ -65,7 +65,7 @@ class Mixup:
                 share,
             )
 
-        return Alteration("mixup", (), keep_features, before=prepare)
+        return Alteration("mixup", (), keep_features, change_batch=prepare)
 
 
 def draw_mixture(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:

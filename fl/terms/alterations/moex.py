@@ -67,7 +67,7 @@ class MOEx:
             altered, partner = batch[CHOICE_KEY]
             return torch.where(altered, exchange_moments(features, partner), features), {}
 
-        return Alteration("moex", self.layers, apply, before=prepare)
+        return Alteration("moex", self.layers, apply, change_batch=prepare)
 
 
 def exchange_moments(features: Tensor, partner: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Upload filters, which change what clients send, one file each; see `fl.api.wire`."""
+"""Upload filters, which change what clients send, one file each; see `fl.api.uploads`."""

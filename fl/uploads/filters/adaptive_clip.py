@@ -16,7 +16,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, Crossing, NonNegative, Positive, Share, Stage, per_round
+from fl.api import (
+    ANY,
+    BuildContext,
+    NonNegative,
+    Positive,
+    RoundUploads,
+    Share,
+    UploadFilter,
+    per_round,
+)
 from fl.uploads.filters.clip import clip_rows
 
 
@@ -38,24 +47,26 @@ class AdaptiveClip:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage:
+    def build(self, context: BuildContext) -> UploadFilter:
         """Return a filter with bound C, which the server keeps."""
         clients = per_round(context)
 
-        def apply(crossing: Crossing) -> Crossing:
-            norm = crossing.state["norm"]
-            is_within = crossing.rows.double().norm(dim=1) <= norm
-            noise = crossing.normal("wire count", of_server=True)[0, 0]
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            norm = uploads.server_state["norm"]
+            is_within = uploads.rows.double().norm(dim=1) <= norm
+            noise = uploads.normal("wire count", of_server=True)[0, 0]
             share = is_within.sum() / clients + self.count_noise * noise
             next_norm = norm * (-self.rate * (share - self.quantile)).exp()
-            rows = clip_rows(crossing.rows, norm)
-            noised = replace(crossing, rows=rows, bound=norm, counted=self.count_noise)
-            return replace(noised, state={"norm": next_norm})
+            rows = clip_rows(uploads.rows, norm)
+            noised = replace(uploads, rows=rows, norm_bound=norm, count_noise=self.count_noise)
+            return replace(noised, server_state={"norm": next_norm})
 
         def state(row: Tensor) -> Mapping[str, Tensor]:
             return {"norm": row.new_full((), self.initial).double()}
 
-        return Stage("adaptive-clip", apply, state=state, bounds=True, counted=self.count_noise)
+        return UploadFilter(
+            "adaptive-clip", apply, state=state, bounds_norm=True, count_noise=self.count_noise
+        )
 
 
 def multiplier_on_mean(multiplier: float, counted: float) -> float:

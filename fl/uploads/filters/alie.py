@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Annotated, ClassVar
 
-from fl.api import ANY, Bound, BuildContext, Crossing, Positive, Stage
+from fl.api import ANY, Bound, BuildContext, Positive, RoundUploads, UploadFilter
 
 Minority = Annotated[float, Bound(low=0, below=0.5)]
 
@@ -33,22 +33,22 @@ class ALIE:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter in which all attackers of a round send mean - z deviation."""
         if self.share == 0:
             return None
 
-        def apply(crossing: Crossing) -> Crossing:
-            attack, rows = crossing.attackers(self.share), crossing.rows
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            attack, rows = uploads.attacker_mask(self.share), uploads.rows
             count = int(attack.sum())
             if count == 0:
-                return crossing
+                return uploads
             z = largest_deviation(len(rows), count) if self.z is None else self.z
             attacker_rows = rows[attack]
             upload = attacker_rows.mean(0) - z * attacker_rows.std(0, correction=0)
-            return replace(crossing, rows=upload.expand_as(rows).where(attack[:, None], rows))
+            return replace(uploads, rows=upload.expand_as(rows).where(attack[:, None], rows))
 
-        return Stage("alie", apply)
+        return UploadFilter("alie", apply)
 
 
 def largest_deviation(clients: int, attackers: int) -> float:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, Crossing, Positive, Stage
+from fl.api import ANY, BuildContext, Positive, RoundUploads, UploadFilter
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Clip:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage:
+    def build(self, context: BuildContext) -> UploadFilter:
         """Return a filter with bound S."""
 
-        def apply(crossing: Crossing) -> Crossing:
-            bound = torch.tensor(self.norm, dtype=torch.float64, device=crossing.rows.device)
-            return replace(crossing, rows=clip_rows(crossing.rows, bound), bound=bound)
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            bound = torch.tensor(self.norm, dtype=torch.float64, device=uploads.rows.device)
+            return replace(uploads, rows=clip_rows(uploads.rows, bound), norm_bound=bound)
 
-        return Stage("clip", apply, bounds=True)
+        return UploadFilter("clip", apply, bounds_norm=True)
 
 
 def clip_rows(rows: Tensor, bound: Tensor) -> Tensor:

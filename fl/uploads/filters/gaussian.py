@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fl.api import ANY, BuildContext, Crossing, Positive, Share, Stage
+from fl.api import ANY, BuildContext, Positive, RoundUploads, Share, UploadFilter
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Gaussian:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that draws new uploads of attackers in every round."""
         if self.share == 0:
             return None
 
-        def apply(crossing: Crossing) -> Crossing:
-            attack = crossing.attackers(self.share)[:, None]
-            noise = self.deviation * crossing.normal("wire gaussian").to(crossing.rows.dtype)
-            return replace(crossing, rows=noise.where(attack, crossing.rows))
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            attack = uploads.attacker_mask(self.share)[:, None]
+            noise = self.deviation * uploads.normal("wire gaussian").to(uploads.rows.dtype)
+            return replace(uploads, rows=noise.where(attack, uploads.rows))
 
-        return Stage("gaussian", apply)
+        return UploadFilter("gaussian", apply)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl.api import Batch, BuildContext, Share, Stage
+from fl.api import Batch, BuildContext, Share, UploadFilter
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class LabelFlip:
 
     share: Share
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that changes nothing but attackers' batches."""
         if self.share == 0:
             return None
@@ -32,4 +32,4 @@ class LabelFlip:
         def flip(batch: Batch) -> Batch:
             return {**batch, "y": context.classes - 1 - batch["y"]}
 
-        return Stage("label-flip", share=self.share, batch=flip)
+        return UploadFilter("label-flip", attacker_share=self.share, change_batch=flip)

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from fl.api import ANY, Bound, BuildContext, Crossing, NonNegative, Stage, per_round
+from fl.api import ANY, Bound, BuildContext, NonNegative, RoundUploads, UploadFilter, per_round
 from fl.uploads.filters.adaptive_clip import multiplier_on_mean
 
 Chance = Annotated[float, Bound(above=0, below=1)]
@@ -36,20 +36,20 @@ class Noise:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that adds noise N(0, (z S / m)^2) to the mean of m clients."""
         if self.multiplier == 0:
             return None
         clients = per_round(context)
 
-        def apply(crossing: Crossing) -> Crossing:
-            assert crossing.bound is not None
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            assert uploads.norm_bound is not None
             z = self.multiplier
-            if crossing.counted:
-                z = multiplier_on_mean(z, crossing.counted * clients)
-            deviation = z * crossing.bound / clients
-            noise = deviation * crossing.normal("wire noise", of_server=True)
-            rows = crossing.rows + noise.to(crossing.rows.dtype)
-            return replace(crossing, rows=rows, weights=torch.ones_like(crossing.weights))
+            if uploads.count_noise:
+                z = multiplier_on_mean(z, uploads.count_noise * clients)
+            deviation = z * uploads.norm_bound / clients
+            noise = deviation * uploads.normal("wire noise", of_server=True)
+            rows = uploads.rows + noise.to(uploads.rows.dtype)
+            return replace(uploads, rows=rows, weights=torch.ones_like(uploads.weights))
 
-        return Stage("noise", apply, multiplier=self.multiplier)
+        return UploadFilter("noise", apply, noise_multiplier=self.multiplier)

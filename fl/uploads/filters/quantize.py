@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from fl.api import ANY, Bound, BuildContext, Crossing, Message, Stage
+from fl.api import ANY, Bound, BuildContext, RoundUploads, UploadFilter, UploadSize
 
 FLOAT_BITS = 32
 
@@ -30,7 +30,7 @@ class Quantize:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that replaces v_i by ||v|| sign(v_i) l / s.
 
         l is the integer below |v_i| s / ||v|| or the one above, at random, so that the mean is v_i.
@@ -39,15 +39,19 @@ class Quantize:
             return None
         levels = 2 ** (self.bits - 1) - 1
 
-        def apply(crossing: Crossing) -> Crossing:
-            rows = crossing.rows.double()
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            rows = uploads.rows.double()
             length = rows.norm(dim=1, keepdim=True)
             scaled = rows.abs() * levels / length.where(length > 0, 1.0)
-            level = (scaled + crossing.uniform("wire quantize")).floor().clamp(max=levels)
+            level = (scaled + uploads.uniform("wire quantize")).floor().clamp(max=levels)
             rounded = length * rows.sign() * level / levels
-            return replace(crossing, rows=rounded.to(crossing.rows.dtype))
+            return replace(uploads, rows=rounded.to(uploads.rows.dtype))
 
-        def message(sent: Message) -> Message:
-            return replace(sent, bits=min(self.bits, sent.bits), more=sent.more + FLOAT_BITS)
+        def upload_size(size: UploadSize) -> UploadSize:
+            return replace(
+                size,
+                bits_per_number=min(self.bits, size.bits_per_number),
+                extra_bits=size.extra_bits + FLOAT_BITS,
+            )
 
-        return Stage("quantize", apply, message)
+        return UploadFilter("quantize", apply, upload_size)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from fl.api import ANY, BuildContext, Crossing, Message, Share, Stage
+from fl.api import ANY, BuildContext, RoundUploads, Share, UploadFilter, UploadSize
 from fl.uploads.filters.top_k import no_remainder, sent_count
 
 SEED_BITS = 64
@@ -33,24 +33,31 @@ class RandomK:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that keeps k random numbers of each upload."""
         if self.share == 1:
             return None
 
-        def apply(crossing: Crossing) -> Crossing:
-            update = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            update = uploads.rows + uploads.client_states["rest"] if self.feedback else uploads.rows
             length = update.shape[1]
             k = sent_count(self.share, length)
-            indices = crossing.uniform("wire random-k").topk(k, dim=1).indices
+            indices = uploads.uniform("wire random-k").topk(k, dim=1).indices
             upload = torch.zeros_like(update).scatter(1, indices, update.gather(1, indices))
             if not self.feedback:
-                return replace(crossing, rows=upload * (length / k))
-            return replace(crossing, rows=upload, kept={"rest": update - upload})
+                return replace(uploads, rows=upload * (length / k))
+            return replace(uploads, rows=upload, client_states={"rest": update - upload})
 
-        def message(sent: Message) -> Message:
-            return Message(sent_count(self.share, sent.numbers), sent.bits, sent.more + SEED_BITS)
+        def upload_size(size: UploadSize) -> UploadSize:
+            return UploadSize(
+                sent_count(self.share, size.number_count),
+                size.bits_per_number,
+                size.extra_bits + SEED_BITS,
+            )
 
-        return Stage(
-            "random-k", apply, message, kept=no_remainder if self.feedback else lambda row: {}
+        return UploadFilter(
+            "random-k",
+            apply,
+            upload_size,
+            init_client_state=no_remainder if self.feedback else lambda row: {},
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fl.api import ANY, BuildContext, Crossing, Positive, Share, Stage
+from fl.api import ANY, BuildContext, Positive, RoundUploads, Share, UploadFilter
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,13 @@ class SignFlip:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that replaces d by -times d."""
         if self.share == 0:
             return None
 
-        def apply(crossing: Crossing) -> Crossing:
-            attack = crossing.attackers(self.share)[:, None]
-            return replace(
-                crossing, rows=(-self.times * crossing.rows).where(attack, crossing.rows)
-            )
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            attack = uploads.attacker_mask(self.share)[:, None]
+            return replace(uploads, rows=(-self.times * uploads.rows).where(attack, uploads.rows))
 
-        return Stage("sign-flip", apply)
+        return UploadFilter("sign-flip", apply)

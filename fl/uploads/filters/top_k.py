@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, Crossing, Message, Share, Stage
+from fl.api import ANY, BuildContext, RoundUploads, Share, UploadFilter, UploadSize
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,28 @@ class TopK:
 
     tasks: ClassVar = ANY
 
-    def build(self, context: BuildContext) -> Stage | None:
+    def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that keeps the numbers with the largest absolute values."""
         if self.share == 1:
             return None
 
-        def apply(crossing: Crossing) -> Crossing:
-            update = crossing.rows + crossing.kept["rest"] if self.feedback else crossing.rows
+        def apply(uploads: RoundUploads) -> RoundUploads:
+            update = uploads.rows + uploads.client_states["rest"] if self.feedback else uploads.rows
             indices = update.abs().topk(sent_count(self.share, update.shape[1]), dim=1).indices
             upload = torch.zeros_like(update).scatter(1, indices, update.gather(1, indices))
             client_state = {"rest": update - upload} if self.feedback else {}
-            return replace(crossing, rows=upload, kept=client_state)
+            return replace(uploads, rows=upload, client_states=client_state)
 
-        def message(sent: Message) -> Message:
-            numbers = sent_count(self.share, sent.numbers)
-            index_bits = math.ceil(math.log2(sent.numbers)) if sent.numbers > 1 else 0
-            return Message(numbers, sent.bits, sent.more + numbers * index_bits)
+        def upload_size(size: UploadSize) -> UploadSize:
+            numbers = sent_count(self.share, size.number_count)
+            index_bits = math.ceil(math.log2(size.number_count)) if size.number_count > 1 else 0
+            return UploadSize(numbers, size.bits_per_number, size.extra_bits + numbers * index_bits)
 
-        return Stage(
-            "top-k", apply, message, kept=no_remainder if self.feedback else lambda row: {}
+        return UploadFilter(
+            "top-k",
+            apply,
+            upload_size,
+            init_client_state=no_remainder if self.feedback else lambda row: {},
         )
 
 

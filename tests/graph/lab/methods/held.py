@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.api.method import Averaging, BuildContext, Method
+from fl.api.method import BuildContext, Method, WeightedAverage
 from fl.api.recipes import recipe
 from fl.api.trees import Tree
 from fl.base.schema import GLOBAL
@@ -47,4 +47,4 @@ class Held:
                     time.sleep(0.01)
             return base.aggregate(server, clients, uploads, n)
 
-        return replace(base, aggregate=Averaging(aggregate))
+        return replace(base, aggregate=WeightedAverage(aggregate))
