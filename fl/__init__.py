@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fl.notebook.run import load as load
     from fl.notebook.run import run as run
 
-PLACES = {
+MODULE_BY_NAME = {
     "run": "fl.notebook.run",
     "load": "fl.notebook.run",
     "arrays": "fl.notebook.arrays",
@@ -35,10 +35,10 @@ __all__ = ["Comparison", "FedloomError", "Result", "arrays", "compare", "load", 
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PLACES:
+    if name not in MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(PLACES[name]), name)
+    return getattr(importlib.import_module(MODULE_BY_NAME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *PLACES]
+    return [*globals(), *MODULE_BY_NAME]

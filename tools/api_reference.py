@@ -30,7 +30,7 @@ def blocks() -> Iterator[str]:
 
 def python() -> Iterator[str]:
     """A heading for each name that `fl` exports, and for each function of its results."""
-    for name in fl.PLACES:
+    for name in fl.MODULE_BY_NAME:
         thing = getattr(fl, name)
         yield f"## {name}"
         if name != fl.Result.__name__:
@@ -108,7 +108,7 @@ def _signature(function: Any) -> str:
 
 def _constant(name: str) -> Iterator[str]:
     """What a constant or an alias is set to in its module, and the string below it."""
-    module = sys.modules[vars(fl.api)["PLACES"][name]]
+    module = sys.modules[vars(fl.api)["MODULE_BY_NAME"][name]]
     body = ast.parse(inspect.getsource(module)).body
     for statement, below in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.Assign | ast.AnnAssign) and name in _targets(statement):

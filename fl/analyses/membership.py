@@ -180,7 +180,9 @@ def known(
     network, arrays = simulation.network, simulation.arrays
 
     def loss(params: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        output = network.eval(params, variables["buffers"], trees.each(lambda leaf: leaf[None], x))
+        output = network.eval(
+            params, variables["buffers"], trees.map_inputs(lambda leaf: leaf[None], x)
+        )
         return F.cross_entropy(output.outputs, y[None])
 
     def length(params: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""What the authors of methods, terms, alterations and models import: ``from fl.api import Method``.
+"""Names for authors of methods, terms, alterations and models: ``from fl.api import Method``.
 
-The list is `__init__.pyi`, where type checkers find it too. A name is imported when it is asked
-for, so that what declares keys needs no torch.
+`__init__.pyi` lists the names, also for type checkers. A name is imported at its first use, so that
+a file which only declares config keys does not load torch.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-PLACES: dict[str, str] = {
+MODULE_BY_NAME: dict[str, str] = {
     name.name: str(statement.module)
     for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
     if isinstance(statement, ast.ImportFrom)
     for name in statement.names
 }
-"""By name, the module that has it."""
+"""Module of each name."""
 
-__all__ = list(PLACES)
+__all__ = list(MODULE_BY_NAME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PLACES:
+    if name not in MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if PLACES[name] in ("fl.api", "fl.base", "fl.pytorch"):
-        return importlib.import_module(f"{PLACES[name]}.{name}")
-    return getattr(importlib.import_module(PLACES[name]), name)
+    if MODULE_BY_NAME[name] in ("fl.api", "fl.base", "fl.pytorch"):
+        return importlib.import_module(f"{MODULE_BY_NAME[name]}.{name}")
+    return getattr(importlib.import_module(MODULE_BY_NAME[name]), name)

@@ -77,7 +77,7 @@ from fl.api.term import (
     task_loss as task_loss,
 )
 from fl.api.method import MethodTerm as MethodTerm
-from fl.api.task import ANY as ANY, Task as Task, weighted_mean as weighted_mean
+from fl.api.task import ALL_TASKS as ALL_TASKS, Task as Task, weighted_mean as weighted_mean
 
 # Alterations of features.
 from fl.api.alteration import (

@@ -1,7 +1,7 @@
-"""What an alteration is: a function of what layers give, between them and the layers that follow.
+"""Alterations: functions that change the features of layers while a client trains.
 
-The counterpart of taps: a tap looks at features, an alteration changes them, in training mode only.
-A study can add some to any method made by `fl.api.recipe`.
+A tap reads features of a layer, an alteration changes them, in training mode only. A study can add
+alterations to any method that is built by `fl.api.recipe`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,26 @@ from fl.base.errors import FedloomError
 from fl.pytorch import keyed
 
 ALTERATION_STATES = "alterations"
-"""In a client's tree and its work tree: by name, the states of alterations that have one."""
+"""Key in a client's tree and its work tree: states of alterations by name."""
 
 
 def stateless(variables: Tree) -> Tree:
-    """No state."""
+    """Return the state of an alteration without one, {}."""
     return {}
 
 
 @dataclass(frozen=True)
 class Alteration:
-    """Features that are changed where they come out of layers, while a client trains.
+    """Change of the features of some layers during training.
 
-    name: of its state and its random numbers among those of others. layers: names of modules.
-    start: the state that every client begins with; it stays with the client. adapt: after every
-    step, given by layer what `apply` saw; None: the state stays as it is. before: what the pass is
-    to see in place of the batch; None: the batch.
+    Attributes:
+        name: Name of its state and of its random numbers.
+        layers: Names of modules.
+        apply: Function that changes the output of a layer.
+        start: Function that makes the first state of every client; the state stays with the client.
+        adapt: Function that changes the state after every step, by what `apply` returned for each
+            layer; None: the state stays as it is.
+        change_batch: Function that changes batches of a pass; None: batches stay as they are.
     """
 
     name: str
@@ -46,33 +50,33 @@ class Alteration:
 
 
 class Alterations:
-    """Those of a method, one after another where several are at a layer."""
+    """Alterations of a method; several at one layer act one after another."""
 
-    def __init__(self, given: Sequence[Alteration]) -> None:
-        self._given = tuple(given)
+    def __init__(self, alterations: Sequence[Alteration]) -> None:
+        self._alterations = tuple(alterations)
         self.layers = tuple(
-            dict.fromkeys(layer for alteration in given for layer in alteration.layers)
+            dict.fromkeys(layer for alteration in alterations for layer in alteration.layers)
         )
         # Numbers made before anything is traced: a compiled program cannot hash text.
         self._streams = {
             (alteration.name, layer): keyed.stream_of(f"{alteration.name} {layer}")
-            for alteration in given
+            for alteration in alterations
             for layer in alteration.layers
         }
         self._noise_streams = {
-            alteration.name: keyed.stream_of(alteration.name) for alteration in given
+            alteration.name: keyed.stream_of(alteration.name) for alteration in alterations
         }
-        self.needs_keys = bool(given)
+        self.needs_keys = bool(alterations)
 
     def start(self, variables: Tree) -> dict[str, Any]:
-        """What a client's tree has of them; {} where none has a state."""
-        states = {alteration.name: alteration.start(variables) for alteration in self._given}
-        kept = {name: state for name, state in states.items() if state}
-        return {ALTERATION_STATES: kept} if kept else {}
+        """Return the states for a client's tree; {} if no alteration has a state."""
+        states = {alteration.name: alteration.start(variables) for alteration in self._alterations}
+        nonempty = {name: state for name, state in states.items() if state}
+        return {ALTERATION_STATES: nonempty} if nonempty else {}
 
     def change_batch(self, batch: Batch) -> Batch:
-        """What a pass sees in place of a batch."""
-        for alteration in self._given:
+        """Return the changed batch of a pass."""
+        for alteration in self._alterations:
             if alteration.change_batch:
                 key = keyed.derived(batch["key"], self._noise_streams[alteration.name])
                 batch = {**alteration.change_batch({**batch, "key": key}), "key": batch["key"]}
@@ -81,43 +85,51 @@ class Alterations:
     def functions(
         self, states: Tree, batch: Batch
     ) -> tuple[Mapping[str, Callable[[Tensor], Tensor]], dict[str, Any]]:
-        """For one pass over a batch: by layer, what is done to its features (see
-        `fl.api.network.Network.train`); and where, afterwards, stands what adapting wants to see.
+        """Return the functions that change features in one pass over a batch.
 
-        states: by name. Raises `FedloomError` in the pass for a layer that is used twice in it.
+        Args:
+            states: States of alterations by name.
+            batch: The batch.
+
+        Returns:
+            Functions by layer (see `fl.api.network.Network.train`), and a dictionary that the pass
+            fills with data for `adapt`.
+
+        Raises:
+            FedloomError: In the pass, if it uses one of the layers twice.
         """
-        seen: dict[str, Any] = {
-            alteration.name: {} for alteration in self._given if alteration.adapt
+        observations: dict[str, Any] = {
+            alteration.name: {} for alteration in self._alterations if alteration.adapt
         }
         altered: list[str] = []
 
         def alter(layer: str, features: Tensor) -> Tensor:
             if layer in altered:
                 raise FedloomError(
-                    f"layers: the model uses {layer} more than once in a pass. Allowed: a layer "
-                    "that it uses once"
+                    f"layers: the model uses {layer} more than once in a pass",
+                    advice="choose a layer that the model uses once",
                 )
             altered.append(layer)
-            for alteration in self._given:
+            for alteration in self._alterations:
                 if layer in alteration.layers:
                     key = keyed.derived(batch["key"], self._streams[alteration.name, layer])
                     state = states.get(alteration.name, {})
-                    features, noted = alteration.apply(
+                    features, observed = alteration.apply(
                         layer, features, {**batch, "key": key}, state
                     )
                     if alteration.adapt:
-                        seen[alteration.name][layer] = noted
+                        observations[alteration.name][layer] = observed
             return features
 
-        return {layer: partial(alter, layer) for layer in self.layers}, seen
+        return {layer: partial(alter, layer) for layer in self.layers}, observations
 
-    def adapt(self, work: Tree, seen: Tree) -> Tree:
-        """The work tree with states adapted to what `functions` saw."""
+    def adapt(self, work: Tree, observations: Tree) -> Tree:
+        """Return the work tree with the next states, given the data that `functions` collected."""
         adapted = {
             alteration.name: alteration.adapt(
-                work[ALTERATION_STATES][alteration.name], seen[alteration.name]
+                work[ALTERATION_STATES][alteration.name], observations[alteration.name]
             )
-            for alteration in self._given
+            for alteration in self._alterations
             if alteration.adapt
         }
         return (

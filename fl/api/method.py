@@ -1,7 +1,8 @@
-"""What a federated method is: a few pure functions over trees.
+"""A federated method: a few pure functions over trees of tensors.
 
-Everything of a `Pass` is written for ONE client; the engine decides whether it runs for one client
-after another or for all of them at once. Only `Method.aggregate` sees the stack.
+The functions of a `Pass` are written for ONE client. The engine decides whether it runs them for
+one client after another or for all clients at once. Only `Method.aggregate` gets the stack of all
+clients.
 """
 
 from __future__ import annotations
@@ -21,25 +22,32 @@ from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.term import AdaptiveTerm, Forward, Term
 from fl.api.training import Training
-from fl.api.trees import Tree, without
+from fl.api.trees import Tree, drop
 from fl.base.declaration import MethodDeclaration as MethodDeclaration
 from fl.base.declaration import declaration_of as declaration_of
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a method is built for: the network, how it trains, how many classes and clients.
+    """Network, training, classes and clients of a run, from which a method is built.
 
-    clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
-    of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
-    the study adds to the method's own, see `fl.api.recipe`; alterations: what it does to
-    features in training, see `fl.api.alteration`; task: of the data set.
-    shapes: where samples have several inputs, of one of each by its name, and then ``shape`` is ();
-    tokens: those of them that are whole numbers to be looked up.
-    lacking: where clients differ in modality, for each modality the names of the weights that its
-    clients do not hold, for the method that aggregates over all of them.
-    at_server: where the server holds labelled samples of its own, how `Method.aggregate` trains on
-    them; None where it holds none, and before there is data.
+    Attributes:
+        network: The network that is trained.
+        training: The run's training settings.
+        classes: Number of classes.
+        clients: Number of all clients; their ids run from 0.
+        shape: Shape of one input, () if samples have several inputs.
+        seed: Seed of the run, for random numbers that a method needs before round 1.
+        terms: Loss terms that the study adds to those of the method, see `fl.api.recipe`.
+        alterations: Alterations of features that the study adds, see `fl.api.alteration`.
+        absent_clients: Number of clients that take part in no round.
+        task: Task of the data set.
+        shapes: Shape of one sample of each input by name, if samples have several inputs.
+        tokens: Names of the inputs that are whole numbers for an embedding.
+        missing_weights: For each modality, the names of the weights that its clients do not have;
+            for a method that aggregates over clients of several modalities, else ().
+        server_training: Function by which `Method.aggregate` trains on labelled samples of the
+            server; None if the server has no samples, or data is not loaded yet.
     """
 
     network: Network
@@ -59,16 +67,20 @@ class BuildContext:
 
     @property
     def participants(self) -> int:
-        """How many clients may take part in rounds."""
+        """Number of clients that can take part in rounds."""
         return self.clients - self.absent_clients
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """What a pass adapts now and then, on samples drawn for it: the weights of kernels, say.
+    """Adapt the work tree of a pass at intervals, on extra batches (e.g. weights of kernels).
 
-    every: steps from one to the next; first: the step of the round after which it comes first.
-    batches: how many batches of the client's training samples it looks at. adapt: the work tree.
+    Attributes:
+        interval: Number of steps between two refreshes.
+        first_step: Step of the round after which the first refresh happens.
+        batch_count: Number of batches of the client's training samples for one refresh.
+        look: Function that computes statistics of these batches.
+        adapt: Function that changes the work tree by these statistics.
     """
 
     interval: int
@@ -78,25 +90,29 @@ class Refresh:
     adapt: protocols.Adapt
 
     def is_due_after(self, steps: int) -> bool:
-        """Whether it comes after that many steps of a round."""
+        """Whether a refresh follows this number of steps of a round."""
         return steps >= self.first_step and (steps - self.first_step) % self.interval == 0
 
     def count_in_round(self, steps: int) -> int:
-        """How often it comes in a round of that many steps."""
+        """Return the number of refreshes in a round of this number of steps."""
         return sum(map(self.is_due_after, range(1, steps + 1)))
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which samples a pass sees in a round, and for how long.
+    """Samples that a pass uses in a round, and the length of the pass.
 
-    split: whose samples, or those of several (``train+val``); a client that has none of it takes no
-    step. due: in which rounds the pass takes place. epochs: how long the pass is;
-    None: as the run's training settings say. steps: of round 1, 2, ..., in place of epochs; 0
-    leaves the pass out of that round. repeat: how often each batch comes in a row. per_class: in
-    place of batches of the run's size, that many samples of every class, ordered by class; where a
-    client has fewer of one, all of them, and what repeats weighs nothing. keyed: batches have keys
-    though the network is not random.
+    Attributes:
+        split: Name of a split, or several (``train+val``). A client without samples of it takes no
+            step.
+        epochs: Number of epochs; None: as the run's training settings say.
+        steps: Function from a round to the number of steps, instead of epochs; 0 skips the round.
+        steps_per_batch: Number of successive steps on each batch.
+        per_class: Number of samples of every class in a batch, ordered by class, instead of batches
+            of the run's size. A client with fewer samples of a class uses all of them, and samples
+            that repeat have weight 0.
+        needs_keys: Whether batches have keys even if the network draws no random numbers.
+        is_active: Function from a round to whether the pass takes place in it.
     """
 
     split: str = "train"
@@ -110,11 +126,17 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over a client's data in a round: it begins, takes steps (loss, update), and ends.
+    """Pass over one client's data in a round: begin, steps of loss and update, end.
 
-    sampling: which samples, and how many steps. refreshes: what happens beside the steps.
-    reference: what batches bring as ``batch["reference"]``, computed for them or, where that costs
-    less, looked up (`fl.engine.loader`).
+    Attributes:
+        begin: Function from the server's and the client's tree to the work tree.
+        loss: Function from a batch to a loss.
+        update: Function from gradients to the next work tree.
+        end: Function from the work tree to the client's next tree and its upload.
+        sampling: Samples and number of steps.
+        refreshes: Adaptations at intervals between steps.
+        reference: Function that computes ``batch["reference"]`` by models that stay fixed in the
+            pass. The engine may compute it once and look it up afterwards (`fl.engine.loader`).
     """
 
     begin: protocols.Begin
@@ -128,11 +150,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One look at every sample of a client, once and without gradients, and the sum of what it saw.
+    """Sum of a function over all samples of a client, each used once and without gradients.
 
-    split: whose samples are seen, see `Sampling`; a client that has none of it has seen zeros. due:
-    in which rounds it takes place. most: of a client's samples so many at most, drawn anew in every
-    round.
+    Attributes:
+        look: Function from a batch to a tree of sums.
+        end: Function from the totals to the client's next tree and its upload.
+        split: Name of the split, see `Sampling`; totals are zeros for a client without samples.
+        is_active: Function from a round to whether the sweep takes place in it.
+        max_samples: Largest number of samples of a client, drawn at random in every round.
     """
 
     look: protocols.SweepLook
@@ -144,60 +169,65 @@ class Sweep:
 
 @dataclass(frozen=True)
 class MeanBased:
-    """Marks an `Method.aggregate` that knows uploads by means over them only, whatever the weights.
+    """Mark of a `Method.aggregate` that uses uploads only through a mean over clients.
 
-    A study may then put other uploads, or one in the place of all, before it (`fl.api.uploads`).
+    A study can then transform the uploads, or replace their mean by another rule
+    (`fl.api.uploads`).
+
+    Attributes:
+        aggregate: The function.
     """
 
     aggregate: Aggregate
 
     def __call__(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        """As the function that is marked."""
+        """Call the function."""
         return self.aggregate(server, clients, uploads, n)
 
 
 class WeightedAverage(MeanBased):
-    """Marks one whose mean is weighted with ``n``.
+    """Mark of a `Method.aggregate` that uses uploads only through their mean weighted by ``n``.
 
-    The engine may then average groups of clients as they finish and hand over a row for each group,
-    so that the uploads of a thousand clients are never in memory together.
+    The engine can then average groups of clients as they finish, and give one row for each group to
+    the function. So the uploads of a thousand clients are never in memory together.
     """
 
 
 VARIABLE_GROUPS = ("params", "buffers")
-"""What a network's variables are, and where they are in a server's tree and a client's."""
+"""Keys of a network's variables in its tree, in the server's tree and in a client's."""
 
 PERSONAL_PARAMS = "personal_params"
-"""Among the parameters of a client: those beside the network's that it keeps to itself, see
-`fl.api.recipe`.
-"""
+"""Key of parameters that a client trains in addition to the network's, see `fl.api.recipe`."""
 
 REAL = "real"
-"""A split: a client's own training samples, also where it trains on others in their place."""
+"""Split of a client's own training samples, for methods that train on synthetic samples too."""
 
 PAYLOAD = "payload"
-"""In a client's tree: what the server made for this client alone, and sends it."""
+"""Key in a client's tree: what the server computes and sends for this client only."""
 
 COUNTS = "counts"
-"""In every client's tree from the start: its training samples of each class, int64 [classes]; zeros
-where the task does not count any.
+"""Key in every client's tree: its number of training samples by class, int64 [classes].
+
+Zeros if the task has no class for each sample.
 """
 
-
 MODALITY = "modality"
-"""In a client's tree, where clients differ in it: the number of its modality, int64."""
+"""Key in a client's tree if clients differ in modality: the number of its modality, int64."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """The server sends, clients work and answer, the server draws its conclusion.
+    """Exchange in a round: the server sends, clients compute and upload, the server aggregates.
 
-    passes: what a client does, one after another; the last one's uploads are aggregated.
-    aggregate: over the round's participants, see `WeightedAverage`. due: in which rounds it happens.
-    send: what clients get of the server's tree; None: the whole. payload: what the server makes for
-    each of them alone, again in every round.
-    everyone: whether all clients that may take part do so, not only those drawn for the round; for
-        phases that come before that of every round.
+    Attributes:
+        passes: Passes and sweeps of a client, one after another; uploads of the last one are
+            aggregated.
+        aggregate: Function over the uploads of the round's participants, see `WeightedAverage`.
+        is_active: Function from a round to whether the phase takes place in it.
+        send: Function from the server's tree to the part that clients get; None: the whole tree.
+        payload: Function that computes what each client gets in addition, in every round.
+        all_clients: Whether all clients that can take part do so, not only those drawn for the
+            round. Only for `Method.earlier_phases`.
     """
 
     passes: tuple[Pass | Sweep, ...]
@@ -210,33 +240,39 @@ class Phase:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A view that says how it predicts, and what it remembers of a client's own samples.
+    """View with its own prediction rule, which can use a memory of a client's own samples.
 
-    variables: the view itself, whose weights are stored. look: what is to be known of each sample
-    of the splits in ``remembers``, from which `recall` makes the memory that `predict` is given.
-    everybody: whether it serves clients that never take part, too. by_sample: whether what it
-    predicts for a sample depends on no other one in ``x``; it may then be given those of several
-    clients, or be stacked over clients.
+    Attributes:
+        variables: The view; its weights are stored.
+        predict: Function from variables, memory and inputs to outputs.
+        look: Function that computes what the memory needs of each sample.
+        build_memory: Function from these values to the memory.
+        memory_splits: Splits whose samples are in the memory.
+        serves_absent_clients: Whether it also predicts for clients that never take part.
+        is_per_sample: Whether the outputs of a sample depend on no other sample in ``x``. The
+            engine may then predict for several clients in one call.
     """
 
     variables: View
     predict: protocols.Predict
     look: protocols.SampleLook | None = None
-    build_memory: protocols.BuildMemory = lambda variables, known: {}
+    build_memory: protocols.BuildMemory = lambda variables, values: {}
     memory_splits: tuple[str, ...] = ("train",)
     serves_absent_clients: bool = False
     is_per_sample: bool = False
 
     def __call__(self, server: Tree, client: Tree | None) -> Tree:
-        """The view's variables."""
+        """Return the variables of the view."""
         return self.variables(server, client)
 
 
 @dataclass(frozen=True)
 class ServerWork:
-    """Steps that the server computes in the aggregate of a round, so that they can be counted.
+    """Training steps of the server in a round, declared so that their cost can be counted.
 
-    steps: by round, how many. step: one of them, given the server's tree; nothing of it stays.
+    Attributes:
+        steps: Function from a round to the number of steps.
+        step: Function that computes one such step from the server's tree; its result is not used.
     """
 
     steps: Callable[[int], int]
@@ -247,17 +283,22 @@ class ServerWork:
 class Method:
     """A federated method.
 
-    init: the server's tree and a client's, before round 1.
-    passes, aggregate, send, payload: the last phase of a round, see `Phase`.
-    views: which weights are evaluated, by stage (`fl.base.schema.GLOBAL`,
-        `fl.base.schema.PERSONAL`), and where that is not the network's own pass, how: `Predictor`.
-    before: phases that come before it in a round, with the same participants.
-    trace: what is kept of the server beside weights and scores; trace_clients: the same of the
-        stack of all clients. It is no message: no client and no server sees it.
-    admit: refuses clients that the method cannot do with.
-    by_modality: what it is for clients of each modality, where they differ in it.
-    works: what the server computes beside means of what it gets; it decides no number.
-    size: the bytes of a client's upload in the last phase; None: those of its tensors.
+    Attributes:
+        init: Function from the first weights to the server's tree and a client's, before round 1.
+        passes: Passes and sweeps of the last phase of a round, see `Phase`.
+        aggregate: Function over the uploads of the last phase.
+        views: Function by stage (`fl.base.schema.GLOBAL`, `fl.base.schema.PERSONAL`) that returns
+            the weights to evaluate, or a `Predictor` if prediction is not a pass of the network.
+        earlier_phases: Phases before the last one in a round, with the same participants.
+        send: Function from the server's tree to the part that clients get; None: the whole tree.
+        payload: Function that computes what each client gets in addition.
+        trace: Function from the server's tree to values that are stored for analyses.
+        trace_clients: Function from the stack of all clients to values that are stored. It is no
+            message: neither clients nor the server get them.
+        check_clients: Function that refuses clients which the method cannot train.
+        by_modality: Method for the clients of each modality, if clients differ in modality.
+        server_work: Training steps of the server, for counting only; changes no result.
+        upload_bytes: Function from an upload to its bytes; None: the bytes of its tensors.
     """
 
     init: protocols.Init
@@ -276,34 +317,39 @@ class Method:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """All of a round, in their order."""
+        """All phases of a round in their order."""
         last = Phase(self.passes, self.aggregate, send=self.send, payload=self.payload)
         return (*self.earlier_phases, last)
 
 
 @dataclass(frozen=True)
 class MethodTerm:
-    """A term that needs more of its method than a place in the loss: something that the server
-    keeps, a phase of its own.
+    """Loss term that also changes its method, for example by a server state or another phase.
 
-    attach: given the method, whose loss has the term, the method with what the term needs.
+    Attributes:
+        term: The term of the loss.
+        attach: Function from the method whose loss has the term to the changed method.
     """
 
     term: Term
     attach: Callable[[Method], Method]
 
     def __call__(self, forward: Forward) -> Tensor:
-        """The term."""
+        """Return the value of the term."""
         return self.term(forward)
 
 
 @dataclass(frozen=True)
 class ModalityMethod:
-    """A method for the clients of one modality.
+    """Method for the clients of one modality.
 
-    lacking: the names of the weights that they do not hold. separate: whether the modalities share
-    nothing, so that each has a server of its own, under its ``name``; else there is one, which
-    averages (`WeightedAverage`), each weight over those who hold it.
+    Attributes:
+        name: Name of the modality.
+        method: The method of its clients.
+        missing_weights: Names of the weights that its clients do not have.
+        separate: Whether modalities share nothing. Each modality then has its own server tree under
+            its ``name``. Otherwise one server averages (`WeightedAverage`) each weight over the
+            clients that have it.
     """
 
     name: str
@@ -312,16 +358,20 @@ class ModalityMethod:
     separate: bool
 
     def restrict(self, tree: Tree) -> Tree:
-        """A tree, or a stack, without the weights that these clients do not hold."""
-        return without(tree, self.missing_weights)
+        """Return a tree or stack without the weights that these clients do not have."""
+        return drop(tree, self.missing_weights)
 
     def server_tree(self, server: Tree) -> Tree:
-        """What these clients' server is of the run's."""
+        """Return the part of the run's server tree that these clients share."""
         return dict(server[self.name]) if self.separate else self.restrict(server)
 
 
 def training_passes(method: Method) -> tuple[Pass, ...]:
-    """The passes of a method that has no sweeps, for what wraps them."""
+    """Return the passes of a method without sweeps.
+
+    Raises:
+        TypeError: If the method has a sweep.
+    """
     passes = tuple(pass_ for pass_ in method.passes if isinstance(pass_, Pass))
     if len(passes) < len(method.passes):
         raise TypeError("the method has a sweep")
@@ -329,6 +379,11 @@ def training_passes(method: Method) -> tuple[Pass, ...]:
 
 
 def single_pass(method: Method) -> Pass:
-    """The pass of a method that has one and nothing beside it."""
+    """Return the pass of a method that has exactly one pass and no sweep.
+
+    Raises:
+        TypeError: If the method has a sweep.
+        ValueError: If it has several passes, or none.
+    """
     [pass_] = training_passes(method)
     return pass_

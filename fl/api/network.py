@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl.api.trees import Inputs, Tree, each
+from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
 from fl.pytorch import private
-from fl.pytorch.draws import ALLOWED, Draws, culprit, drawn_since, streams
+from fl.pytorch.draws import ADVICE, Draws, culprit, drawn_since, streams
 from fl.pytorch.folding import fold, stacks
 from fl.pytorch.functions import calls, draws_numbers, replaced
 from fl.pytorch.sequences import Sequence
@@ -24,22 +24,24 @@ from fl.pytorch.sequences import Sequence
 NOTHING: Mapping[str, Tensor] = {}
 
 Alter = Mapping[str, Callable[[Tensor], Tensor]]
-"""By layer, what is done to what it gives, of the same shape."""
+"""Function by layer that changes its output; the shape stays."""
 
 UNALTERED: Alter = {}
 
 Around = Mapping[str, Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]]
-"""By layer, what is called in its place: given the layer, its own function and its input."""
+"""Function by layer that is called instead of it, with the layer, its function and its input."""
 
 PLAIN: Around = {}
 
 
 class Output(NamedTuple):
-    """What a pass through the network gives.
+    """Results of a pass through the network.
 
-    outputs: [b, classes]; features: what goes into the head, [b, d];
-    buffers: the buffers afterwards; taps: what the layers asked for by `Network.tap` gave, altered
-    where they are altered.
+    Attributes:
+        outputs: Outputs, [b, classes].
+        features: Input of the head, [b, d].
+        buffers: The buffers after the pass.
+        taps: Outputs of the layers named to `Network.tap`, after alterations.
     """
 
     outputs: Tensor
@@ -50,63 +52,76 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class _Call:
-    """One pass through the module: what its layers are to do in it, and what they leave behind.
+    """State of one pass through the module.
 
-    alter, around: see `Network.train`. taps: by layer, what it gave; into_head: what went into the
-    head, the last of which counts. Both are new in each call: what is there already would outlive a
-    compiled one, with vmapped tensors in it.
+    ``taps`` and ``head_inputs`` are new objects in each call. Otherwise vmapped tensors would
+    outlive a compiled call.
+
+    Attributes:
+        alter: Functions that change outputs of layers, see `Network.train`.
+        around: Functions that are called instead of layers, see `Network.train`.
+        taps: Outputs by layer.
+        head_inputs: Inputs of the head; the last one counts.
     """
 
     alter: Alter
     around: Around
     taps: dict[str, Tensor] = field(default_factory=dict)
-    into_head: list[Tensor] = field(default_factory=list)
+    head_inputs: list[Tensor] = field(default_factory=list)
 
 
 IDLE = _Call(UNALTERED, PLAIN)
-"""Between calls."""
+"""The call of a module that runs no pass."""
 
 
 @dataclass
 class _Current:
-    """The call that a module is in. Views that share a module share this too."""
+    """Current call of a module, shared by views that share the module."""
 
     call: _Call = IDLE
 
 
 class Network:
-    """A module whose weights and buffers are passed in and returned.
+    """Module whose weights and buffers are arguments and results of its passes.
 
     *Variables* are ``{"params": {name: tensor}, "buffers": {name: tensor}}``, named as in the
-    module. ``make`` builds the module; its own random initialisation is used, under a seed.
+    module.
 
-    dtype: of the weights, and of what goes in and comes out. mixed, channels_last: how it computes
-    in between, see `fl.api.training.Training`.
-
-    names: all names, by kind. head: those of the last linear layer, the classifier; the rest is the
-    *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
-    a pass in training mode draws random numbers (dropout, stochastic depth): what its layers tell,
-    and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
-    of_batches: whether a pass in evaluation mode normalises by the batch, having no running
-    statistics, so that a sample's outputs depend on those beside it. folds: whether a stack of it
-    has channels last on a CPU, as compiled programs do not. plain: whether it is plain layers one
-    after another. blocks: layers that the module names as its stages, by an attribute ``blocks``;
-    mostly none.
+    Attributes:
+        names: All names, for ``params`` and for ``buffers``.
+        head: Names of the weights of the last linear layer, the classifier; all others are the
+            *body*.
+        batch_norm: Names of the weights and running statistics of batch normalisation.
+        uses_tokens: Whether inputs are whole numbers for an embedding.
+        uses_batch_statistics: Whether evaluation normalises by the batch, without running
+            statistics, so that the outputs of a sample depend on the others in its batch.
+        folds: Whether a stack of the network computes with channels last on a CPU. Compiled
+            programs do not.
+        is_sequence: Whether the network is layers one after another.
+        blocks: Layers in an attribute ``blocks`` of the module; mostly none.
     """
 
     def __init__(
         self,
-        make: Callable[[], nn.Module],
+        build_module: Callable[[], nn.Module],
         dtype: torch.dtype = torch.float32,
         *,
         mixed: bool = False,
         channels_last: bool = False,
     ) -> None:
-        self._make, self._dtype = make, dtype
+        """Build the module.
+
+        Args:
+            build_module: Function that builds the module. `init` uses its random initialisation.
+            dtype: Type of weights, inputs and outputs.
+            mixed: Whether layers compute in bfloat16, see `fl.api.training.Training`.
+            channels_last: Memory format of images inside, see `fl.api.training.Training`.
+        """
+        self._build_module, self._dtype = build_module, dtype
         self._mixed, self._channels_last = mixed, channels_last
         self._origin = self
-        self._install(make())
-        self.plain = self._sequence is not None
+        self._install(build_module())
+        self.is_sequence = self._sequence is not None
         self.names = {
             "params": [name for name, _ in self._module.named_parameters()],
             "buffers": [name for name, _ in self._module.named_buffers()],
@@ -119,8 +134,8 @@ class Network:
         self._watched: set[str] = set()
         self._tapped: set[str] = set()
         self._surrounded: set[str] = set()
-        self.of_tokens = bool(self.layers(nn.Embedding))
-        self.of_batches = any(private.by_batch(layer) for layer in layers)
+        self.uses_tokens = bool(self.layers(nn.Embedding))
+        self.uses_batch_statistics = any(private.by_batch(layer) for layer in layers)
         self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
     def _install(self, module: nn.Module) -> None:
@@ -129,14 +144,16 @@ class Network:
         self.folds = fold(module)
         self._sequence = Sequence.of(module, self.folds)
         self._slots = _slots(module)
-        self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
+        self._module_tensors = [
+            (store, key, store[key]) for slots in self._slots.values() for store, key in slots
+        ]
         self._current = _Current()
         for name in self.layers(nn.Linear)[-1:]:
             module.get_submodule(name).register_forward_pre_hook(self._note)
 
     @property
     def origin(self) -> Network:
-        """The network of which this is a view; the network itself, if it is none."""
+        """Return the network of which this is a view; the network itself, if it is no view."""
         return self._origin
 
     @property
@@ -161,38 +178,43 @@ class Network:
         if not self._shares_module:
             return
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            self._install(self._make())
+            self._install(self._build_module())
         watched, surrounded = self._watched, self._surrounded
         self._watched, self._surrounded = set(), set()
         self._watch(watched)
         self.surround(surrounded)
 
-    def layers(self, *kinds: type[nn.Module]) -> list[str]:
-        """The names of the layers of these kinds, in the module's order."""
-        return [name for name, layer in self._module.named_modules() if isinstance(layer, kinds)]
+    def layers(self, *classes: type[nn.Module]) -> list[str]:
+        """Return the names of the layers of these classes, in the module's order."""
+        return [name for name, layer in self._module.named_modules() if isinstance(layer, classes)]
 
     def _of(self, layers: list[str]) -> frozenset[str]:
-        owned = [f"{layer}." if layer else "" for layer in layers]
-        names = [name for kind in self.names.values() for name in kind]
-        return frozenset(name for name in names if name.startswith(tuple(owned)) and owned)
+        prefixes = [f"{layer}." if layer else "" for layer in layers]
+        names = [name for group in self.names.values() for name in group]
+        return frozenset(name for name in names if name.startswith(tuple(prefixes)) and prefixes)
 
     def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._current.call.into_head.append(inputs[0])
+        self._current.call.head_inputs.append(inputs[0])
 
     def tap(self, layers: Iterable[str]) -> None:
-        """Let every pass from now on return what the layers of these names give, `Output.taps`.
+        """Make every later pass return the outputs of these layers, `Output.taps`.
 
-        Raises `FedloomError` if the model has no such layer.
+        Raises:
+            FedloomError: If the model has no such layer.
         """
         self._watch(layers)
         self._tapped.update(layers)
 
     def alter(self, layers: Iterable[str]) -> None:
-        """Let `train` alter what the layers of these names give. Raises as `tap` does."""
+        """Allow `train` to change the outputs of these layers.
+
+        Raises:
+            FedloomError: If the model has no such layer.
+        """
         self._watch(layers)
 
     def surround(self, layers: Iterable[str]) -> None:
-        """Let `train` and `eval` call other functions in place of the layers of these names."""
+        """Allow `train` and `eval` to call other functions instead of these layers."""
         added = [name for name in layers if name not in self._surrounded]
         if added:
             self._separate()
@@ -208,14 +230,15 @@ class Network:
         return around[name](layer, inner, x) if name in around else inner(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
-        there = {name: layer for name, layer in self._module.named_modules() if name}
+        layer_by_name = {name: layer for name, layer in self._module.named_modules() if name}
         added = [name for name in layers if name not in self._watched]
         for name in added:
-            if name not in there:
-                kinds = [f"{known!r} ({type(layer).__name__})" for known, layer in there.items()]
-                raise FedloomError(
-                    f"layers: the model has no layer {name!r}. Allowed: {', '.join(kinds)}"
-                )
+            if name not in layer_by_name:
+                allowed = [
+                    f"{existing!r} ({type(layer).__name__})"
+                    for existing, layer in layer_by_name.items()
+                ]
+                raise FedloomError(f"layers: the model has no layer {name!r}", ", ".join(allowed))
         if added:
             self._separate()
         for name in added:
@@ -223,23 +246,23 @@ class Network:
             self._watched.add(name)
 
     def _passed(self, name: str, layer: nn.Module, inputs: object, output: object) -> Tensor:
-        """What comes out of a watched layer: altered first, then seen by taps."""
+        """Return the output of a watched layer, after alterations; taps record it."""
         if not isinstance(output, Tensor):
             raise FedloomError(
-                f"layers: {name} gives a {type(output).__name__}. Allowed: a layer that gives one "
-                "tensor"
+                f"layers: the output of {name} is a {type(output).__name__}",
+                advice="choose a layer whose output is one tensor",
             )
         if name in self._current.call.alter:
-            output = self._current.call.alter[name](self._given(output)).to(output.dtype)
+            output = self._current.call.alter[name](self._as_dtype(output)).to(output.dtype)
         if name in self._tapped:
             self._current.call.taps[name] = output
         return output
 
     def init(self, seed: int) -> Tree:
-        """Freshly initialised variables on the CPU, the same for the same seed on any device."""
+        """Return new variables on the CPU, equal for equal seeds on every device."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = self._make()
+            module = self._build_module()
         module.to(self._dtype)
         return {
             "params": {name: p.detach() for name, p in module.named_parameters()},
@@ -256,24 +279,29 @@ class Network:
         alter: Alter = UNALTERED,
         around: Around = PLAIN,
     ) -> Output:
-        """A pass in training mode: running statistics move.
+        """Run a pass in training mode, in which running statistics change.
 
-        nested: say so where a gradient is taken through a gradient, see `fl.pytorch.functions`.
-        key: the batch's, where it has one. alter: what is done in this pass to what layers give, of
-        those named to `alter` before; it gets and gives the network's own precision. around: what
-        is called in this pass in place of layers, of those named to `surround` before.
+        Args:
+            params: Weights by name.
+            buffers: Buffers by name.
+            x: Inputs, [b, ...].
+            nested: Whether a gradient is computed through a gradient, see `fl.pytorch.functions`.
+            key: Keys of the batch, [b], if it has some.
+            alter: Functions that change outputs of layers that were named to `alter`; they get and
+                return tensors of the network's own type.
+            around: Functions that are called instead of layers that were named to `surround`.
         """
-        # First whether it is compiled, so that a program does not depend on what was probed.
+        # Compiling is asked first, so that no program depends on earlier probes.
         if not torch.compiler.is_compiling() and not self._origin._probed and _outside():
             self.probe(x)
-        # Contiguous, as parts of a view that is none would move where nobody sees it.
-        whole = torch.contiguous_format
-        moved = {name: b.clone(memory_format=whole) for name, b in buffers.items()}
+        # Contiguous copies: layers change buffers in place, which would be lost in a strided view.
+        contiguous = torch.contiguous_format
+        moving = {name: b.clone(memory_format=contiguous) for name, b in buffers.items()}
         self._mode(True)
         if not self._origin._replace and not nested:
-            return self._run({**params, **moved}, moved, x, _Call(alter, around))
+            return self._run({**params, **moving}, moving, x, _Call(alter, around))
         with replaced(Draws(key, nested)):
-            return self._run({**params, **moved}, moved, x, _Call(alter, around))
+            return self._run({**params, **moving}, moving, x, _Call(alter, around))
 
     def eval(
         self,
@@ -283,44 +311,63 @@ class Network:
         nested: bool = False,
         around: Around = PLAIN,
     ) -> Output:
-        """A pass in evaluation mode: nothing changes, and nothing is altered.
+        """Run a pass in evaluation mode, in which buffers stay and no output is altered.
 
-        nested, around: see `train`.
+        Args:
+            params: Weights by name.
+            buffers: Buffers by name.
+            x: Inputs, [b, ...].
+            nested: See `train`.
+            around: See `train`.
         """
         self._mode(False)
         with replaced(Draws(None, nested)) if nested else nullcontext():
             return self._run({**params, **buffers}, dict(buffers), x, _Call(UNALTERED, around))
 
     def probe(self, x: Inputs) -> None:
-        """Find out which random numbers a pass over inputs such as x, [b, ...], draws.
+        """Detect whether a pass over inputs of the shape of x draws random numbers, for `random`.
 
-        `random` says afterwards whether there are any. Raises `FedloomError` for numbers that no
-        key decides: they would make a run depend on what ran before it.
+        Args:
+            x: Inputs, [b, ...].
+
+        Raises:
+            FedloomError: If it draws numbers that do not depend on the batch's keys. A run would
+                then depend on the runs before it.
         """
         if self._origin is not self:
             self._origin.probe(x)
             return
         self._probed = True
         variables = self.init(0)
-        x = each(_example, x)
-        before, draws = streams(), Draws(torch.arange(2))
-        first = self._tried(variables, x, draws)
-        again = self._tried(variables, x, Draws(draws.key))
-        if drawn_since(before):
-            layer = culprit(self._module, lambda: self._tried(variables, x, Draws(draws.key)))
-            raise FedloomError(f"{layer} draws random numbers that no key decides; {ALLOWED}")
-        self._tried(variables, x)
-        if drawn_since(before):
-            layer = culprit(self._module, lambda: self._tried(variables, x))
-            raise FedloomError(f"{layer} draws random numbers in evaluation mode. Allowed: none")
-        if not torch.equal(first.nan_to_num(), again.nan_to_num()):
-            raise FedloomError(f"the model gives two results for one input and one key; {ALLOWED}")
+        x = map_inputs(_example, x)
+        initial_streams, draws = streams(), Draws(torch.arange(2))
+        first = self._probe_outputs(variables, x, draws)
+        second = self._probe_outputs(variables, x, Draws(draws.key))
+        if drawn_since(initial_streams):
+            layer = culprit(
+                self._module, lambda: self._probe_outputs(variables, x, Draws(draws.key))
+            )
+            raise FedloomError(
+                f"{layer} draws random numbers that do not depend on the batch's keys",
+                advice=ADVICE,
+            )
+        self._probe_outputs(variables, x)
+        if drawn_since(initial_streams):
+            layer = culprit(self._module, lambda: self._probe_outputs(variables, x))
+            raise FedloomError(
+                f"{layer} draws random numbers in evaluation mode",
+                advice="draw random numbers in training mode only",
+            )
+        if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            raise FedloomError(
+                "the model has two different outputs for the same input and keys", advice=ADVICE
+            )
         self._random = self._random or draws.drawn
         self._replace = self._replace or draws.drawn or draws.wanted
 
     @torch.no_grad()
-    def _tried(self, variables: Tree, x: Inputs, draws: Draws | None = None) -> Tensor:
-        """The outputs of a pass of which nothing else stays; without draws, in evaluation mode."""
+    def _probe_outputs(self, variables: Tree, x: Inputs, draws: Draws | None = None) -> Tensor:
+        """Return the outputs of a pass without other effects; without draws, in evaluation mode."""
         self._mode(draws is not None)
         buffers = {name: b.clone() for name, b in variables["buffers"].items()}
         with replaced(draws) if draws else nullcontext():
@@ -335,98 +382,99 @@ class Network:
 
     def _run(self, variables: Tree, buffers: dict[str, Tensor], x: Inputs, call: _Call) -> Output:
         if self._channels_last:
-            x = each(_images_last, x)
+            x = map_inputs(_images_last, x)
         self._current.call = call
         first = x if isinstance(x, Tensor) else next(iter(x.values()))
         with self._computing(first.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
-            elif (stacked := self._at_once(variables, x, call)) is not None:
+            elif (stacked := self._stack_outputs(variables, x, call)) is not None:
                 outputs = stacked
             else:
-                with self._in_place(variables):
+                with self._install_tensors(variables):
                     outputs = self._module(x)
-        outputs = self._given(outputs)
-        features = self._given(call.into_head[-1]) if call.into_head else outputs
-        taps = {name: self._given(tensor.flatten(1)) for name, tensor in call.taps.items()}
+        outputs = self._as_dtype(outputs)
+        features = self._as_dtype(call.head_inputs[-1]) if call.head_inputs else outputs
+        taps = {name: self._as_dtype(tensor.flatten(1)) for name, tensor in call.taps.items()}
         # Tensors of a vmapped call must not outlive it.
         self._current.call = IDLE
         return Output(outputs, features, buffers, taps)
 
-    def _at_once(self, variables: Tree, x: Inputs, call: _Call) -> Tensor | None:
-        """The outputs for a whole stack, where the module is a sequence of layers; None where it is
-        not, where nothing is stacked, or where something is to be done between layers.
+    def _stack_outputs(self, variables: Tree, x: Inputs, call: _Call) -> Tensor | None:
+        """Return the outputs of a whole stack, if the module is a sequence of layers.
+
+        None if it is no sequence, nothing is stacked, or functions act between layers.
         """
         sequence = None if self._watched or self._surrounded else self._sequence
         if sequence is None or not isinstance(x, Tensor):
             return None
-        inside = stacks(x, *variables.values(), at=0)
-        if inside is None:
+        unwrapped = stacks(x, *variables.values(), at=0)
+        if unwrapped is None:
             return None
-        level, (inputs, *given) = inside
-        whole = sequence.variables(inputs, dict(zip(variables, given, strict=True)))
-        if whole is None:
+        level, (inputs, *tensors) = unwrapped
+        stacked = sequence.variables(inputs, dict(zip(variables, tensors, strict=True)))
+        if stacked is None:
             return None
-        with self._in_place(whole):
+        with self._install_tensors(stacked):
             outputs, features = private.outside(sequence, inputs)
         if features is not None:
-            call.into_head.append(private.add_batch_dim(features, 0, level))
+            call.head_inputs.append(private.add_batch_dim(features, 0, level))
         return private.add_batch_dim(outputs, 0, level)
 
     def _computing(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16) if self._mixed else nullcontext()
 
-    def _given(self, tensor: Tensor) -> Tensor:
+    def _as_dtype(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype) if self._mixed else tensor
 
     @contextmanager
-    def _in_place(self, variables: Tree) -> Iterator[None]:
-        """The module with these tensors in place of its own.
+    def _install_tensors(self, variables: Tree) -> Iterator[None]:
+        """Replace the module's tensors by these while the context is open.
 
-        `torch.func.functional_call` does this too, but takes as long for it as a small model for a
-        step; compiled, it costs nothing.
+        `torch.func.functional_call` does the same, but needs as long for it as a small model needs
+        for a step. In a compiled program it costs nothing.
         """
         try:
             for name, tensor in variables.items():
-                for kept, key in self._slots[name]:
-                    kept[key] = tensor
+                for store, key in self._slots[name]:
+                    store[key] = tensor
             yield
         finally:
-            for kept, key, tensor in self._own:
-                kept[key] = tensor
+            for store, key, tensor in self._module_tensors:
+                store[key] = tensor
 
 
 def _outside() -> bool:
-    """Whether no transform of `torch.func` is at work."""
+    """Whether no transform of `torch.func` is active."""
     return private.innermost_transform() is None
 
 
 def _images_last(x: Tensor) -> Tensor:
-    """Images with channels last. In a stack of clients a tensor has no format of its own."""
-    alone = not torch.compiler.is_compiling() and not private.is_batched(x)
-    if x.dim() == 4 and alone:
+    """Return images with channels last; in a stack of clients, tensors stay as they are."""
+    is_single = not torch.compiler.is_compiling() and not private.is_batched(x)
+    if x.dim() == 4 and is_single:
         return x.contiguous(memory_format=torch.channels_last)
     return x
 
 
 def _example(x: Tensor) -> Tensor:
-    """Two inputs such as ``x``, [b, ...], on the CPU."""
-    made = torch.zeros((2, *x.shape[1:]), dtype=x.dtype)
+    """Return two inputs of the shape and type of ``x``, [b, ...], on the CPU."""
+    zeros = torch.zeros((2, *x.shape[1:]), dtype=x.dtype)
     if not x.is_floating_point():
-        return made
-    return torch.arange(made.numel()).sin().to(x.dtype).reshape(made.shape)
+        return zeros
+    return torch.arange(zeros.numel()).sin().to(x.dtype).reshape(zeros.shape)
 
 
 Slot = tuple[dict[str, Any], str]
 
 
 def _slots(module: nn.Module) -> dict[str, list[Slot]]:
-    """Where a module keeps each named tensor; a shared one is kept in several places."""
+    """Return the dictionaries of a module that hold each named tensor (several, if shared)."""
     slots: dict[int, tuple[str, list[Slot]]] = {}
     for prefix, layer in module.named_modules():
-        for kept in private.slots(layer):
-            for key, tensor in kept.items():
+        for store in private.slots(layer):
+            for key, tensor in store.items():
                 if tensor is not None:
                     name = f"{prefix}.{key}" if prefix else key
-                    slots.setdefault(id(tensor), (name, []))[1].append((kept, key))
+                    slots.setdefault(id(tensor), (name, []))[1].append((store, key))
     return dict(slots.values())

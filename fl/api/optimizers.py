@@ -1,4 +1,4 @@
-"""Optimizers as pure functions over trees: elementwise, so they serve one client or a stack."""
+"""Optimizers as pure, elementwise functions over trees, for one client or a stack of clients."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Leaves = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """``init(params) -> state`` and ``step(params, grads, state, lr) -> (params, state)``.
+    """Optimizer: ``init(params) -> state``, ``step(params, grads, state, lr) -> (params, state)``.
 
-    What a step gives may lie where the gradients were, if they are `fl.api.trees.Scratch`.
+    If gradients are `fl.api.trees.Scratch`, the results of a step may use their memory.
     """
 
     init: Callable[[Tree], Tree]
@@ -28,7 +28,7 @@ class Optimizer:
 
 
 def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
-    """Stochastic gradient descent as `torch.optim.SGD` does it.
+    """Return stochastic gradient descent, equal to `torch.optim.SGD`.
 
     g <- g + weight_decay w;  v <- momentum v + g;  w <- w - lr v, or with
     ``nesterov`` w <- w - lr (g + momentum v).
@@ -58,7 +58,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
 
 
 def adam(weight_decay: float = 0.0) -> Optimizer:
-    """Adam (Kingma and Ba, ICLR 2015) as `torch.optim.Adam` does it.
+    """Return Adam (Kingma and Ba, ICLR 2015), equal to `torch.optim.Adam`.
 
     g <- g + weight_decay w;  then as `adamw` without decay.
     """
@@ -71,20 +71,19 @@ def adamw(
     eps: float = 1e-8,
     decoupled: bool = True,
 ) -> Optimizer:
-    """AdamW (Loshchilov and Hutter, ICLR 2019) as `torch.optim.AdamW` does it.
+    """Return AdamW (Loshchilov and Hutter, ICLR 2019), equal to `torch.optim.AdamW`.
 
     w <- w - lr weight_decay w;  m, v: moving averages of g and g^2;
     w <- w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps).
-    Not ``decoupled``, it is `adam`.
+    Without ``decoupled``, it is `adam`.
     """
     first, second = betas
 
     def init(params: Tree) -> Tree:
-        like = trees.leaves(params)[0]
         return {
             "mean": trees.zeros_like(params),
             "square": trees.zeros_like(params),
-            "steps": like.new_zeros(()),
+            "steps": trees.leaves(params)[0].new_zeros(()),
         }
 
     def step(params: Tree, grads: Tree, state: Tree, lr: Rate) -> tuple[Tree, Tree]:
@@ -96,16 +95,16 @@ def adamw(
         # In place where memory is fresh, which costs as much as the arithmetic.
         square = private.multiply_each(trees.leaves(state["square"]), second)
         private.addcmul_each_(square, gradients, gradients, value=1 - second)
-        # The same for a whole client, so that one pass over its weights takes them in.
-        grown = 1 - first**steps
-        scale, least = grown / (1 - second**steps).sqrt(), grown * eps
-        below = tuple(
-            root.mul_(trees.align(scale, root)).add_(trees.align(least, root))
+        # Factors of a whole client, so that one pass over its weights applies them.
+        correction = 1 - first**steps
+        scale, floor = correction / (1 - second**steps).sqrt(), correction * eps
+        divisor = tuple(
+            root.mul_(trees.align(scale, root)).add_(trees.align(floor, root))
             for root in private.sqrt_each(square)
         )
         if weight_decay and decoupled:
             weights = _times(weights, 1 - lr * weight_decay)
-        return trees.unflatten(params, _down(weights, mean, lr, below, _free(grads))), {
+        return trees.unflatten(params, _down(weights, mean, lr, divisor, _free(grads))), {
             "mean": trees.unflatten(params, mean),
             "square": trees.unflatten(params, square),
             "steps": steps,
@@ -115,10 +114,10 @@ def adamw(
 
 
 def _free(grads: Tree) -> Leaves | None:
-    """Memory for what a step gives: that of the gradients, if nobody reads them any more.
+    """Return the memory of the gradients for the results of a step, if it may be overwritten.
 
-    They are still in the processor's cache, where fresh memory is not. On a GPU that matters less
-    than one kernel for all leaves does.
+    This memory is still in the processor's cache, but new memory is not. On a GPU, one kernel for
+    all leaves matters more.
     """
     memory = tuple(trees.leaves(grads)) if isinstance(grads, trees.Scratch) else ()
     return memory if memory and memory[0].device.type == "cpu" else None
@@ -128,30 +127,30 @@ def _down(
     weights: Leaves,
     direction: Leaves,
     lr: Rate,
-    below: Leaves | None = None,
+    divisor: Leaves | None = None,
     free: Leaves | None = None,
 ) -> Leaves:
-    """w - lr d, or w - lr d / below, in one pass over memory where the rate is a number."""
-    if below and not isinstance(lr, Tensor):
+    """Return w - lr d, or w - lr d / divisor, in one pass over memory if the rate is a number."""
+    if divisor and not isinstance(lr, Tensor):
         if free:
-            return _written(free, torch.addcdiv, weights, direction, below, value=-lr)
-        return private.addcdiv_each(weights, direction, below, value=-lr)
-    if below:
-        direction = private.divide_each(direction, below)
+            return _written(free, torch.addcdiv, weights, direction, divisor, value=-lr)
+        return private.addcdiv_each(weights, direction, divisor, value=-lr)
+    if divisor:
+        direction = private.divide_each(direction, divisor)
     if isinstance(lr, Tensor):
         return private.add_each(weights, _times(direction, -lr))
     return _sum(weights, direction, -lr, free)
 
 
 def _times(leaves: Leaves, rate: Rate) -> Leaves:
-    """Leaves times a rate, or each client's times its own."""
+    """Return leaves times a rate, or times each client's rate."""
     if isinstance(rate, Tensor) and rate.dim():
-        return tuple(leaf * trees.shaped(rate, leaf) for leaf in leaves)
+        return tuple(leaf * trees.align_rate(rate, leaf) for leaf in leaves)
     return private.multiply_each(leaves, rate)
 
 
 def _sum(first: Leaves, second: Leaves, alpha: float, free: Leaves | None) -> Leaves:
-    """first + alpha second."""
+    """Return first + alpha second."""
     if free:
         return _written(free, torch.add, first, second, alpha=alpha)
     return private.add_each(first, second, alpha=alpha)
@@ -160,15 +159,15 @@ def _sum(first: Leaves, second: Leaves, alpha: float, free: Leaves | None) -> Le
 def _written(
     free: Leaves, function: Callable[..., Tensor], *operands: Leaves, **options: float
 ) -> Leaves:
-    """What a function gives of leaves, in free memory where that is laid out as the first one."""
+    """Return a function of leaves, in free memory if that has the layout of the first one."""
     return tuple(
-        function(*leaves, **options, out=place if place.stride() == leaves[0].stride() else None)
-        for place, *leaves in zip(free, *operands, strict=True)
+        function(*leaves, **options, out=memory if memory.stride() == leaves[0].stride() else None)
+        for memory, *leaves in zip(free, *operands, strict=True)
     )
 
 
 def optimizer(training: Training) -> Optimizer:
-    """The optimizer that a run's training settings ask for."""
+    """Return the optimizer of a run's training settings."""
     if training.optimizer == "adamw":
         return adamw(training.weight_decay)
     if training.optimizer == "adam":
@@ -177,10 +176,11 @@ def optimizer(training: Training) -> Optimizer:
 
 
 def clipped(grads: Tree, norm: float | None, stacked: bool) -> Tree:
-    """g min(1, norm / |g|), with |g| the l2-norm over all leaves; of each client for itself.
+    """Return g min(1, norm / |g|) of each client, with |g| the l2-norm over all its leaves.
 
     Args:
-        norm: None leaves gradients as they are.
+        grads: The gradients g.
+        norm: Largest norm; None: gradients stay as they are.
         stacked: Whether the first dimension of all leaves is that of clients.
     """
     if norm is None:
@@ -192,5 +192,5 @@ def clipped(grads: Tree, norm: float | None, stacked: bool) -> Tree:
 
 
 def _square(leaf: Tensor, stacked: bool) -> Tensor:
-    """The sum of squares, [clients] of a stack."""
+    """Return the sum of squares, [clients] for a stack."""
     return leaf.reshape(len(leaf), -1).square().sum(1) if stacked else leaf.square().sum()

@@ -1,9 +1,10 @@
-"""What each function of a method, a term and an alteration is called with, and what it gives.
+"""Protocols of the functions of a method, a term and an alteration: arguments and results.
 
 Trees are those of `fl.api.trees`: nested dicts of tensors. *For ONE client* means that no leaf has
-a client dimension; the engine may still call the function under `torch.func.vmap`, for all clients
-at once, so it must not read a tensor's value into Python. *Stacked* means that every leaf begins
-with a dimension of clients. No function changes what it is given, but see `consumes_gradients`.
+a client dimension. The engine may still call the function under `torch.func.vmap` for all clients
+at once, so the function must not read a tensor's value into Python. *Stacked* means that the first
+dimension of every leaf is that of clients. No function changes its arguments; `consumes_gradients`
+marks the one exception.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from torch import Tensor
 
 from fl.api.trees import Rate, Tree
 
-Made = TypeVar("Made")
+Marked = TypeVar("Marked")
 
 Batch = Mapping[str, Any]
-"""One client's batch: ``x`` [b, ...] (by name, where samples have several inputs), ``y`` [b]
-(masks: [b, height, width]) and ``weight`` [b] (0 leaves a sample out); where the network is random,
-or the pass asks for them, also ``key`` [b], see `fl.pytorch.keyed`; where a pass has reference
-models, also ``reference``, see `ReferenceModels`. What more it has is for the task's loss: hand a
-changed batch on as ``{**batch, ...}``.
+"""Batch of one client.
+
+``x`` [b, ...] are inputs (by name, if samples have several inputs), ``y`` [b] labels (masks are
+[b, height, width]) and ``weight`` [b] weights; weight 0 leaves a sample out. ``key`` [b] exists if
+the network draws random numbers or the pass asks for keys, see `fl.pytorch.keyed`. ``reference``
+exists if the pass has reference models, see `ReferenceModels`. Other keys are for the task's loss:
+a function that changes a batch returns ``{**batch, ...}``.
 """
 
 
@@ -30,122 +33,160 @@ changed batch on as ``{**batch, ...}``.
 
 
 class RoundFilter(Protocol):
-    """In which rounds something takes place."""
+    """Function that decides in which rounds something takes place."""
 
     def __call__(self, round_: int, /) -> bool:
-        """round_: 1, 2, ..."""
+        """Whether it takes place.
+
+        Args:
+            round_: Number of the round, 1, 2, ...
+        """
 
 
 class Steps(Protocol):
-    """How long a pass is in a round."""
+    """Function that returns the number of steps of a pass in a round."""
 
     def __call__(self, round_: int, /) -> int:
-        """round_: 1, 2, ...; gives the number of steps, 0 where the pass is left out."""
+        """Return the number of steps; 0 skips the pass.
+
+        Args:
+            round_: Number of the round, 1, 2, ...
+        """
 
 
 # A pass: what a client trains
 
 
 class Begin(Protocol):
-    """The tree that a pass works on."""
+    """Function that makes the work tree of a pass."""
 
     def __call__(self, server: Tree, client: Tree, /) -> Tree:
-        """For ONE client. server: what it was sent; client: its own tree.
+        """Return the work tree of ONE client; the loss is differentiated by its ``params``.
 
-        Gives the work tree, whose ``params`` are what is differentiated.
+        Args:
+            server: What the server sent.
+            client: The client's tree.
         """
 
 
 class Loss(Protocol):
-    """What a step minimises."""
+    """Loss of a step."""
 
     def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> tuple[Tensor, Tree]:
-        """For ONE client. server: what it was sent; work: its work tree.
+        """Return the loss of ONE client, a scalar, and a tree ``aux`` for the update.
 
-        Gives a scalar, and ``aux``, a tree that the update wants: new buffers, say.
+        Args:
+            server: What the server sent.
+            work: The client's work tree.
+            batch: The client's batch.
         """
 
 
 class Update(Protocol):
-    """One step, given the gradient."""
+    """Step along a gradient."""
 
     def __call__(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate, /) -> Tree:
-        """Elementwise: leaves of work, grads and aux may all be stacked.
+        """Return the next work tree; elementwise, as leaves of all trees may be stacked.
 
-        grads: of the loss, shaped as ``work["params"]``; aux: what the loss gave beside its scalar;
-        lr: the round's learning rate, a number or a scalar tensor. Gives the next work tree.
+        Args:
+            server: What the server sent.
+            work: The work tree.
+            grads: Gradient of the loss, of the structure of ``work["params"]``.
+            aux: The second result of the loss.
+            lr: Learning rate of the step, a number or a scalar tensor.
         """
 
 
-def consumes_gradients(update: Made) -> Made:
-    """Mark an update that is the last to read the gradients: it gets them as
-    `fl.api.trees.Scratch`, so that the weights it gives may lie in their memory.
+def consumes_gradients(update: Marked) -> Marked:
+    """Mark an update that lets its results overwrite the memory of the gradients.
+
+    The update then gets gradients as `fl.api.trees.Scratch`.
     """
-    setattr(update, "consumes_gradients", True)  # noqa: B010 - functions have no such attribute of their own
+    setattr(update, "consumes_gradients", True)  # noqa: B010
     return update
 
 
 def is_consuming_gradients(update: Update) -> bool:
-    """Whether an update is marked so; one that calls a marked one is not."""
+    """Whether an update is marked; a function that calls a marked update is not."""
     return getattr(update, "consumes_gradients", False)
 
 
 class End(Protocol):
-    """What a client keeps of a pass, and what it sends."""
+    """End of a pass: the client's next tree and its upload."""
 
     def __call__(self, server: Tree, client: Tree, work: Tree, /) -> tuple[Tree, Tree]:
-        """For ONE client. client: its tree before the pass; work: its work tree after it.
+        """Return the next tree and the upload of ONE client.
 
-        Gives its next tree, and the upload.
+        Args:
+            server: What the server sent.
+            client: The client's tree before the pass.
+            work: The work tree after the pass.
         """
 
 
 class ReferenceModels(Protocol):
-    """What models that stand still during a pass make of each sample."""
+    """Values of each sample by models that stay fixed during a pass."""
 
     def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> Tree:
-        """For ONE client, without gradients. work: as it was when the pass began, or later.
+        """Return values of ONE client's batch, without gradients, leaves [b, ...].
 
-        Gives leaves [b, ...].
+        Args:
+            server: What the server sent.
+            work: The work tree at the begin of the pass, or later.
+            batch: The client's batch.
         """
 
 
 class RefreshLook(Protocol):
-    """What a refresh sees of the samples drawn for it."""
+    """Statistics of the samples that are drawn for a refresh."""
 
     def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> Tree:
-        """For ONE client, without gradients. batch: all the samples at once."""
+        """Return statistics of ONE client's samples, without gradients.
+
+        Args:
+            server: What the server sent.
+            work: The work tree.
+            batch: All samples of the refresh as one batch.
+        """
 
 
 class Adapt(Protocol):
-    """What follows from what was seen: of a work tree, or of a state."""
+    """Change of a work tree, or of a state, by statistics of samples."""
 
-    def __call__(self, state: Tree, seen: Tree, /) -> Tree:
-        """Leaves of both may be stacked. Gives the next state, of the same shape."""
+    def __call__(self, state: Tree, statistics: Tree, /) -> Tree:
+        """Return the next state, of the same shapes; leaves may be stacked."""
 
 
 # A sweep: a look at every sample of a client
 
 
 class SweepLook(Protocol):
-    """What a sweep sees of some samples."""
+    """Sums over the samples of a batch in a sweep."""
 
-    def __call__(self, server: Tree, client: Tree, sent: Tree, batch: Batch, /) -> Tree:
-        """For ONE client, without gradients.
+    def __call__(self, server: Tree, client: Tree, upload: Tree, batch: Batch, /) -> Tree:
+        """Return sums over ONE client's batch, each sample times its weight, without gradients.
 
-        sent: the upload of the pass before in the same phase (a model just trained, say), {}
-        where there is none. Gives sums over the samples, in which each counts ``batch["weight"]``,
-        1 or 0.
+        Args:
+            server: What the server sent.
+            client: The client's tree.
+            upload: Upload of the previous pass in the phase (e.g. a trained model), else {}.
+            batch: Some samples; ``batch["weight"]`` is 1 or 0.
         """
 
 
 class SweepEnd(Protocol):
-    """What a client keeps of a sweep, and what it sends."""
+    """End of a sweep: the client's next tree and its upload."""
 
-    def __call__(self, server: Tree, client: Tree, sent: Tree, seen: Tree, /) -> tuple[Tree, Tree]:
-        """For ONE client. seen: the sum of all looks; the others as for `SweepLook`.
+    def __call__(
+        self, server: Tree, client: Tree, upload: Tree, totals: Tree, /
+    ) -> tuple[Tree, Tree]:
+        """Return the next tree and the upload of ONE client.
 
-        Gives its next tree, and the upload.
+        Args:
+            server: What the server sent.
+            client: The client's tree.
+            upload: Upload of the previous pass in the phase, else {}.
+            totals: Sums of `SweepLook` over all batches.
         """
 
 
@@ -153,69 +194,97 @@ class SweepEnd(Protocol):
 
 
 class Init(Protocol):
-    """What a method starts from."""
+    """State of the server and of each client before round 1."""
 
     def __call__(self, variables: Tree, /) -> tuple[Tree, Tree]:
-        """variables: the network's, ``params`` and ``buffers``.
+        """Return the server's tree, and the tree with which every client starts.
 
-        Gives the server's tree, and the tree that every client starts with (the engine adds its
-        ``id`` and its class counts).
+        The engine adds the id and the class counts to each client's tree.
+
+        Args:
+            variables: The network's first ``params`` and ``buffers``.
         """
 
 
 class Aggregate(Protocol):
-    """What the server concludes from uploads."""
+    """Aggregation of uploads by the server."""
 
     def __call__(
         self, server: Tree, clients: Tree, uploads: Tree, n: Tensor, /
     ) -> tuple[Tree, Tree]:
-        """clients, uploads: those of the K participants, stacked; n: their training samples, [K].
+        """Return the server's next tree and the participants' next trees, stacked.
 
-        Gives the server's next tree, and the clients' next trees, stacked.
+        Args:
+            server: The server's tree.
+            clients: Trees of the K participants, stacked.
+            uploads: Their uploads, stacked.
+            n: Their numbers of training samples, [K].
         """
 
 
 class Combine(Protocol):
-    """One upload in the place of all of a round."""
+    """Rule that combines the uploads of a round to one."""
 
     def __call__(self, rows: Tensor, n: Tensor, /) -> Tensor:
-        """rows: the uploads, [K, d]; n: their weights in the mean, [K]. Gives a row, [d]."""
+        """Return the combined row, [d].
+
+        Args:
+            rows: The uploads, [K, d].
+            n: Their weights in the mean, [K].
+        """
 
 
 class TrainOnServer(Protocol):
-    """A pass over the samples that the server itself holds."""
+    """Training pass of the server over its own labelled samples."""
 
     def __call__(self, pass_: Any, tree: Tree, round_: int, /) -> Tree:
-        """pass_: a `fl.api.method.Pass`, for which the server is one more client, with ``tree`` as
-        its own and nothing sent to it, and takes as many epochs or steps as clients would; round_:
-        1, 2, ...
+        """Return the tree that the end of the pass returns.
 
-        Gives the tree that the pass's end gives.
+        The server does the pass like a client to which nothing is sent, for as many epochs or steps
+        as a client.
+
+        Args:
+            pass_: A `fl.api.method.Pass`.
+            tree: Tree in place of a client's tree.
+            round_: Number of the round, 1, 2, ...
         """
 
 
 class Send(Protocol):
-    """What clients get of the server's tree."""
+    """Part of the server's tree that clients get."""
 
     def __call__(self, server: Tree, /) -> Tree:
-        """server: the whole tree. Gives the part that passes see."""
+        """Return the part that passes get.
+
+        Args:
+            server: The whole tree.
+        """
 
 
 class Payload(Protocol):
-    """What the server makes for one client alone."""
+    """Data that the server computes for a single client."""
 
     def __call__(self, server: Tree, client: Tree, /) -> Tree:
-        """For ONE client. Gives what passes find in its tree under `fl.api.method.PAYLOAD`."""
+        """Return data for ONE client, which passes get in its tree (`fl.api.method.PAYLOAD`).
+
+        Args:
+            server: The server's tree.
+            client: The client's tree.
+        """
 
 
 class CheckClients(Protocol):
-    """Whether a method can do with what clients hold."""
+    """Check that a method can train on the samples of all clients."""
 
     def __call__(self, counts: Tensor, clients: Tensor, /) -> None:
-        """Raises `FedloomError` if it cannot.
+        """Check the clients' samples.
 
-        counts: training samples of every client by class, int64 [clients, classes]; clients: the
-        ids of those that may take part.
+        Args:
+            counts: Training samples of every client by class, int64 [clients, classes].
+            clients: Ids of clients that can take part.
+
+        Raises:
+            FedloomError: If the method cannot train on them.
         """
 
 
@@ -223,81 +292,108 @@ class CheckClients(Protocol):
 
 
 class View(Protocol):
-    """The variables to evaluate."""
+    """Variables that are evaluated."""
 
     def __call__(self, server: Tree, client: Tree | None, /) -> Tree:
-        """client: its tree; the shared view is asked without one. Gives ``params``, ``buffers``."""
+        """Return ``params`` and ``buffers``.
+
+        Args:
+            server: The server's tree.
+            client: A client's tree; None for the shared view.
+        """
 
 
 class Predict(Protocol):
-    """How a view predicts."""
+    """Prediction of a view."""
 
     def __call__(self, variables: Tree, memory: Tree, x: Any, /) -> Tensor:
-        """For ONE client. memory: what it recalls; x: inputs, [b, ...].
+        """Return outputs of ONE client, [b, classes], whose softmax are probabilities.
 
-        Gives outputs [b, classes]: scores of which the largest wins and whose softmax are
-        probabilities.
+        Args:
+            variables: The view's ``params`` and ``buffers``.
+            memory: The result of `BuildMemory`.
+            x: Inputs, [b, ...].
         """
 
 
 class SampleLook(Protocol):
-    """What a model finds in samples."""
+    """Values that a model computes of samples."""
 
     def __call__(self, variables: Tree, batch: Batch, /) -> Tree:
-        """For ONE client, without gradients. variables: the network's, ``params`` and ``buffers``.
+        """Return values of ONE client's batch, without gradients.
 
-        For a view: leaves [b, ...], what is to be known of each sample. For a term: what adapting
-        wants to see, any tree.
+        For a view, leaves [b, ...] for each sample. For a term, any tree for its adaptation.
+
+        Args:
+            variables: The network's ``params`` and ``buffers``.
+            batch: Samples of the client.
         """
 
 
 class BuildMemory(Protocol):
-    """What a view remembers of a client's own samples."""
+    """Memory of a view of a client's own samples."""
 
-    def __call__(self, variables: Tree, known: Mapping[str, Tree], /) -> Tree:
-        """For ONE client. known: by split, what was found of all its samples, [n, ...] each; {}
-        where nothing looks.
+    def __call__(self, variables: Tree, values: Mapping[str, Tree], /) -> Tree:
+        """Return the memory of ONE client.
+
+        Args:
+            variables: The view's ``params`` and ``buffers``.
+            values: By split, the values of all its samples, [n, ...] each; {} without ``look``.
         """
 
 
 class Trace(Protocol):
-    """What is kept of every evaluated round: small, of one shape."""
+    """Values that are stored at every evaluated round: few, and of the same shapes."""
 
     def __call__(self, tree: Tree, /) -> dict[str, Tensor]:
-        """tree: the server's, or the stack of all clients in host memory. Gives tensors by name."""
+        """Return tensors by name.
+
+        Args:
+            tree: The server's tree, or the stack of all clients in host memory.
+        """
 
 
 # Terms and alterations
 
 
 class Start(Protocol):
-    """What every client begins with, made from the first weights."""
+    """First state of every client, made from the first weights."""
 
     def __call__(self, variables: Tree, /) -> Tree:
-        """variables: the network's, ``params`` and ``buffers``."""
+        """Return the first state.
+
+        Args:
+            variables: The network's first ``params`` and ``buffers``.
+        """
 
 
 class Apply(Protocol):
-    """How features are altered."""
+    """Alteration of the features of a layer."""
 
     def __call__(
         self, layer: str, features: Tensor, batch: Batch, state: Tree, /
     ) -> tuple[Tensor, Tree]:
-        """For ONE client. features: what the layer gives, [b, ...], in the run's precision; state:
-        the alteration's own, {} without one.
+        """Return features of ONE client for the next layer, same shape, and data for `Adapt`.
 
-        Gives what the next layer gets in their place, of the same shape, and what adapting wants to
-        see. Random numbers are drawn by ``batch["key"]`` [b] (`fl.pytorch.keyed`), which no other
-        alteration or layer has. Samples with ``batch["weight"]`` 0 fill up a batch and should
-        change no other.
+        Args:
+            layer: Name of the layer.
+            features: Output of the layer, [b, ...], in the run's precision.
+            batch: The client's batch. Random numbers come from ``batch["key"]`` [b]
+                (`fl.pytorch.keyed`), which differs for each alteration and layer. Samples of weight
+                0 fill up a batch and should change no other sample.
+            state: State of the alteration, {} without one.
         """
 
 
 class ChangeBatch(Protocol):
-    """What a pass is to see in place of a batch."""
+    """Change of the batches of a pass."""
 
     def __call__(self, batch: Batch, /) -> Batch:
-        """For ONE client. Gives other inputs, mixed labels (`fl.api.mixed_labels`), or under a key
-        of its own what `Apply` is to know at every layer. ``batch["key"]`` no other alteration has.
-        Reference models see samples as they are.
+        """Return the changed batch of ONE client.
+
+        It can have other inputs, mixed labels (`fl.api.mixed_labels`), or a key of its own that
+        `Apply` reads at every layer. Reference models get the batch without the change.
+
+        Args:
+            batch: The batch; ``batch["key"]`` differs for each alteration.
         """

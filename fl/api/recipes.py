@@ -1,4 +1,4 @@
-"""Methods from parts: terms of a loss, passes, and weights that stay local or are shared."""
+"""Methods built from loss terms, passes, and a choice of weights that clients share."""
 
 from __future__ import annotations
 
@@ -45,40 +45,46 @@ from fl.base.schema import GLOBAL, PERSONAL
 
 
 class Predicate(Protocol):
-    """Which weights."""
+    """Choice of weights by name."""
 
     def __call__(self, name: str, /) -> bool:
-        """name: in the module, of a parameter or a buffer."""
+        """Whether a weight is chosen.
+
+        Args:
+            name: Name of a parameter or buffer in the module.
+        """
 
 
 def all_weights(name: str) -> bool:
-    """Every weight."""
+    """Choose every weight."""
     return True
 
 
 def no_weights(name: str) -> bool:
-    """No weight."""
+    """Choose no weight."""
     return False
 
 
 def weights_in(names: Collection[str]) -> Predicate:
-    """The weights of these names, such as ``network.head``."""
+    """Choose the weights of these names, such as ``network.head``."""
     return lambda name: name in names
 
 
 def weights_not_in(names: Collection[str]) -> Predicate:
-    """The weights of all other names."""
+    """Choose all weights but those of these names."""
     return lambda name: name not in names
 
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """A pass that trains some parameters only.
+    """Pass of a recipe that trains some of the parameters.
 
-    which: its parameters; epochs: how long (None: as long as the run's training settings say).
+    Attributes:
+        trained: The parameters that it trains.
+        epochs: Number of epochs; None: as the run's training settings say.
     """
 
-    which: Predicate = all_weights
+    trained: Predicate = all_weights
     epochs: int | None = None
 
 
@@ -91,29 +97,37 @@ def recipe(
     keep_optimizer: bool = False,
     personal_params: Start | None = None,
 ) -> Method:
-    """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
+    """Build a method: local training on a sum of terms, then a mean of the shared weights.
 
-    Terms that the study adds (``context.terms``) are added to them; see `AdaptiveTerm` for those with a
-    state of their own. So are what it alters in features (``context.alterations``, `Alteration`).
+    A client minimises the sum of ``terms`` and of the terms that the study adds
+    (``context.terms``), with the study's alterations of features (``context.alterations``). The
+    server averages uploads, weighted by numbers of training samples.
 
-    local: weights and buffers that never leave the client (all of them: no federation at all).
-    passes: one after another; what a pass trains of the shared weights only its own upload holds,
-        so all but the last must train local ones.
-    keep_optimizer: the optimizer's state stays with the client from round to round; otherwise each
-        round starts afresh. For methods of one pass. A study may say otherwise
-        (`Training.keep_optimizer`).
-    personal_params: from the first variables, parameters that are trained with the network's in
-        every pass and never leave the client; terms find them in ``forward.personal_params``, views
-        in the client's tree under `PERSONAL_PARAMS`.
+    Other functions may put more into the server's, a client's or the work tree: it stays there, and
+    everything that is uploaded is averaged.
 
-    Trees may carry more than this knows of: what another function put into the server's, a client's
-    or the work tree stays there, and whatever is uploaded is averaged.
+    Args:
+        context: The context in which the method is built.
+        terms: Terms of the loss; see `AdaptiveTerm` for terms with a state.
+        local: Weights and buffers that never leave the client; all of them: no federation.
+        passes: Passes of a client, one after another. An upload holds the shared weights of the
+            last pass only, so all other passes must train local weights.
+        keep_optimizer: Whether the optimizer's state stays with the client between rounds, instead
+            of a new state in each round. For methods of one pass; a study can set it
+            (`Training.keep_optimizer`).
+        personal_params: Function from the first variables to parameters that are trained with the
+            network's in every pass and never leave the client. Terms get them as
+            ``forward.personal_params``, views in the client's tree under `PERSONAL_PARAMS`.
+
+    Raises:
+        FedloomError: If the study keeps optimizers and clients train in several passes.
     """
     keep = context.training.keep_optimizer
     if keep and len(passes) > 1:
-        allowed = "false, or a method whose clients train in one pass"
         raise FedloomError(
-            f"keep_optimizer: is true, and clients train in several. Allowed: {allowed}"
+            "keep_optimizer: is true, but clients of this method train in several passes",
+            "false",
+            "choose a method whose clients train in one pass",
         )
     alterations = Alterations(context.alterations)
     # A view, so that building a method leaves the study's network as it is.
@@ -122,7 +136,7 @@ def recipe(
     for term in (*terms, *context.terms):
         if isinstance(term, TappedTerm | ReferenceTerm | AdaptiveTerm):
             network.tap(term.taps)
-    parts = _Parts(
+    builder = _RecipeBuilder(
         network,
         optimizer(context.training),
         alterations,
@@ -136,19 +150,22 @@ def recipe(
     )
     names = [name for kind in VARIABLE_GROUPS for name in context.network.names[kind]]
     return Method(
-        parts.init, tuple(map(parts.make, passes)), WeightedAverage(_average), _views(names, local)
+        builder.init,
+        tuple(map(builder.build_pass, passes)),
+        WeightedAverage(_average),
+        _views(names, local),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
-    """What a recipe is made of, and the functions of a `Method` that follow."""
+class _RecipeBuilder:
+    """Arguments of a recipe, and the functions of its `Method`."""
 
     network: Network
     optimizer: Optimizer
     alterations: Alterations
-    plain: tuple[Term, ...]
-    adaptive: tuple[AdaptiveTerm, ...]
+    stateless_terms: tuple[Term, ...]
+    adaptive_terms: tuple[AdaptiveTerm, ...]
     local: Predicate
     passes: tuple[TrainingPass, ...]
     keep_optimizer: bool
@@ -157,8 +174,10 @@ class _Parts:
 
     @property
     def references(self) -> list[Reference]:
-        compared = [term.reference for term in self.plain if isinstance(term, ReferenceTerm)]
-        return compared + [term.reference for term in self.adaptive if term.reference]
+        references = [
+            term.reference for term in self.stateless_terms if isinstance(term, ReferenceTerm)
+        ]
+        return references + [term.reference for term in self.adaptive_terms if term.reference]
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
         server = select(variables, lambda name: not self.local(name))
@@ -172,89 +191,97 @@ class _Parts:
             merged = merge(server, client)
             trained = {**_trained(merged, self.passes[0])[0], **personal_params}
             client["optimizer"] = self.optimizer.init(trained)
-        if self.adaptive:
-            client["terms"] = {term.name: term.start(variables) for term in self.adaptive}
+        if self.adaptive_terms:
+            client["terms"] = {term.name: term.start(variables) for term in self.adaptive_terms}
         client |= self.alterations.start(variables)
         return server, client
 
-    def make(self, trains: TrainingPass) -> Pass:
+    def build_pass(self, training_pass: TrainingPass) -> Pass:
         def begin(server: Tree, client: Tree) -> Tree:
-            return self.begin(trains, server, client)
+            return self.begin(training_pass, server, client)
 
-        refreshes = tuple(_refresh(term, term.refresh) for term in self.adaptive if term.refresh)
+        refreshes = tuple(
+            _refresh(term, term.refresh) for term in self.adaptive_terms if term.refresh
+        )
         reference = self.reference if self.references else None
         return Pass(
             begin,
             self.loss,
             self.update,
             self.end,
-            Sampling(epochs=trains.epochs, needs_keys=self.alterations.needs_keys),
+            Sampling(epochs=training_pass.epochs, needs_keys=self.alterations.needs_keys),
             refreshes,
             reference,
         )
 
-    def begin(self, trains: TrainingPass, server: Tree, client: Tree) -> Tree:
+    def begin(self, training_pass: TrainingPass, server: Tree, client: Tree) -> Tree:
         variables = merge(server, client)
-        trained, frozen = _trained(variables, trains)
+        trained, frozen = _trained(variables, training_pass)
         if self.personal_params:
             trained[PERSONAL_PARAMS] = client[PERSONAL_PARAMS]
-        kept = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
-        work = {"params": trained, "frozen": frozen, "optimizer": kept}
+        state = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
+        work = {"params": trained, "frozen": frozen, "optimizer": state}
         states = {key: client[key] for key in ("terms", ALTERATION_STATES) if key in client}
         return {**work, **states, "buffers": variables["buffers"]}
 
     def reference(self, server: Tree, work: Tree, batch: Batch) -> Tree:
         @cache
-        def see(model: str) -> Output:
+        def reference_pass(model: str) -> Output:
             variables = server if model == SHARED else work[model]
             if len(variables["params"]) < len(self.network.names["params"]):
                 raise FedloomError(
-                    "terms: the method's server has no whole model, so that drift from it cannot "
-                    "be measured. Allowed: a method that shares all weights"
+                    "terms: this method's server does not have all weights, so that the distance "
+                    "of a client's model from the server's model cannot be measured",
+                    advice="choose a method that shares all weights",
                 )
             return self.network.eval(variables["params"], variables["buffers"], batch["x"])
 
-        return {name: leaf for ask in self.references for name, leaf in ask(see).items()}
+        return {
+            name: leaf
+            for reference in self.references
+            for name, leaf in reference(reference_pass).items()
+        }
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        params, personal_params = self._apart(work)
+        params, personal_params = self._split_params(work)
         batch = self.alterations.change_batch(batch)
-        alter, met = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
+        alter, altered = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
         )
         forward = Forward(
             self.network, output, params, server, work, batch, personal_params, self.task
         )
-        values, seen = [term(forward) for term in self.plain], {}
-        for term in self.adaptive:
-            value, seen[term.name] = term.term(forward, work["terms"][term.name])
+        values, statistics = [term(forward) for term in self.stateless_terms], {}
+        for term in self.adaptive_terms:
+            value, statistics[term.name] = term.term(forward, work["terms"][term.name])
             values.append(value)
-        return reduce(add, values), {"buffers": output.buffers, "seen": seen, "met": met}
+        aux = {"buffers": output.buffers, "terms": statistics, "alterations": altered}
+        return reduce(add, values), aux
 
     @consumes_gradients
     def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
-        for term in self.adaptive:
+        for term in self.adaptive_terms:
             if term.refresh is None:
-                work = _adapted(work, term, aux["seen"][term.name])
-        work = self.alterations.adapt(work, aux.get("met", {}))
+                work = _adapted(work, term, aux["terms"][term.name])
+        work = self.alterations.adapt(work, aux.get("alterations", {}))
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
     def end(self, server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        params, personal_params = self._apart(work)
+        params, personal_params = self._split_params(work)
         ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
-        kept = select(final, self.local)
+        client_state = select(final, self.local)
         if self.personal_params:
-            kept[PERSONAL_PARAMS] = personal_params
+            client_state[PERSONAL_PARAMS] = personal_params
         if self.keep_optimizer:
-            kept["optimizer"] = work["optimizer"]
-        kept |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}
-        return {**client, **kept}, select(final, lambda name: not self.local(name))
+            client_state["optimizer"] = work["optimizer"]
+        client_state |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}
+        return {**client, **client_state}, select(final, lambda name: not self.local(name))
 
-    def _apart(self, work: Tree) -> tuple[dict[str, Any], Tree]:
-        """All of the network's parameters, and those beside them."""
+    def _split_params(self, work: Tree) -> tuple[dict[str, Any], Tree]:
+        """Return the network's parameters, and the personal parameters."""
         params = {**work["frozen"], **work["params"]}
         return params, params.pop(PERSONAL_PARAMS, {})
 
@@ -263,54 +290,54 @@ def _average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tre
     return {**server, **trees.mean(uploads, n)}, dict(clients)
 
 
-def _adapted(work: Tree, term: AdaptiveTerm, seen: Tree) -> Tree:
-    state = term.adapt(work["terms"][term.name], seen)
+def _adapted(work: Tree, term: AdaptiveTerm, statistics: Tree) -> Tree:
+    state = term.adapt(work["terms"][term.name], statistics)
     return {**work, "terms": {**work["terms"], term.name: state}}
 
 
-def _refresh(term: AdaptiveTerm, when: Periodic) -> Refresh:
+def _refresh(term: AdaptiveTerm, periodic: Periodic) -> Refresh:
     def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         params = {**work["frozen"], **work["params"]}
         params.pop(PERSONAL_PARAMS, None)
         variables = {"params": params, "buffers": work["buffers"]}
-        return when.look(variables, batch)
+        return periodic.look(variables, batch)
 
-    def adapt(work: Tree, seen: Tree) -> Tree:
-        return _adapted(work, term, seen)
+    def adapt(work: Tree, statistics: Tree) -> Tree:
+        return _adapted(work, term, statistics)
 
-    return Refresh(when.interval, when.first_step, when.batch_count, look, adapt)
+    return Refresh(periodic.interval, periodic.first_step, periodic.batch_count, look, adapt)
 
 
-def _trained(variables: Tree, trains: TrainingPass) -> tuple[dict[str, Any], Tree]:
+def _trained(variables: Tree, training_pass: TrainingPass) -> tuple[dict[str, Any], Tree]:
     params = variables["params"]
-    trained = {name: tensor for name, tensor in params.items() if trains.which(name)}
+    trained = {name: tensor for name, tensor in params.items() if training_pass.trained(name)}
     return trained, {name: tensor for name, tensor in params.items() if name not in trained}
 
 
 def _views(names: list[str], local: Predicate) -> Mapping[str, View]:
-    """Shared weights are evaluated as the global model, anything local as a personal one."""
+    """Return the views: personal if any weight is local, else global."""
     if any(local(name) for name in names):
         return {PERSONAL: personal}
     return {GLOBAL: shared}
 
 
 def shared(server: Tree, client: Tree | None) -> Tree:
-    """The view of the server's variables."""
+    """Return the server's variables, as a view."""
     return select(server, all_weights)
 
 
 def personal(server: Tree, client: Tree | None) -> Tree:
-    """The view of a client's own variables, with the server's where it has none."""
+    """Return a client's own variables and the server's for all others, as a view."""
     return merge(server, client or {})
 
 
 def select(variables: Tree, chosen: Predicate) -> dict[str, Any]:
-    """The chosen ones of some variables."""
+    """Return the chosen variables."""
     return {
         kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in VARIABLE_GROUPS
     }
 
 
 def merge(server: Tree, client: Tree) -> dict[str, Any]:
-    """The server's variables, with the client's own in their place."""
+    """Return the server's variables with the client's own instead of those of equal names."""
     return {kind: {**server[kind], **client[kind]} for kind in VARIABLE_GROUPS}

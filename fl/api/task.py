@@ -1,7 +1,7 @@
-"""What a data set asks of a model: the loss of training and the metrics that are reported.
+"""Tasks: the loss of training and the metrics that are reported for a data set.
 
-A data set names its task, a file of ``fl/api/tasks``. Code that reads labels in another way than
-by the task's own functions says for which tasks it is made, see `tasks_of`.
+A data set names its task, a file of ``fl/api/tasks``. Code that reads labels without the functions
+of the task declares which tasks it supports, see `tasks_of`.
 """
 
 from __future__ import annotations
@@ -14,40 +14,41 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-Made = TypeVar("Made")
+Marked = TypeVar("Marked")
 
 DEFAULT = "classification"
-"""The task of what names none."""
+"""Task of data sets and components that name none."""
 
-ANY = ("any",)
-"""The ``tasks`` of what never looks at labels itself, and so serves every task."""
+ALL_TASKS = ("any",)
+"""The ``tasks`` of a component that never reads labels itself, and so supports every task."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: what labels are, what training minimises, what a model is scored by.
+    """Task: its labels, the loss of training, and the metrics of a model.
 
     Attributes:
-        name: As data sets write it.
-        given: What its labels are, in words.
-        labels: The array of a prepared data set with the labels, int [samples] or [samples, ...].
-        metrics: Those that a study may be about, the usual one first; `conclude` gives them all.
-        chunk: How many samples are evaluated together, at most.
+        name: Name in data sets.
+        label_name: Its labels in words, for messages.
+        labels: Name of the array with labels in a prepared data set, int [samples] or
+            [samples, ...].
+        metrics: Metrics that a study can choose, the usual one first; `conclude` returns them all.
+        chunk: Largest number of samples that are evaluated together.
         loss: (outputs, batch) -> a scalar, for one client. ``outputs`` are the network's; ``batch``
-            has ``y`` and ``weight`` [b], where 0 leaves a sample out.
-        look: (outputs, labels) -> a tree of [b, ...], what must be known of each sample to score a
-            model on it.
-        conclude: (seen, sizes, classes) -> by metric, among them ``loss``, an array [clients], from
-            what `look` found; ``seen`` has the samples of one client after another, ``sizes`` says
-            how many each has, one at least.
-        invent: (count, classes, shape) -> labels [count, ...] of samples that are made up to try a
-            model whose inputs have that shape.
-        counted: Whether each sample has one class, so that samples can be counted by class.
-        mixes: Whether ``loss`` heeds labels that are mixed, see `fl.api.mixed_labels`.
+            has ``y`` and ``weight`` [b], where weight 0 leaves a sample out.
+        look: (outputs, labels) -> a tree of [b, ...], the values of each sample from which metrics
+            are computed.
+        conclude: (values, sizes, classes) -> arrays [clients] by metric, with ``loss`` among them.
+            ``values`` are those of `look` for the samples of one client after another, ``sizes``
+            the number of samples of each client, at least 1.
+        invent: (count, classes, shape) -> labels [count, ...] of random samples on which a model
+            with inputs of that shape is tried.
+        has_classes: Whether each sample has one class, so that samples can be counted by class.
+        supports_mixed_labels: Whether ``loss`` applies the mixes of `fl.api.mixed_labels`.
     """
 
     name: str
-    given: str
+    label_name: str
     labels: str
     metrics: tuple[str, ...]
     chunk: int
@@ -55,27 +56,28 @@ class Task:
     look: Callable[[Tensor, Tensor], dict[str, Tensor]]
     conclude: Callable[[Mapping[str, Tensor], np.ndarray, int], dict[str, np.ndarray]]
     invent: Callable[[int, int, tuple[int, ...]], Any]
-    counted: bool = True
-    mixes: bool = False
+    has_classes: bool = True
+    supports_mixed_labels: bool = False
 
 
 def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """sum_i w_i v_i / sum_i w_i over the batch; 0 if nothing has a weight.
+    """Return sum_i w_i v_i / sum_i w_i over the batch; 0 if all weights are 0.
 
     Args:
         values: v, one for each sample, [..., b].
+        batch: The batch, with weights w, [..., b].
     """
     total = batch["weight"].sum(-1)
     mean: Tensor = (values * batch["weight"]).sum(-1) / (total + (total == 0))
     return mean
 
 
-def means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The mean over the samples of each client in double precision, [clients, ...].
+def client_means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the mean over the samples of each client in double precision, [clients, ...].
 
     Args:
         values: [samples, ...], one client after another.
-        sizes: How many samples each client has, one at least, [clients].
+        sizes: Number of samples of each client, at least 1, [clients].
     """
     import numpy as np  # Commands that only name tasks do without.
 
@@ -84,22 +86,25 @@ def means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:
-    """The tasks that a method, term, model or partition scheme is made for; or an instance of one.
+    """Return the tasks that a method, term, model or partition scheme supports.
 
-    Its attribute ``tasks`` says it: names of tasks, or `ANY`. Without that attribute it is made for
-    `DEFAULT`, and needs class labels.
+    Its attribute ``tasks`` has them: names of tasks, or `ALL_TASKS`. Without that attribute it
+    supports `DEFAULT` only, and needs class labels.
+
+    Args:
+        target: The component's class or function, or an instance.
     """
     tasks: tuple[str, ...] = getattr(target, "tasks", (DEFAULT,))
     return tasks
 
 
 def serves(target: Any, task: str) -> bool:
-    """Whether ``target`` is made for the task."""
-    made_for = tasks_of(target)
-    return made_for == ANY or task in made_for
+    """Whether ``target`` supports the task."""
+    supported = tasks_of(target)
+    return supported == ALL_TASKS or task in supported
 
 
-def for_any_task(made: Made) -> Made:
-    """Mark a function, such as a partition scheme, as one that serves every task."""
-    setattr(made, "tasks", ANY)  # noqa: B010 - functions have no such attribute of their own
-    return made
+def for_any_task(function: Marked) -> Marked:
+    """Mark a function, such as a partition scheme, as one that supports every task."""
+    setattr(function, "tasks", ALL_TASKS)  # noqa: B010 - functions have no such attribute
+    return function

@@ -1,7 +1,7 @@
-"""What a loss term is: a function of one client's forward pass.
+"""Loss terms: functions of one client's forward pass.
 
-A method's objective is a sum of terms. Each of them fits any base, and a study can add some to any
-method made by `fl.api.recipe`.
+A method's loss is a sum of terms. A study can add terms to any method that is built by
+`fl.api.recipe`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from fl.api.trees import Tree
 
 @dataclass(frozen=True)
 class Forward:
-    """What a term may look at.
+    """Forward pass of one client, from which terms are computed.
 
-    output: the network's pass over the batch in training mode, see `fl.api.network.Output`.
-    params: the weights of that pass. shared: the server's tree as it was sent this round; its
-    ``params`` are without those that stay local. work: the client's tree of this round, where a
-    method keeps what only it knows. batch: the samples, see `Batch`; what `ReferenceTerm` terms
-    asked of reference models is in ``batch["reference"]``. personal_params: parameters beside the
-    network's, see `fl.api.recipe`. task: whose loss a method minimises, see
-    `task_loss`.
+    Attributes:
+        network: The network.
+        output: Its pass over the batch in training mode, see `fl.api.network.Output`.
+        params: The weights of that pass.
+        shared: The server's tree as it was sent in this round; its ``params`` are without local
+            weights.
+        work: The client's work tree in this round, with the states of its method.
+        batch: The samples, see `Batch`; ``batch["reference"]`` has the features of reference models
+            that a `ReferenceTerm` computes.
+        personal_params: Parameters in addition to the network's, see `fl.api.recipe`.
+        task: The task whose loss is minimised, see `task_loss`.
     """
 
     network: Network
@@ -39,45 +43,49 @@ class Forward:
     work: Tree
     batch: Batch
     personal_params: Tree = field(default_factory=dict)
-    # A default that is no plain value is one that torch 2.11's compiler cannot name.
+    # A factory, because the compiler of torch 2.11 cannot trace an object as default.
     task: Task = field(default_factory=lambda: CLASSIFICATION)
 
 
 class Term(Protocol):
-    """A part of what a client minimises."""
+    """Term of a client's loss."""
 
     def __call__(self, forward: Forward, /) -> Tensor:
-        """For ONE client. Gives a scalar, which is added to the other terms."""
+        """Return a scalar for ONE client, which is added to the other terms."""
 
 
 SHARED = "shared"
-"""The name of the reference model that the server sent this round."""
+"""Name of the reference model that the server sent in this round."""
 
 
 class ReferencePass(Protocol):
-    """Passes the batch through a reference model in evaluation mode."""
+    """Pass of the batch through a reference model in evaluation mode."""
 
     def __call__(self, model: str, /) -> Output:
-        """model: `SHARED`, or the name of one that the method keeps in the client's ``work``."""
+        """Return the output of a reference model.
+
+        Args:
+            model: `SHARED`, or the key of a model in the client's work tree.
+        """
 
 
 class Reference(Protocol):
-    """What a term wants to know of reference models."""
+    """Features of reference models that a term compares with."""
 
-    def __call__(self, see: ReferencePass, /) -> dict[str, Tensor]:
-        """For ONE client, without gradients. Gives tensors by name, [b, ...] each."""
+    def __call__(self, reference_pass: ReferencePass, /) -> dict[str, Tensor]:
+        """Return tensors by name, [b, ...], for ONE client, without gradients."""
 
 
 class AdaptiveLoss(Protocol):
-    """A part of what a client minimises that depends on a state."""
+    """Term of a client's loss that depends on a state."""
 
     def __call__(self, forward: Forward, state: Tree, /) -> tuple[Tensor, Tree]:
-        """For ONE client. Gives a scalar, and what adapting wants to see of the batch."""
+        """Return a scalar and statistics of the batch for `Adapt`, for ONE client."""
 
 
 @dataclass(frozen=True)
 class TappedTerm:
-    """A term that looks at the outputs of layers, in ``forward.output.taps``.
+    """Term that uses outputs of layers, in ``forward.output.taps``.
 
     Attributes:
         term: The term.
@@ -94,7 +102,7 @@ class TappedTerm:
 
 @dataclass(frozen=True)
 class ReferenceTerm:
-    """A term that compares the model in training with reference models, which stand still.
+    """Term that compares the model in training with reference models, which stay fixed.
 
     Attributes:
         term: The term.
@@ -107,17 +115,22 @@ class ReferenceTerm:
     taps: tuple[str, ...] = ()
 
     def __call__(self, forward: Forward) -> Tensor:
-        """The term; ``forward.batch["reference"]`` has what it asked for."""
+        """Return the term; ``forward.batch["reference"]`` has the features."""
         return self.term(forward)
 
 
 @dataclass(frozen=True)
 class AdaptiveTerm:
-    """A term that adapts as training goes on, by a state of its own that stays with the client.
+    """Term whose state adapts during training and stays with the client.
 
-    name: of its state among those of other terms. start: the state that every client begins with.
-    refresh: None adapts after every step, to what the step saw; otherwise see `Periodic`.
-    reference: what it asks of reference models. taps: layers whose outputs passes return.
+    Attributes:
+        name: Name of the state.
+        start: Function that makes the first state of every client.
+        term: The term.
+        adapt: Function from state and statistics to the next state.
+        refresh: Interval of adaptations; None: after every step, by the statistics of `term`.
+        reference: Function that returns features of reference models.
+        taps: Names of layers whose outputs passes return.
     """
 
     name: str
@@ -131,9 +144,13 @@ class AdaptiveTerm:
 
 @dataclass(frozen=True)
 class Periodic:
-    """When an `AdaptiveTerm` term adapts, if not after every step, and to what.
+    """Adaptation of an `AdaptiveTerm` at intervals instead of after every step.
 
-    every, first, batches: see `fl.api.method.Refresh`. look: by the model being trained.
+    Attributes:
+        interval: Number of steps between two adaptations, see `fl.api.method.Refresh`.
+        first_step: Step after which the first one happens.
+        batch_count: Number of batches of training samples for one adaptation.
+        look: Function that computes statistics by the model in training.
     """
 
     interval: int
@@ -143,10 +160,10 @@ class Periodic:
 
 
 def task_loss(forward: Forward) -> Tensor:
-    """What the data set's task minimises: cross-entropy, where samples have classes."""
+    """Loss of the data set's task, such as cross-entropy if samples have classes."""
     return forward.task.loss(forward.output.outputs, forward.batch)
 
 
 def cross_entropy(forward: Forward) -> Tensor:
-    """For class labels: the weighted mean over the batch, sum_i w_i CE(z_i, y_i) / sum_i w_i."""
+    """Weighted mean of the cross-entropy over the batch, sum_i w_i CE(z_i, y_i) / sum_i w_i."""
     return classification_loss(forward.output.outputs, forward.batch)

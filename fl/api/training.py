@@ -12,75 +12,78 @@ from fl.base.errors import ConfigError, Location
 from fl.base.fields import LARGEST_FLOAT, Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
-"""By precision, the type of weights and inputs."""
+"""Type of weights and inputs by precision."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """The budget and the optimizer of a run.
+    """Budget and optimizer of a run.
 
     Attributes:
         rounds: Communication rounds.
-        local_epochs, local_steps: A client's work in a round; one of the two (one epoch, if neither
-            is given).
+        local_epochs: Epochs of a client's training in a round; 1 if `local_steps` is not given.
+        local_steps: Steps of a client's training in a round, instead of `local_epochs`.
         batch_size: Samples in a step. The last batch of an epoch is filled up with other samples of
             the client, which count for batch statistics but not for the loss.
-        drop_last: Whether that last batch is left out instead (unless it is the only one).
+        drop_last: Whether the last batch of an epoch is left out if it is smaller than `batch_size`
+            (unless it is the only batch).
         optimizer: `sgd` or `adam` as in PyTorch (weight decay is added to the gradient), or `adamw`
-            (decoupled weight decay). Adam has betas 0.9 and 0.999; momentum is SGD's alone.
-        lr: The learning rate of local steps.
-        momentum: Of SGD.
-        nesterov: Whether a step of SGD goes along g + momentum * v in place of v.
-        clip_norm: The largest l2-norm of a client's gradient in a step, over all weights that the
-            step trains, before weight decay; null: any.
-        weight_decay: The factor of the weights.
-        keep_optimizer: Whether momentum and the like stay with a client from round to round, or
-            begin afresh. By default as the method has it: they stay where a client's own model goes
-            on (Local, Ditto, MR-MTL, fine-tuning).
-        schedule: Of the learning rate over rounds t = 1 .. R. `constant`; `exponential`: lr *
+            (decoupled weight decay). Adam has betas 0.9 and 0.999; only SGD has momentum.
+        lr: Learning rate of local steps.
+        momentum: Momentum of SGD.
+        nesterov: Whether a step of SGD uses g + momentum * v instead of v.
+        clip_norm: Largest l2-norm of a client's gradient in a step, over all weights that the step
+            trains, before weight decay; null: no limit.
+        weight_decay: Factor of the weights that is added to the gradient.
+        keep_optimizer: Whether momentum and other states of the optimizer stay with a client
+            between rounds. The default depends on the method: they stay if a client continues with
+            its own model (Local, Ditto, MR-MTL, fine-tuning).
+        schedule: Learning rate over rounds t = 1 .. R. `constant`; `exponential`: lr *
             lr_decay^(t-1); `step`: lr * lr_decay^floor((t-1)/lr_decay_every); `cosine`: lr * (1 +
             cos(pi (t-1)/R)) / 2; `drops`: times lr_decay after half of the rounds, and once more
             after three quarters.
-        lr_decay, lr_decay_every: See `schedule`.
-        schedule_by: What `schedule` and `warmup_rounds` go by: `rounds`, or `steps`: at step s = 1
-            .. S of a client's pass, t - 1 above is t - 1 + (s - 1) / S, and t of the warm-up is t -
-            1 + s / S. So each client goes through all of a round's part of the schedule, however
-            many steps it takes; where all take S, these are steps 1 .. RS of the run.
-        warmup_rounds: N of a linear start: round t < N has t / N of what `schedule` says; 1: none.
-        label_smoothing: The share e of a label that all C classes have alike: cross-entropy in
-            training is towards 1 - e + e / C for the sample's class and e / C for each other.
-            Labels of images that a method makes up stay as they are.
-        class_weights: Of clients' samples in cross-entropy, by their class. `balanced`: n / (C
-            n_c), of the client's n training samples, n_c of the class and C classes that it has, as
-            in scikit-learn; 1 for a class that it has none of. A batch's loss is the sum of its
-            samples' weights times their losses, smoothed or not, over the sum of weights;
-            `CrossEntropyLoss(weight, label_smoothing)` of PyTorch weighs each class of a smoothed
-            label instead.
-        weighting: Of clients where the server averages: by their `samples`, or `uniform`.
+        lr_decay: Factor of the schedules `exponential`, `step` and `drops`, see `schedule`.
+        lr_decay_every: Number of rounds between two changes of the schedule `step`.
+        schedule_by: Progress by which `schedule` and `warmup_rounds` change the rate: `rounds`, or
+            `steps`. With `steps`, at step s = 1 .. S of a client's pass, t - 1 above is t - 1 + (s
+            - 1) / S, and t of the warm-up is t - 1 + s / S. So every client covers a round's part
+            of the schedule, whatever its number of steps.
+        warmup_rounds: N of a linear warm-up: the rate of round t < N is t / N of the rate of
+            `schedule`; 1: no warm-up.
+        label_smoothing: Share e of a label that is spread over all C classes: the target of
+            cross-entropy is 1 - e + e / C for the sample's class and e / C for every other class.
+            Labels of images that a method generates are not smoothed.
+        class_weights: Weights of a client's samples in cross-entropy, by class. `balanced`: n / (C
+            n_c), with the client's n training samples, n_c of the class, and C classes with
+            samples, as in scikit-learn; 1 for classes without samples. The loss of a batch is the
+            weighted mean of its samples' losses, smoothed or not. PyTorch's
+            `CrossEntropyLoss(weight, label_smoothing)` weights each class of a smoothed label
+            instead.
+        weighting: Weights of clients in the server's average: their numbers of `samples`, or
+            `uniform`.
         participation: Share of the clients drawn in each round; at least one is drawn.
-        stragglers: Share of a round's clients that do only a part of its local work, a random
-            number of its epochs (of its steps, where those are counted); see
-            `fl.engine.stragglers`.
-        partial_work: Whether the work of stragglers is `kept`, and averaged as that of others, or
-            `dropped`. Dropped ones take no part in the round, but one client always does.
-        precision: Of weights and inputs. `mixed` is float32, but the network computes in bfloat16
+        stragglers: Share of a round's clients that do only a part of the local training: a random
+            number of its epochs (or steps, with `local_steps`); see `fl.engine.stragglers`.
+        partial_work: Whether the work of stragglers is `kept` and averaged like that of others, or
+            `dropped`. Dropped clients take no part in the round, but one client always does.
+        precision: Type of weights and inputs. `mixed` is float32, but layers compute in bfloat16
             where PyTorch's autocast does: faster for large models, and results differ by more than
             rounding.
-        memory_format: Of images inside the network, where clients are trained one after another.
-            `channels-last` makes most convolutions faster and changes results by rounding.
-        normalisation: Of images, by the data set's `own` mean and deviation, `half`: from -1 to 1,
-            or `none`: from 0 to 1.
-        augmentation: Of training batches of images, and of masks with them: `none`, or steps with
-            dashes between them, in their order. `crop`, after padding by 4 zeros; `flip`, from left
-            to right; `turn`, by right angles; `rotate15`, by up to so many degrees.
+        memory_format: Memory format of images inside the network, if clients are trained one after
+            another. `channels-last` makes most convolutions faster and changes results by rounding.
+        normalisation: Normalisation of images: by the data set's `own` mean and deviation, `half`:
+            from -1 to 1, or `none`: from 0 to 1.
+        augmentation: Augmentation of training images, and of their masks: `none`, or steps joined
+            by dashes, in their order. `crop`: after padding by 4 zeros; `flip`: from left to right;
+            `turn`: by right angles; `rotate15`: by up to 15 degrees.
         evaluate_every: Rounds between evaluations; the last round is always evaluated.
-        evaluate_clients: How many clients are evaluated, drawn once by the run's seed, the same in
-            every round and for every method; null: all. Of clients that are held out of training as
-            many are drawn besides.
+        evaluate_clients: Number of clients that are evaluated; null: all. They are drawn once by
+            the run's seed, and are the same in every round and for every method. The same number is
+            drawn in addition from clients that are held out of training.
         early_stopping: Rounds without a better value on validation data after which a run ends, at
-            an evaluation; null: never. The value is the mean over clients of accuracy (of masks:
-            Dice) in the reported stage, whatever `metric` of the study says. Its schedule is that
-            of all `rounds`.
+            an evaluation; null: never. The value is the mean over clients of accuracy (of Dice for
+            masks) in the reported stage, whatever the study's `metric` is. The learning rate
+            follows the schedule of all `rounds`.
     """
 
     rounds: Count = 20
@@ -116,25 +119,28 @@ class Training:
 
     @staticmethod
     def settle(values: dict[str, object], location: Location) -> dict[str, object]:
-        """The values, with what follows from them filled in.
+        """Return the values with derived defaults.
+
+        Args:
+            values: Value by field.
+            location: File and key, for errors.
 
         Raises:
-            ConfigError: For fields that make no sense together.
+            ConfigError: For fields that contradict each other.
         """
         if values["local_epochs"] is not None and values["local_steps"] is not None:
             raise ConfigError(
                 location / "local_steps",
-                f"is {values['local_steps']!r} beside local_epochs {values['local_epochs']!r}",
-                "one of local_epochs and local_steps",
+                f"is {values['local_steps']!r}, but local_epochs is {values['local_epochs']!r}",
+                advice="give one of local_epochs and local_steps",
             )
         if values["local_steps"] is None and values["local_epochs"] is None:
             values["local_epochs"] = 1
         _check_stragglers(values, location)
         if values["nesterov"] and not (values["optimizer"] == "sgd" and values["momentum"]):
-            problem = "is true without momentum of SGD"
-            raise ConfigError(
-                location / "nesterov", problem, "optimizer: sgd, and momentum above 0"
-            )
+            problem = "is true, but needs SGD with momentum"
+            advice = "set optimizer: sgd and a momentum above 0"
+            raise ConfigError(location / "nesterov", problem, advice=advice)
         try:
             augmentation_steps(str(values["augmentation"]))
         except ValueError as error:
@@ -145,8 +151,7 @@ class Training:
 
 
 AUGMENTATIONS = (
-    "none, or some of crop, flip, turn and rotate1 to rotate180 with dashes between them, such as "
-    "crop-flip"
+    "none, or some of crop, flip, turn and rotate1 to rotate180 joined by dashes, such as crop-flip"
 )
 
 
@@ -154,67 +159,75 @@ def _check_stragglers(values: dict[str, object], location: Location) -> None:
     """Refuse stragglers if nobody is left to train, or if the work cannot be done in part."""
     share, dropped = values.get("stragglers", 0.0), values.get("partial_work") == "dropped"
     if share == 1 and dropped:
-        problem = "is 1.0 and partial_work is 'dropped', which leaves nobody to train"
-        raise ConfigError(location / "stragglers", problem, "below 1, or partial_work: kept")
+        problem = "is 1.0 and partial_work is 'dropped', so that no client trains"
+        advice = "set a share below 1, or partial_work: kept"
+        raise ConfigError(location / "stragglers", problem, advice=advice)
     if share and not dropped and 1 in (values["local_epochs"], values["local_steps"]):
         key = "local_epochs" if values["local_epochs"] == 1 else "local_steps"
-        problem = f"is {share!r} and {key} is 1, of which there is no part"
-        allowed = "partial_work: dropped, or 2 or more local_epochs or local_steps"
-        raise ConfigError(location / "stragglers", problem, allowed)
+        problem = f"is {share!r}, but {key} is 1, so that a straggler cannot do a part of it"
+        advice = "set partial_work: dropped, or 2 or more local_epochs or local_steps"
+        raise ConfigError(location / "stragglers", problem, advice=advice)
 
 
 def augmentation_steps(text: str) -> list[tuple[str, float]]:
-    """The steps that ``Training.augmentation`` names, in order, each with its degrees or 0.
+    """Return the steps of ``Training.augmentation`` in order, each with its degrees or 0.
+
+    Args:
+        text: The value of the key.
 
     Raises:
-        ValueError: For what is no step, and for one that comes twice.
+        ValueError: For an unknown step, and for a step that appears twice.
     """
     steps: list[tuple[str, float]] = []
     for step in [] if text == "none" else text.split("-"):
         match = re.fullmatch(r"(crop|flip|turn)|rotate(\d{1,3})", step)
         if not match or int(match[2] or 1) not in range(1, 181):
-            raise ValueError(f"{step!r} is no step")
+            raise ValueError(f"{step!r} is unknown")
         name = match[1] or "rotate"
         if name in dict(steps):
-            raise ValueError(f"{name} comes twice")
+            raise ValueError(f"{name} appears twice")
         steps.append((name, float(match[2] or 0)))
     return steps
 
 
 def _check_decay(training: Training, location: Location) -> None:
-    """Refuse a schedule that ends at a rate which no weight can hold."""
+    """Refuse a schedule whose last rate exceeds the largest float32."""
     with contextlib.suppress(OverflowError):
         if learning_rate(training, training.rounds, 1) <= LARGEST_FLOAT:
             return
-    problem = f"is {training.lr_decay!r}, by which the rate grows without end"
-    raise ConfigError(location / "lr_decay", problem, "1 or less, or a little more for few rounds")
+    problem = f"is {training.lr_decay!r}, which makes the learning rate overflow"
+    raise ConfigError(location / "lr_decay", problem, advice="set 1 or less")
 
 
 def learning_rate(training: Training, round_: int, step: int = 0, steps: int = 1) -> float:
-    """The rate of a step in round t = 1, 2, ..., R, see ``schedule``, ``schedule_by`` and
-    ``warmup_rounds`` of `Training`.
+    """Return the learning rate of a step in round t = 1, 2, ..., R.
+
+    See ``schedule``, ``schedule_by`` and ``warmup_rounds`` of `Training`.
 
     Args:
-        step, steps: How many of how many steps come before it, where a schedule goes by steps.
+        training: The training settings.
+        round_: The round t.
+        step: Number of the pass's earlier steps, for a schedule by steps.
+        steps: Number of all steps of the pass.
     """
     if training.schedule_by == "rounds":
         step, steps = 0, 1
     rate = _scheduled(training, round_ - 1 + step / steps)
-    begun = round_ - 1 + (step + 1) / steps
-    whole = training.warmup_rounds
-    return rate * begun / whole if whole > 1 and begun < whole else rate
+    progress = round_ - 1 + (step + 1) / steps
+    warmup = training.warmup_rounds
+    return rate * progress / warmup if warmup > 1 and progress < warmup else rate
 
 
-def _scheduled(training: Training, done: float) -> float:
-    """done: rounds before, and the part of this one."""
+def _scheduled(training: Training, progress: float) -> float:
+    """Return the rate after a number of rounds, a part of a round included, without warm-up."""
     if training.schedule == "cosine":
-        return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2
+        return training.lr * (1 + math.cos(math.pi * progress / training.rounds)) / 2
     if training.schedule == "drops":
         return training.lr * training.lr_decay ** sum(
-            4 * done >= k * training.rounds for k in (2, 3)
+            4 * progress >= k * training.rounds for k in (2, 3)
         )
     if training.schedule == "exponential":
-        return training.lr * math.pow(training.lr_decay, done)
+        return training.lr * math.pow(training.lr_decay, progress)
     if training.schedule == "step":
-        return training.lr * math.pow(training.lr_decay, done // training.lr_decay_every)
+        return training.lr * math.pow(training.lr_decay, progress // training.lr_decay_every)
     return training.lr

@@ -1,9 +1,9 @@
-"""Trees: nested dicts of tensors, the only form that state takes.
+"""Trees: nested dicts of tensors, which hold all state.
 
-Models, optimizers, servers and clients are trees. They are passed in and returned, never changed in
-place (but see `Scratch`). So one piece of code runs for one client or for a stack of them, and
-state can be saved as it stands and resumed to the same bits. A *stacked* tree has one leading
-client dimension on every leaf.
+Models, optimizers, servers and clients are trees. They are arguments and results, and are never
+changed in place (`Scratch` is the exception). So the same code runs for one client or for a stack
+of clients, and state can be saved and resumed to the same bits. Every leaf of a *stacked* tree
+begins with a dimension of clients.
 """
 
 from __future__ import annotations
@@ -21,44 +21,46 @@ Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
 
 Inputs = Tensor | Mapping[str, Tensor]
-"""What a model gets: a tensor [b, ...], or by name one for each of several inputs."""
+"""Inputs of a model: a tensor [b, ...], or a mapping to one tensor for each of several inputs."""
 
 
 class Scratch(dict[str, Any]):
-    """A tree that nobody reads any more: who gets it may write into the memory of its leaves."""
+    """Tree that its owner no longer needs: a function may write into the memory of its leaves."""
 
     @classmethod
     def of(cls, tree: Tree) -> Tree:
-        """The tree as scratch, or as it is where numbers share their memory."""
+        """Return the tree as scratch, or unchanged if leaves share memory."""
         tensors = leaves(tree)
-        apart = len({leaf.data_ptr() for leaf in tensors}) == len(tensors)
-        dense = all(leaf.is_contiguous() or 0 not in leaf.stride() for leaf in tensors)
-        return cls(tree) if apart and dense else tree
+        is_disjoint = len({leaf.data_ptr() for leaf in tensors}) == len(tensors)
+        is_dense = all(leaf.is_contiguous() or 0 not in leaf.stride() for leaf in tensors)
+        return cls(tree) if is_disjoint and is_dense else tree
 
 
 Rate = float | Tensor
-"""A learning rate. Compiled programs get it as a tensor, so that a schedule does not recompile; a
-stack, where clients have different ones, as one of each client, [K] (`shaped`).
+"""Learning rate, a number or a tensor.
+
+Compiled programs get a tensor, so that a schedule does not recompile them. A stack of clients with
+different rates gets one rate for each client, [K] (`align_rate`).
 """
 
 
-def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """A tree of the results of ``fn`` over the leaves of trees of one structure."""
+def apply(fn: Callable[..., Tensor], tree: Tree, *trees: Tree) -> dict[str, Any]:
+    """Return the tree of the results of ``fn`` over the leaves of trees of one structure."""
     return {
-        key: fn(leaf, *(o[key] for o in others))
+        key: fn(leaf, *(t[key] for t in trees))
         if isinstance(leaf, Tensor)
-        else apply(fn, leaf, *(o[key] for o in others))
+        else apply(fn, leaf, *(t[key] for t in trees))
         for key, leaf in tree.items()
     }
 
 
-def each(fn: Callable[[Tensor], Tensor], inputs: Any) -> Any:
-    """``fn`` of inputs: of the one tensor, or of each of several (`Inputs`)."""
+def map_inputs(fn: Callable[[Tensor], Tensor], inputs: Any) -> Any:
+    """Return ``fn`` of an input, or of each of several inputs (`Inputs`)."""
     return fn(inputs) if isinstance(inputs, Tensor) else apply(fn, inputs)
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """The tensors of a tree, in the order of its keys."""
+    """Return the tensors of a tree, in the order of its keys."""
     tensors: list[Tensor] = []
     for leaf in tree.values():
         if isinstance(leaf, Tensor):
@@ -69,45 +71,46 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 
 def unflatten(tree: Tree, values: Sequence[Tensor]) -> dict[str, Any]:
-    """A tree with the structure of ``tree`` and the leaves ``values``, in the order of `leaves`."""
+    """Return a tree of the structure of ``tree`` with these leaves, in the order of `leaves`."""
     remaining = iter(values)
     return apply(lambda _: next(remaining), tree)
 
 
 def nbytes(tree: Tree) -> int:
-    """The memory of a tree's tensors, in bytes."""
+    """Return the memory of a tree's tensors in bytes."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
 def stack(trees: Sequence[Tree]) -> dict[str, Any]:
-    """One stacked tree from trees of the same shapes."""
+    """Return one stacked tree from trees of the same shapes."""
     return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
 
 
 def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
-    """Stacked trees joined along the client dimension; a single one is given back as it is."""
+    """Return stacked trees joined along the client dimension; a single tree is not copied."""
     if len(trees) == 1:
         return dict(trees[0])
     return apply(lambda *tensors: torch.cat(tensors), trees[0], *trees[1:])
 
 
 def repeat(tree: Tree, count: int) -> dict[str, Any]:
-    """A stack of ``count`` copies."""
+    """Return a stack of ``count`` copies."""
     return apply(lambda t: t.unsqueeze(0).repeat(count, *[1] * t.dim()), tree)
 
 
 def take(tree: Tree, index: int | slice | Tensor) -> dict[str, Any]:
-    """From a stack: one client (an integer) or a smaller stack (a slice or an index tensor)."""
+    """Return one client of a stack (integer), or a smaller stack (slice or index tensor)."""
     if isinstance(index, Tensor):
         return apply(lambda t: rows(t, index), tree)
     return apply(lambda t: t[index], tree)
 
 
 def rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """``tensor[index]``, which for rows of many numbers takes several times as long.
+    """Return ``tensor[index]``, several times faster for rows of many numbers.
 
     Args:
-        index: Row numbers of any shape, or for each row whether it is wanted.
+        tensor: The rows, [n, ...].
+        index: Row numbers of any shape, or a mask, bool [n].
     """
     if index.dtype == torch.bool:
         return tensor[index]
@@ -115,40 +118,39 @@ def rows(tensor: Tensor, index: Tensor) -> Tensor:
     return picked.reshape((*index.shape, *tensor.shape[1:]))
 
 
-def put(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
-    """The stack, in which the clients at ``index`` are replaced by those of ``values``."""
+def replace_clients(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
+    """Return the stack with the clients at ``index`` replaced by those of ``values``."""
     return apply(lambda t, v: t.index_copy(0, index, v.to(t.dtype)), tree, values)
 
 
-def without(tree: Tree, names: Collection[str]) -> dict[str, Any]:
-    """The tree without everything that has one of these names, at any depth."""
+def drop(tree: Tree, names: Collection[str]) -> dict[str, Any]:
+    """Return the tree without leaves and subtrees of these names, at any depth."""
     return {
-        key: leaf if isinstance(leaf, Tensor) else without(leaf, names)
+        key: leaf if isinstance(leaf, Tensor) else drop(leaf, names)
         for key, leaf in tree.items()
         if key not in names
     }
 
 
-def overlaid(tree: Tree, over: Tree) -> dict[str, Any]:
-    """The leaves of both trees; where both have a leaf, that of ``over``."""
-    both = dict(tree)
-    for key, leaf in over.items():
+def overlay(tree: Tree, top: Tree) -> dict[str, Any]:
+    """Return the leaves of both trees, and those of ``top`` for names in both."""
+    union = dict(tree)
+    for key, leaf in top.items():
         inner = not isinstance(leaf, Tensor)
-        both[key] = overlaid(both.get(key, {}), leaf) if inner else leaf
-    return both
+        union[key] = overlay(union.get(key, {}), leaf) if inner else leaf
+    return union
 
 
 def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
-    """The tree on another device."""
+    """Return the tree on another device."""
     return apply(lambda t: t.to(device), tree)
 
 
-def laid_out(tree: Tree, models: Tree) -> dict[str, Any]:
-    """The tree, in which a leaf with the key and the shape of one of ``models``, at any depth, lies
-    in memory as that one does. Values stay.
+def match_layout(tree: Tree, models: Tree) -> dict[str, Any]:
+    """Return the tree with the memory layout of leaves of ``models`` of equal key and shape.
 
-    Of several such models one that is not contiguous counts: where gradients are added up, one that
-    is may only have taken after the weights.
+    Values stay. If several leaves of ``models`` match, one that is not contiguous counts: where
+    gradients are summed, a contiguous leaf may only have the layout of the weights.
     """
     layouts: dict[tuple[str, torch.Size], Tensor] = {}
     for key, leaf in _named(models):
@@ -172,24 +174,26 @@ def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> di
             arranged[key] = _arranged(leaf, models)
             continue
         model = models.get((key, leaf.shape), leaf)
-        alike = model.stride() == leaf.stride()
-        arranged[key] = leaf if alike else torch.empty_like(model, dtype=leaf.dtype).copy_(leaf)
+        has_layout = model.stride() == leaf.stride()
+        arranged[key] = (
+            leaf if has_layout else torch.empty_like(model, dtype=leaf.dtype).copy_(leaf)
+        )
     return arranged
 
 
 def zeros_like(tree: Tree) -> dict[str, Any]:
-    """A tree of zeros of the same shapes."""
+    """Return a tree of zeros of the same shapes."""
     return apply(torch.zeros_like, tree)
 
 
 def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., Any]:
-    """`torch.func.vmap` of a function of trees.
+    """Return a function of trees mapped over dimension 0, like `torch.func.vmap`.
 
-    PyTorch's own takes any structure of arguments, which costs as much time as a step of a small
-    model; this one calls what that one is made of.
+    PyTorch's function accepts every structure of arguments, which takes as long as a step of a
+    small model. This one calls the functions on which PyTorch's is built.
 
     Args:
-        fn: Returns a tree, or a tuple of trees and tensors.
+        fn: Function that returns a tree, or a tuple of trees and tensors.
         dims: For each argument 0, to map over dimension 0, or None.
     """
 
@@ -220,36 +224,38 @@ def _inside(level: int) -> Callable[[Tensor], Tensor]:
 
 @cache
 def _load_rules() -> None:
-    """Load the rules of vmap that PyTorch registers only when it is first used."""
+    """Load the rules of vmap, which PyTorch registers at its first use."""
     torch.func.vmap(torch.neg)(torch.zeros(1))
 
 
 def _as_tree(value: Any) -> Tree:
     if isinstance(value, tuple):
-        return {str(place): item for place, item in enumerate(value)}
+        return {str(index): item for index, item in enumerate(value)}
     return dict(value)
 
 
 def align(scalars: Tensor, tensor: Tensor) -> Tensor:
-    """One number per client, shaped to broadcast against a (stacked) leaf.
+    """Return one number per client in a shape that broadcasts with a (stacked) leaf.
 
     Args:
-        scalars: The leading dimensions of ``tensor``: none for one client, ``[K]`` for a stack.
+        scalars: Of the leading dimensions of ``tensor``: () for one client, [K] for a stack.
+        tensor: The leaf.
     """
     return scalars.reshape(scalars.shape + (1,) * (tensor.dim() - scalars.dim()))
 
 
-def shaped(rate: Rate, tensor: Tensor) -> Rate:
-    """A rate that multiplies a (stacked) leaf: as it is, or each client's own aligned with it."""
+def align_rate(rate: Rate, tensor: Tensor) -> Rate:
+    """Return a rate in a shape that multiplies a (stacked) leaf."""
     return align(rate, tensor) if isinstance(rate, Tensor) and rate.dim() else rate
 
 
 def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
-    """The weighted mean over clients, sum_k w_k t_k / sum_k w_k, of a stacked tree.
+    """Return the weighted mean over clients, sum_k w_k t_k / sum_k w_k, of a stacked tree.
 
-    Counters (integer leaves) take their largest value.
+    Of counters (integer leaves) it returns the largest value.
 
     Args:
+        tree: t, leaves [K, ...].
         weights: w, [K].
     """
     shares = weights / weights.sum()
@@ -262,8 +268,8 @@ def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
     return apply(average, tree)
 
 
-def squared_distance(tree: Tree, other: Tree) -> Tensor:
-    """sum ||a - b||^2 over all leaves of two trees of one structure; a scalar, 0 without leaves."""
-    pairs = zip(leaves(tree), leaves(other), strict=True)
-    parts = [(a - b).square().sum() for a, b in pairs]
-    return torch.stack(parts).sum() if parts else torch.zeros(())
+def squared_distance(first: Tree, second: Tree) -> Tensor:
+    """Return sum ||a - b||^2 over all leaves of two trees of one structure, a scalar."""
+    pairs = zip(leaves(first), leaves(second), strict=True)
+    terms = [(a - b).square().sum() for a, b in pairs]
+    return torch.stack(terms).sum() if terms else torch.zeros(())

@@ -58,7 +58,7 @@ def _names(tree: ast.Module) -> dict[str, Any]:
     These are types of keys, and constants of this file and of the files that it imports from.
     """
     # As authors import it from `fl.api`, whose own file has no constants.
-    names = {**vars(fields), **vars(typing), "ANY": ("any",)}
+    names = {**vars(fields), **vars(typing), "ALL_TASKS": ("any",)}
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     for node in imports:
         package, *inner = (node.module or "").split(".")

@@ -41,7 +41,7 @@ def draw_partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
 
 def check_mixed_labels(context: BuildContext, name: str) -> None:
     """Raise `FedloomError` if the task's loss cannot take mixed labels."""
-    if not context.task.mixes:
+    if not context.task.supports_mixed_labels:
         raise FedloomError(
             f"alterations.{name}: mixes labels, which the loss of {context.task.name} cannot take",
             advice="choose a data set of another task, or another alteration",

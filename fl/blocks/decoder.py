@@ -27,7 +27,7 @@ def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], fro
     if context.shapes:
         return dict(context.shapes), context.tokens
     return {SINGLE_INPUT: context.shape}, frozenset(
-        [SINGLE_INPUT] if context.network.of_tokens else []
+        [SINGLE_INPUT] if context.network.uses_tokens else []
     )
 
 

@@ -14,7 +14,7 @@ def zero_inputs(context: BuildContext, count: int, example: Tensor) -> Inputs:
     Tokens are whole numbers.
     """
     if not context.shapes:
-        dtype = torch.int64 if context.network.of_tokens else example.dtype
+        dtype = torch.int64 if context.network.uses_tokens else example.dtype
         return torch.zeros((count, *context.shape), dtype=dtype, device=example.device)
     return {
         name: torch.zeros(

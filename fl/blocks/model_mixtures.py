@@ -75,7 +75,7 @@ def mixture_method(
     mixed_share: float = 1.0,
     matrices: tuple[str, ...] = (WEIGHTS,),
     sweep: Sweep | None = None,
-    admit: Callable[[Tensor, Tensor], None] | None = None,
+    check_clients: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Method:
     """Build a method of local training in which clients' models are mixed after every round.
 
@@ -89,7 +89,7 @@ def mixture_method(
         matrices: The names of the matrices that ``mixture_weights`` makes.
         sweep: A sweep after training. It finds the model in the upload and passes it on; the rest
             of its upload is for ``mixture_weights`` only.
-        admit: A check of the samples of clients, see `fl.api.method.Method`.
+        check_clients: A check of the samples of clients, see `fl.api.method.Method`.
     """
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
@@ -136,7 +136,7 @@ def mixture_method(
             name: _among_all_clients(matrices[name], clients["id"], server[name]) for name in traced
         }
         # Clients of a modality without participants keep their payloads.
-        payloads = trees.overlaid(clients[PAYLOAD], mixtures)
+        payloads = trees.overlay(clients[PAYLOAD], mixtures)
         next_server = {**server, **traces, "round": server["round"] + 1}
         return next_server, {**clients, PAYLOAD: payloads}
 
@@ -149,7 +149,7 @@ def mixture_method(
         views,
         send=send_all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
-        check_clients=admit,
+        check_clients=check_clients,
     )
 
 
@@ -159,7 +159,7 @@ def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> Tree:
     if COMMON_WEIGHTS not in matrices:
         return mixtures
     shared = select(models, common_names(context).__contains__)
-    return trees.overlaid(mixtures, mix(matrices[COMMON_WEIGHTS], shared))
+    return trees.overlay(mixtures, mix(matrices[COMMON_WEIGHTS], shared))
 
 
 def common_names(context: BuildContext) -> frozenset[str]:

@@ -175,7 +175,7 @@ def _simulation(
     """
     context = BuildContext(
         *(network, training, classes, data.clients, arrays.shape, seed),
-        absent_clients=len(data.absent_clients),
+        absent_clients=len(data.away),
         task=parts.task,
         shapes=arrays.shapes,
         tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
@@ -263,7 +263,7 @@ def _labels(prepared: Prepared, task: Task) -> np.ndarray:
     labels: np.ndarray | None = getattr(prepared, task.labels)
     if labels is None:
         raise DataError(
-            f"{prepared.folder}: has no {task.given}. Allowed: a data set for {task.name}"
+            f"{prepared.folder}: has no {task.label_name}. Allowed: a data set for {task.name}"
         )
     return labels
 

@@ -164,8 +164,8 @@ class _Active:
             server = grads if self.several else trees.take(grads, 0)
             return replace(
                 self,
-                server=trees.laid_out(self.server, server),
-                work=trees.laid_out(self.work, grads),
+                server=trees.match_layout(self.server, server),
+                work=trees.match_layout(self.work, grads),
             )
 
     def first(self, count: int) -> _Active:

@@ -115,9 +115,9 @@ class ClientStates(Mapping[str, Any]):
         """The clients without everything that has one of these names, at any depth."""
         places = range(len(trees.leaves(self.initial)))
         numbered = trees.unflatten(self.initial, [torch.tensor(place) for place in places])
-        kept = [int(place) for place in trees.leaves(trees.without(numbered, names))]
+        kept = [int(place) for place in trees.leaves(trees.drop(numbered, names))]
         rows = {client: tuple(row[i] for i in kept) for client, row in self.rows.items()}
-        return ClientStates(self.count, trees.without(self.initial, names), self.facts, rows)
+        return ClientStates(self.count, trees.drop(self.initial, names), self.facts, rows)
 
     def saved(self) -> dict[str, Any]:
         """What is not known before round 1, as a tree, for a checkpoint."""

@@ -108,7 +108,7 @@ def train(
                 now = list(islice(given, CHUNK)), list(active[time])
                 at_work, losses = advance(sent, at_work, *now, lr)
                 total.index_add_(0, rows, losses)
-            work = trees.put(work, rows, at_work)
+            work = trees.replace_clients(work, rows, at_work)
     return dict(work), total
 
 

@@ -75,16 +75,14 @@ def several(
         }
         client: dict[str, Any] = {}
         for _, its in begun:
-            client = trees.overlaid(client, its)
+            client = trees.overlay(client, its)
         return servers, client
 
     def view(stage: str, server: Tree, client: Tree | None) -> Tree:
         joined: dict[str, Any] = {}
         for modality in by_modality:
             its = None if client is None else modality.restrict(client)
-            joined = trees.overlaid(
-                joined, modality.method.views[stage](server[modality.name], its)
-            )
+            joined = trees.overlay(joined, modality.method.views[stage](server[modality.name], its))
         return joined
 
     def trace(server: Tree) -> dict[str, Tensor]:
@@ -176,7 +174,7 @@ def _together(
     places, losses = [], []
     for modal, alone, (after, loss) in done:
         rows = after.client_states.take(alone.clients)
-        states = states.put(alone.clients, trees.overlaid(states.take(alone.clients), rows))
+        states = states.put(alone.clients, trees.overlay(states.take(alone.clients), rows))
         if modal.separate:
             server = {**server, modal.name: after.server}
         places.append((alone.clients[:, None] == plan.clients).nonzero()[:, 1])
@@ -223,11 +221,11 @@ def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str
     """
     everything: dict[str, Any] = {}
     for upload in uploads:
-        everything = trees.overlaid(everything, upload)
+        everything = trees.overlay(everything, upload)
 
     def whole(upload: Tree, clients: int) -> Tree:
         zeros = trees.apply(lambda leaf: leaf.new_zeros(clients, *leaf.shape[1:]), everything)
-        return trees.overlaid(zeros, upload)
+        return trees.overlay(zeros, upload)
 
     stack = trees.concatenate(list(map(whole, uploads, map(len, places))))
     return trees.take(stack, torch.cat(list(places)).argsort().to(trees.leaves(stack)[0].device))

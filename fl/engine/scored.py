@@ -1,9 +1,9 @@
-"""What a task sees of a view's outputs: of the shared model, or of every client's own.
+"""Outputs of a view for evaluation: of the shared model, or of every client's own model.
 
-Samples of many clients go through a model together, and many clients' models through one stacked
-pass. Where a sample's outputs depend on others beside it (a `Predictor` that does not say
-`is_per_sample`, a normalisation by the batch in evaluation mode), each client's samples of a split go
-through by themselves.
+A pass through the shared model contains samples of many clients, and a stacked pass many clients'
+models. If outputs of a sample depend on other samples (a `Predictor` without `is_per_sample`, or
+normalisation by the batch in evaluation mode), each client's samples of a split are a pass of their
+own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Scored:
         look = self._predictor.look
         # Whether all clients have one model: it scores the same samples the same.
         self.alike = self._shared is not None and look is None
-        self._apart = look is not None or not self._predictor.is_per_sample or network.of_batches
+        self._apart = (
+            look is not None or not self._predictor.is_per_sample or network.uses_batch_statistics
+        )
         self._stackable = True
 
     def serves(self, client: int) -> bool:

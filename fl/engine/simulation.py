@@ -72,7 +72,7 @@ class Simulation:
         has no single class.
         """
         shape = self.client_data.clients, self.classes
-        if not self.task.counted:
+        if not self.task.has_classes:
             return torch.zeros(shape, dtype=torch.int64)
         sizes = self.client_data.sizes("train")
         labels = self._labels(together(self.client_data.samples["train"]))
@@ -280,7 +280,7 @@ class Simulation:
     def _before(self, weights: Tree) -> pd.DataFrame:
         if self.by_modality:
             tables = [
-                alone._before(method.of(weights))
+                alone._before(method.restrict(weights))
                 for method, alone in zip(self.method.by_modality, self.by_modality, strict=True)
             ]
             return pd.concat(tables, ignore_index=True)

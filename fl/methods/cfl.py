@@ -97,7 +97,9 @@ class CFL:
                 for place, half in halves.items():
                     mean = trees.mean(trees.take(uploads, half), n[half])
                     index = torch.tensor([place], device=ids.device)
-                    models = trees.put(models, index, trees.apply(lambda leaf: leaf[None], mean))
+                    models = trees.replace_clients(
+                        models, index, trees.apply(lambda leaf: leaf[None], mean)
+                    )
             state = {"models": models, "cluster": cluster, "scale": scale}
             return {**state, "round": server["round"] + 1}, dict(clients)
 

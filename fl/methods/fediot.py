@@ -94,7 +94,7 @@ class FedIoT:
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             assert context.server_training is not None
             number = server["round"] + 1
-            averaged = trees.overlaid(server, trees.mean(uploads, n))
+            averaged = trees.overlay(server, trees.mean(uploads, n))
             trained = context.server_training(training, shared(averaged, None), int(number))
             return {**averaged, **trained, "round": number}, dict(clients)
 
@@ -109,7 +109,7 @@ class FedIoT:
 
 
 def head_pass(context: BuildContext, epochs: int) -> Pass:
-    """A pass for `fl.api.method.BuildContext.server_training`, over a tree of ``params`` and ``buffers``.
+    """Pass for `BuildContext.server_training`, over a tree of ``params`` and ``buffers``.
 
     The body is in evaluation mode. The optimizer is the run's and starts afresh.
     """

@@ -55,7 +55,7 @@ class FedMix:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg on the mixed loss, after a phase that brings the means."""
-        if context.network.of_tokens:
+        if context.network.uses_tokens:
             raise FedloomError("fedmix: inputs are tokens. Allowed: numbers, which can be averaged")
         base = recipe(context, terms=(self.mixed,))
         local, shape, classes = single_pass(base), context.shape, context.classes
@@ -85,7 +85,7 @@ class FedMix:
             return dict(client), {**means, "known": (seen["known"] > 0).to(count.dtype)}
 
         def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            means = trees.put(server[MEANS], clients["id"], uploads)
+            means = trees.replace_clients(server[MEANS], clients["id"], uploads)
             return {**server, MEANS: means}, dict(clients)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:

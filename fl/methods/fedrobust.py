@@ -52,7 +52,7 @@ class FedRobust:
     def build(self, context: BuildContext) -> Method:
         """FedAvg on f_k(w; Lambda x + delta) - lambda (||Lambda - I||^2 + ||delta||^2)."""
         size = math.prod(context.shape)
-        if context.network.of_tokens:
+        if context.network.uses_tokens:
             raise FedloomError("fedrobust: inputs are tokens. Allowed: numbers, which can shift")
         if self.matrix == "full" and size > LARGEST:
             raise FedloomError(

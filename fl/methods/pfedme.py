@@ -78,7 +78,7 @@ class PFedMe:
             last = torch.remainder(done, self.steps) == 0
             centre = trees.apply(
                 lambda w, theta: torch.where(
-                    trees.align(last, w), w - trees.shaped(lr, w) * self.lam * (w - theta), w
+                    trees.align(last, w), w - trees.align_rate(lr, w) * self.lam * (w - theta), w
                 ),
                 work["centre"],
                 after["params"],

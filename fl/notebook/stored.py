@@ -103,7 +103,7 @@ class Stored:
         simulation = self.simulation
         if simulation.task.labels != "y":
             raise FedloomError(
-                f"{self.bundle.title}: its samples have {simulation.task.given}. Allowed: a data "
+                f"{self.bundle.title}: has {simulation.task.label_name}. Allowed: a data "
                 "set with class labels"
             )
         self._check(stage)

@@ -244,7 +244,7 @@ class MethodEntry:
         for key, default in (("label_smoothing", 0.0), ("class_weights", "none")):
             if training[key] != default and scenario.task.name != DEFAULT:
                 problem = f"is {training[key]!r}, but {scenario.dataset.text} has "
-                problem += scenario.task.given
+                problem += scenario.task.label_name
                 raise self._error(key, problem, f"{default}, or a data set with class labels")
         size, batch = scenario.size, training["batch_size"]
         if size is not None and batch > max(size, Training.batch_size):

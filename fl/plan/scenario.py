@@ -338,7 +338,7 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
         return
     tasks = {entry.name: entry.instantiate({}) for entry in registry.components("task")}
     needed = ", ".join(tasks[name].given for name in tasks_of(component.target))
-    problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.given}"
+    problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.label_name}"
     suitable = [
         component_of_kind.name
         for component_of_kind in registry.components(component.kind)

@@ -24,13 +24,13 @@ def task_and_metric(study: Study, dataset: Choice, location: Location) -> tuple[
     reweighted = [REWEIGHTED] if study.test == "reweighted" else []
     problems = ConfigProblems()
     with problems.collected():
-        if reweighted and not task.counted:
-            problem = f"is reweighted, but {dataset.text} has {task.given}"
+        if reweighted and not task.has_classes:
+            problem = f"is reweighted, but {dataset.text} has {task.label_name}"
             raise ConfigError(location / "test", problem, "own, global")
     for key in ("metrics", "keep_predictions"):
         with problems.collected():
             if getattr(study, key) and task.name != DEFAULT:
-                problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
+                problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.label_name}"
                 raise ConfigError(location / key, problem, "none, or data sets with class labels")
     with problems.collected():
         if study.metrics and study.scored == "best":

@@ -18,10 +18,10 @@ KEYLESS = (
     "the model draws random numbers (dropout and the like), and the method trains it without keys; "
     'pass key=batch.get("key") to Network.train'
 )
-ALLOWED = (
-    "Allowed: the layers nn.Dropout to nn.Dropout3d, and of torch.nn.functional dropout to "
-    "dropout3d and scaled_dot_product_attention, called as F.dropout(x, p, self.training); between "
-    "layers of an LSTM or a GRU an nn.Dropout, in place of dropout="
+ADVICE = (
+    "use nn.Dropout to nn.Dropout3d, or dropout to dropout3d and scaled_dot_product_attention of "
+    "torch.nn.functional, called as F.dropout(x, p, self.training). Between layers of an LSTM or a "
+    "GRU, use nn.Dropout instead of dropout="
 )
 
 

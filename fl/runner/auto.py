@@ -54,12 +54,12 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
     network, steps = simulation.network, training.rounds * steps_a_round(simulation)
     if simulation.by_modality:
         return Choice("stacked", "several modalities")
-    if network.plain and network.layers(nn.Conv2d):
+    if network.is_sequence and network.layers(nn.Conv2d):
         return Choice("stacked", "plain layers with convolutions")
-    if network.plain and steps < STEPS:
+    if network.is_sequence and steps < STEPS:
         return Choice("stacked", f"{steps:,} steps; compiling pays from {STEPS:,} on")
     calls, flops = costs.largest_step(simulation)
-    if not network.plain:
+    if not network.is_sequence:
         large = simulation.arrays.device.type == "cpu" and flops >= LARGE
         said = f"{flops:.0e} operations in a step of more than plain layers"
         return Choice("loop" if large else "stacked", said)

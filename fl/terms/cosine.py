@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, Forward, NonNegative, ReferenceTerm, weighted_mean
+from fl.api import ALL_TASKS, BuildContext, Forward, NonNegative, ReferenceTerm, weighted_mean
 from fl.blocks.drift import Drift
 
 
@@ -33,7 +33,7 @@ class Cosine:
     mu: NonNegative = 0.1
 
     title: ClassVar = "Cos. Sim."
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> ReferenceTerm:
         """Return the term: the weighted mean over the batch, summed over layers."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    ANY,
+    ALL_TASKS,
     AdaptiveTerm,
     Bound,
     BuildContext,
@@ -74,7 +74,7 @@ class MKMMD:
     solver: Literal["exact", "cvxpy"] = "exact"
 
     title: ClassVar = "MK-MMD"
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> AdaptiveTerm:
         """Return the term, with the kernel weights of every layer as its state."""

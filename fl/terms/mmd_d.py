@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    ANY,
+    ALL_TASKS,
     AdaptiveTerm,
     BuildContext,
     Count,
@@ -80,7 +80,7 @@ class MMDD:
     normalise: bool = False
 
     title: ClassVar = "MMD-D"
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> AdaptiveTerm:
         """Return the term, with a kernel and its optimizer for every layer as its state."""

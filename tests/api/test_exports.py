@@ -35,7 +35,7 @@ def test_methods_import_fl_api_and_parts_alone_and_mostly_few_names() -> None:
 
 
 def test_declare_alone_makes_a_dataclass() -> None:
-    with pytest.raises(FedloomError, match="Mine: is a dataclass under @declare"):
+    with pytest.raises(FedloomError, match="Mine: has both @declare and @dataclass"):
 
         @fl.api.declare("global")
         @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def test_alterations_of_one_layer_follow_each_other_and_a_layer_is_used_once() -
     network.alter(["relu"])
     variables = network.init(0)
     given, _ = Alterations([adding(2)]).functions({}, batch)
-    with pytest.raises(FedloomError, match=r"uses relu more than once in a pass. Allowed: a layer"):
+    with pytest.raises(FedloomError, match=r"uses relu more than once in a pass"):
         network.train(**variables, x=torch.ones(2, 3, dtype=torch.float64), alter=given)
 
 

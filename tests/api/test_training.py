@@ -90,8 +90,8 @@ def test_epochs_and_steps_exclude_each_other() -> None:
     with pytest.raises(ConfigError) as caught:
         settled(local_epochs=2, local_steps=7)
     assert str(caught.value) == (
-        "studies/a.yaml: training.local_steps: is 7 beside local_epochs 2. "
-        "Allowed: one of local_epochs and local_steps"
+        "studies/a.yaml: training.local_steps: is 7, but local_epochs is 2. "
+        "Try: give one of local_epochs and local_steps"
     )
 
 

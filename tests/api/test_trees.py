@@ -25,14 +25,14 @@ def test_a_leaf_is_laid_out_as_the_model_that_chose_its_layout() -> None:
     tree = {"own": {"w": torch.arange(6.0).reshape(2, 3)}, "v": torch.ones(2, 3)}
     turned = torch.zeros(3, 2).T
     for models in ({"w": turned}, {"base": {"w": turned}, "own": {"w": torch.zeros(2, 3)}}):
-        found = trees.laid_out(tree, models)
+        found = trees.match_layout(tree, models)
         assert found["own"]["w"].stride() == (1, 2) and found["v"] is tree["v"]
         assert found["own"]["w"].tolist() == tree["own"]["w"].tolist()
 
 
 def test_put_replaces_some_and_leaves_the_stack_it_was_given() -> None:
     stack = trees.stack([A, A, A])
-    after = trees.put(stack, tensor([2, 0]), trees.stack([B, A]))
+    after = trees.replace_clients(stack, tensor([2, 0]), trees.stack([B, A]))
     assert is_tree(after, trees.stack([A, A, B]))
     assert is_tree(stack, trees.stack([A, A, A]))
 

@@ -21,7 +21,7 @@ from planning import Planned
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import declared
+from fl.api.method import declaration_of
 from fl.api.recipes import VARIABLE_GROUPS
 from fl.api.training import learning_rate
 from fl.base import fields, registry, rng

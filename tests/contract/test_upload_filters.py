@@ -100,7 +100,7 @@ def test_where_it_changes_nothing_the_run_is_the_plain_one_to_the_bit(
     state, rows = worlds.run(world(method, wire={name: NONE[name]}, **PLAIN))
     plain, plain_rows = worlds.run(world(method, **PLAIN))
     mine, theirs = worlds.tree(state), worlds.tree(plain)
-    assert worlds.same(trees.without(mine, [UPLOAD_STATE]), theirs)
+    assert worlds.same(trees.drop(mine, [UPLOAD_STATE]), theirs)
     assert worlds.rows_agree(rows, plain_rows, 0.0)
 
 

@@ -45,7 +45,7 @@ def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
         assert worlds.same(clients, full)
         index = torch.tensor(ids)
         clients = clients.put(index, values(ids, start))
-        full = trees.put(full, index, values(ids, start))
+        full = trees.replace_clients(full, index, values(ids, start))
     assert worlds.same(clients, full)
     assert worlds.same(clients.take([5, 3, 1]), trees.take(full, torch.tensor([5, 3, 1])))
     assert worlds.same(clients.client(2), trees.take(full, 2))

@@ -200,7 +200,7 @@ def both_backends(method, made, x, y):
     """
     training = Training(batch_size=4, local_epochs=1, precision="float64")
     built = method.build(BuildContext(made, training, 4, 2))
-    identity = None if made.of_tokens else {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+    identity = None if made.uses_tokens else {"scale": 1.0, "mean": 0.0, "sd": 1.0}
     samples = [np.arange(4), np.arange(4, 12)]
     batches = tuple(
         schedule(samples, [0, 1], training, 0, 1, keyed=made.random) for _ in built.passes
@@ -308,7 +308,7 @@ def test_text_cnn_by_hand():
 def test_text_transformer_knows_words_by_their_places():
     made = network(TextTransformer(11, 8, 2, 12, 3), (2, 5), classes=4)
     variables = made.init(0)
-    assert (made.random, made.of_tokens) == (True, True)
+    assert (made.random, made.uses_tokens) == (True, True)
     # The mean over positions: without learned ones, the order of words says nothing.
     params = {**variables["params"], "positions": torch.zeros(1, 10, 8)}
     x = torch.arange(10).reshape(1, 2, 5)

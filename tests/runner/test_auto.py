@@ -49,7 +49,7 @@ def test_steps_of_many_calls_or_many_operations(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(auto, "CALLS", 10)
     choice = auto.choose(run)
     assert choice.backend == "stacked" and "calls in a step" in choice.why
-    run.network.plain = False
+    run.network.is_sequence = False
     assert auto.choose(run).backend == "stacked"
     monkeypatch.setattr(auto, "LARGE", 100)
     choice = auto.choose(run)

@@ -144,7 +144,9 @@ def test_dac_sc_keeps_phases_and_mixes_amplitudes() -> None:
 
 def test_what_cannot_be_altered_is_refused() -> None:
     words = context(nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)))
-    deaf = replace(context(), task=replace(SEGMENTATION, name="counting", mixes=False))
+    deaf = replace(
+        context(), task=replace(SEGMENTATION, name="counting", supports_mixed_labels=False)
+    )
     for alteration, given, problem in (
         (Mixup(), words, "inputs are tokens, which cannot be mixed. Try: "),
         (MMixup(("2",)), words, "inputs are tokens. Allowed: false"),

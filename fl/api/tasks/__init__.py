@@ -1,1 +1,1 @@
-"""What a data set asks of a model, one file each."""
+"""Tasks, one file each."""

@@ -1,6 +1,6 @@
-"""One class for each sample.
+"""Classification: one class for each sample.
 
-No paper's: cross-entropy is minimised, accuracy and balanced accuracy are reported.
+Training minimises cross-entropy; accuracy and balanced accuracy are reported.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, mixed_labels
-from fl.api.task import DEFAULT, Task, means, weighted_mean
+from fl.api.task import DEFAULT, Task, client_means, weighted_mean
 from fl.pytorch.folding import whole
 
 CLASS_WEIGHT, SMOOTHING = "class_weight", "smoothing"
-"""In batches of runs that ask for them, [b] each: `class_weights` and `label_smoothing` of
-`fl.api.training.Training`.
-"""
+"""Keys of batches if a run uses `class_weights` or `label_smoothing` of its training, [b] each."""
 
 
 def classification_loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """The weighted mean cross-entropy.
+    """Return the weighted mean cross-entropy.
 
-    Labels are mixed where the batch says how, see `fl.api.mixed_labels`; mixed or not, they are
-    smoothed, and samples weigh by their own class, where it says so.
+    The batch can bring mixes of labels (`fl.api.mixed_labels`), label smoothing, which also applies
+    to mixed labels, and class weights, which go by the sample's own class.
 
     Args:
-        outputs: [b, classes].
+        outputs: Outputs of the network, [b, classes].
+        batch: The batch.
     """
     weight, smoothing = batch["weight"], batch.get(SMOOTHING)
     if CLASS_WEIGHT in batch:
@@ -39,8 +38,8 @@ def classification_loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         shares = mixed_labels(batch["y"], outputs, mixes)
         values = F.cross_entropy(outputs, shares, reduction="none")
         return weighted_mean(_smoothed(values, outputs, smoothing), {"weight": weight})
-    more = () if smoothing is None else (smoothing,)
-    return whole(_mean, outputs, batch["y"], weight, *more)
+    optional = () if smoothing is None else (smoothing,)
+    return whole(_mean, outputs, batch["y"], weight, *optional)
 
 
 def _mean(
@@ -51,8 +50,10 @@ def _mean(
 
 
 def _smoothed(values: Tensor, outputs: Tensor, smoothing: Tensor | None) -> Tensor:
-    """(1 - e) v - e/C sum_c log softmax(z)_c, as cross-entropy is linear in the target; over the C
-    classes that a method does not rule out by a logit of minus infinity (FedRoD).
+    """Return (1 - e) v - e/C sum_c log softmax(z)_c, as cross-entropy is linear in the target.
+
+    The sum is over the C classes that a method does not exclude by a logit of minus infinity, as
+    FedRoD does.
     """
     if smoothing is None:
         return values
@@ -63,10 +64,10 @@ def _smoothed(values: Tensor, outputs: Tensor, smoothing: Tensor | None) -> Tens
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """-log softmax(z)_y of each sample, [..., b].
+    """Return -log softmax(z)_y of each sample, [..., b].
 
-    To the bit what PyTorch's own function gives, which in a stack of clients loads SymPy and looks
-    at each step for labels to ignore.
+    It equals PyTorch's function to the bit. That function, in a stack of clients, loads SymPy and
+    looks for labels to ignore at every step.
 
     Args:
         outputs: z, [..., b, classes].
@@ -76,55 +77,59 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Loss of each sample, whether its largest output is right, and its label, [b] each."""
+    """Return loss, label and whether the largest output is correct for each sample, [b] each."""
     losses = cross_entropy(outputs, labels)
     return {"loss": losses, "correct": outputs.argmax(-1) == labels, "label": labels}
 
 
-def conclude(seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int) -> dict[str, np.ndarray]:
-    """Mean loss, accuracy and balanced accuracy of each client, [clients]."""
-    loss, correct, label = (seen[key].cpu().numpy() for key in ("loss", "correct", "label"))
+def conclude(
+    values: Mapping[str, Tensor], sizes: np.ndarray, classes: int
+) -> dict[str, np.ndarray]:
+    """Return mean loss, accuracy and balanced accuracy of each client, [clients]."""
+    loss, correct, label = (values[key].cpu().numpy() for key in ("loss", "correct", "label"))
     return {
-        "loss": means(loss, sizes),
-        "accuracy": means(correct, sizes),
+        "loss": client_means(loss, sizes),
+        "accuracy": client_means(correct, sizes),
         "balanced_accuracy": _balanced(*by_class(correct, label, sizes, classes)),
     }
 
 
-def _balanced(right: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The share of right samples of each class, averaged over the classes that occur, [clients].
+def _balanced(correct: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the accuracy by class, averaged over the classes that occur, [clients].
 
     Args:
-        right, counts: Right samples and all of them by class, [clients, classes].
+        correct: Number of correct samples by class, [clients, classes].
+        counts: Number of samples by class, [clients, classes].
     """
-    return np.asarray((right / counts.clip(min=1)).sum(1) / (counts > 0).sum(1))
+    return np.asarray((correct / counts.clip(min=1)).sum(1) / (counts > 0).sum(1))
 
 
 def by_class(
     correct: np.ndarray, labels: np.ndarray, sizes: np.ndarray, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How many samples of each client are right, and how many there are, [clients, classes] each.
+    """Return the numbers of correct samples and of samples by class, [clients, classes] each.
 
     Args:
-        correct: 0 or 1 per sample, of one client after another, [n].
-        labels: [n].
-        sizes: How many samples each client has, [clients].
+        correct: 0 or 1 for each sample, one client after another, [n].
+        labels: Their classes, [n].
+        sizes: Number of samples of each client, [clients].
+        classes: Number of classes.
     """
     cell = np.repeat(np.arange(len(sizes)), sizes) * classes + labels
     cells = len(sizes) * classes
-    right = np.bincount(cell, weights=correct, minlength=cells)
+    correct_counts = np.bincount(cell, weights=correct, minlength=cells)
     counts = np.bincount(cell, minlength=cells)
-    return right.reshape(-1, classes), counts.reshape(-1, classes)
+    return correct_counts.reshape(-1, classes), counts.reshape(-1, classes)
 
 
 def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Labels that go through the classes in turn, [count]."""
+    """Return labels that repeat all classes in their order, [count]."""
     return np.arange(count) % classes
 
 
 CLASSIFICATION = Task(
     name=DEFAULT,
-    given="class labels",
+    label_name="class labels",
     labels="y",
     metrics=("accuracy", "balanced_accuracy"),
     chunk=1024,
@@ -132,10 +137,10 @@ CLASSIFICATION = Task(
     look=look,
     conclude=conclude,
     invent=invent,
-    mixes=True,
+    supports_mixed_labels=True,
 )
 
 
 def classification() -> Task:
-    """The task."""
+    """Return the task."""
     return CLASSIFICATION

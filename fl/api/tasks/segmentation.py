@@ -1,17 +1,17 @@
-"""A class for each pixel of an image.
+"""Segmentation: a class for each pixel of an image.
 
 M. Jiang, Z. Wang and Q. Dou. HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on
-Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775 (loss and metric, which FedFA took over).
+Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775 (loss and metric; FedFA uses the same).
 
-The loss is the mean of two: cross-entropy, the mean over all pixels of the batch, and the soft Dice
-loss of F. Milletari, N. Navab and S.-A. Ahmadi (V-Net. 3DV 2016), in which overlaps and volumes are
-summed over the batch before they are divided, for each class, the background included.
+The loss is the mean of two losses: the mean cross-entropy over all pixels of a batch, and the soft
+Dice loss of F. Milletari, N. Navab and S.-A. Ahmadi (V-Net. 3DV 2016). Overlaps and volumes of each
+class, the background included, are summed over the batch before they are divided.
 
 ``dice`` is the mean over a client's images of each image's Dice coefficient (not that of overlaps
 summed over images). An image's coefficient is the mean over classes, the background included, as in
 the released code of HarmoFL and FedFA. ``foreground_dice`` leaves the background, class 0, out. A
-class that is neither in an image's mask nor predicted counts as found, 1; that code counts 0, but
-leaves out the images in which it happens. There is no majority class to compare with.
+class that is neither in an image's mask nor predicted counts 1. The released code counts 0, but
+leaves such images out.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, Mix, mixed
-from fl.api.task import Task, means, weighted_mean
+from fl.api.task import Task, client_means, weighted_mean
 
 SMOOTH = 1e-5
 """Pixels added to both sides of a Dice coefficient, so that 0 / 0 is 1."""
 
 
 def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """(cross-entropy + soft Dice loss) / 2.
+    """Return (cross-entropy + soft Dice loss) / 2.
 
-    Masks are mixed where the batch says how, see `fl.api.mixed_labels`: a pixel is then of several
-    classes, of each by its share.
+    If the batch has mixes (`fl.api.mixed_labels`), a pixel has a share of several classes.
 
     Args:
-        outputs: [b, classes, h, w].
-        batch: Has the masks ``y`` [b, h, w].
+        outputs: Outputs of the network, [b, classes, h, w].
+        batch: Batch with the masks ``y`` [b, h, w].
     """
     masks: Tensor = batch["y"]
     if mixes := batch.get(MIXED):
-        entropy, overlap, volume = _soft_of(outputs, *_mixed(outputs, masks, mixes))
+        entropy, overlap, volume = _soft_components(outputs, *_mixed(outputs, masks, mixes))
     else:
         entropy, overlap, volume = _soft(outputs, masks)
     weight = batch["weight"][:, None]
@@ -53,17 +52,19 @@ def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
 
 
 def _soft(outputs: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """By image, what the loss is made of.
+    """Return the components of the loss by image.
 
     Returns:
         The mean cross-entropy [b], and by class the overlap of probabilities and mask and the
         volume of both, [b, classes] each.
     """
-    return _soft_of(outputs, masks, _members(masks, outputs))
+    return _soft_components(outputs, masks, _members(masks, outputs))
 
 
-def _soft_of(outputs: Tensor, masks: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`_soft`, where ``masks`` say pixels' classes as cross-entropy wants to hear of them."""
+def _soft_components(
+    outputs: Tensor, masks: Tensor, members: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the results of `_soft`, with ``masks`` as a target of cross-entropy."""
     entropy = F.cross_entropy(outputs, masks, reduction="none").mean((1, 2))
     shares = outputs.softmax(1)
     volume = shares.sum((2, 3)) + members.sum((2, 3))
@@ -71,7 +72,7 @@ def _soft_of(outputs: Tensor, masks: Tensor, members: Tensor) -> tuple[Tensor, T
 
 
 def _mixed(outputs: Tensor, masks: Tensor, mixes: Sequence[Mix]) -> tuple[Tensor, Tensor]:
-    """The shares of classes after all mixes, [b, classes, h, w], for both places of `_soft_of`."""
+    """Return shares of classes after all mixes, [b, classes, h, w], as target and as members."""
     members = _members(masks, outputs)
     for partner, share in mixes:
         members = mixed(members, partner, share)
@@ -79,38 +80,39 @@ def _mixed(outputs: Tensor, masks: Tensor, mixes: Sequence[Mix]) -> tuple[Tensor
 
 
 def _members(masks: Tensor, outputs: Tensor) -> Tensor:
-    """1 where a pixel is of a class, [b, classes, h, w]."""
+    """Return 1 for the class of a pixel and 0 for all others, [b, classes, h, w]."""
     classes = torch.arange(outputs.shape[1], device=masks.device)[:, None, None]
     return (masks[:, None] == classes).to(outputs.dtype)
 
 
 def _dice(overlap: Any, volume: Any) -> Any:
-    """2 |A and B| / (|A| + |B|)."""
+    """Return the Dice coefficient 2 |A and B| / (|A| + |B|)."""
     return (2 * overlap + SMOOTH) / (volume + SMOOTH)
 
 
 def _missed(overlap: Tensor, volume: Tensor) -> Tensor:
-    """The soft Dice loss of sums by class, [classes]."""
+    """Return the soft Dice loss of sums by class, [classes]."""
     missed: Tensor = 1 - _dice(overlap, volume).mean()
     return missed
 
 
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """What the loss sums over images, and each image's Dice by class, [b, classes]."""
+    """Return the components of the loss, and the Dice coefficient by class, [b, classes]."""
     entropy, overlap, volume = _soft(outputs, labels)
     predicted = _members(outputs.argmax(1), outputs)
-    wanted = _members(labels, outputs)
-    hit = (predicted * wanted).sum((2, 3))
-    dice = _dice(hit, predicted.sum((2, 3)) + wanted.sum((2, 3)))
+    members = _members(labels, outputs)
+    hit = (predicted * members).sum((2, 3))
+    dice = _dice(hit, predicted.sum((2, 3)) + members.sum((2, 3)))
     return {"entropy": entropy, "overlap": overlap, "volume": volume, "dice": dice}
 
 
-def conclude(seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int) -> dict[str, np.ndarray]:
-    """Of each client the loss over all of its images as one batch, and the means of Dice over
-    images, [clients].
-    """
+def conclude(
+    values: Mapping[str, Tensor], sizes: np.ndarray, classes: int
+) -> dict[str, np.ndarray]:
+    """Return loss over all images as one batch and mean Dice of each client, [clients]."""
     entropy, overlap, volume, dice = (
-        means(seen[key].cpu().numpy(), sizes) for key in ("entropy", "overlap", "volume", "dice")
+        client_means(values[key].cpu().numpy(), sizes)
+        for key in ("entropy", "overlap", "volume", "dice")
     )
     images = sizes[:, None]
     missed = 1 - _dice(images * overlap, images * volume).mean(1)
@@ -122,14 +124,14 @@ def conclude(seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int) -> dic
 
 
 def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Masks whose pixels go through the classes in turn, [count, h, w]."""
+    """Return masks whose pixels repeat all classes in their order, [count, h, w]."""
     height, width = shape[-2:]
     return np.arange(count * height * width).reshape(count, height, width) % classes
 
 
 SEGMENTATION = Task(
     name="segmentation",
-    given="masks",
+    label_name="masks",
     labels="mask",
     metrics=("dice", "foreground_dice"),
     chunk=16,
@@ -137,11 +139,11 @@ SEGMENTATION = Task(
     look=look,
     conclude=conclude,
     invent=invent,
-    counted=False,
-    mixes=True,
+    has_classes=False,
+    supports_mixed_labels=True,
 )
 
 
 def segmentation() -> Task:
-    """The task."""
+    """Return the task."""
     return SEGMENTATION

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, keyed
+from fl.api import ALL_TASKS, Alteration, Batch, BuildContext, Share, Tree, keyed
 from fl.blocks.batch_alterations import check_feature_maps, is_altered
 from fl.blocks.feature_statistics import channel_moments
 
@@ -40,7 +40,7 @@ class DACSC:
     p: Share = 0.5
 
     title: ClassVar = "DAC-SC"
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Alteration:
         """Return the alteration, without a state."""

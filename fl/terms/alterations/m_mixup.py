@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    ANY,
+    ALL_TASKS,
     Alteration,
     Batch,
     Bound,
@@ -53,12 +53,12 @@ class MMixup:
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 2.0
 
     title: ClassVar = "M-Mixup"
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Alteration:
         """Return the alteration, without a state; `FedloomError` for inputs that are tokens."""
         check_mixed_labels(context, "m-mixup")
-        if self.inputs and context.network.of_tokens:
+        if self.inputs and context.network.uses_tokens:
             raise FedloomError(
                 "alterations.m-mixup.inputs: is true, but inputs are tokens", "false"
             )
@@ -70,7 +70,7 @@ class MMixup:
             batch = {**remember(batch, partner, share), CHOICE_KEY: (partner, share, index)}
             if not self.inputs:
                 return batch
-            return {**batch, "x": trees.each(lambda x: mix_at("input", x, batch), batch["x"])}
+            return {**batch, "x": trees.map_inputs(lambda x: mix_at("input", x, batch), batch["x"])}
 
         def mix_at(location: str, values: Tensor, batch: Batch) -> Tensor:
             partner, share, index = batch[CHOICE_KEY]

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Alteration, Batch, Bound, BuildContext, Share, Tree, keyed
+from fl.api import ALL_TASKS, Alteration, Batch, Bound, BuildContext, Share, Tree, keyed
 from fl.blocks.batch_alterations import check_feature_maps, draw_partners, is_altered
 
 STYLE_EPS = 1e-6
@@ -46,7 +46,7 @@ class MixStyle:
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 0.1
 
     title: ClassVar = "MixStyle"
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Alteration:
         """Return the alteration, without a state."""

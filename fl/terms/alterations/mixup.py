@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from fl.api import (
-    ANY,
+    ALL_TASKS,
     Alteration,
     Batch,
     Bound,
@@ -46,12 +46,12 @@ class Mixup:
 
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 1.0
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Alteration:
         """Return an alteration of the model's inputs, without layers; raises for tokens."""
         check_mixed_labels(context, "mixup")
-        if context.network.of_tokens:
+        if context.network.uses_tokens:
             raise FedloomError(
                 "alterations.mixup: inputs are tokens, which cannot be mixed",
                 advice="choose a data set whose inputs are numbers",
@@ -60,7 +60,7 @@ class Mixup:
         def prepare(batch: Batch) -> Batch:
             partner, share = draw_mixture(batch, self.alpha)
             return remember(
-                {**batch, "x": trees.each(lambda x: mixed(x, partner, share), batch["x"])},
+                {**batch, "x": trees.map_inputs(lambda x: mixed(x, partner, share), batch["x"])},
                 partner,
                 share,
             )

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Alteration, Batch, BuildContext, Share, Tree, remember
+from fl.api import ALL_TASKS, Alteration, Batch, BuildContext, Share, Tree, remember
 from fl.blocks.batch_alterations import (
     check_feature_maps,
     check_mixed_labels,
@@ -50,7 +50,7 @@ class MOEx:
     lam: Share = 0.5
 
     title: ClassVar = "MOEx"
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Alteration:
         """Return the alteration, without a state."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fl.api import ANY, Aggregation, BuildContext, Count, Positive
+from fl.api import ALL_TASKS, Aggregation, BuildContext, Count, Positive
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class GeometricMedian:
     steps: Count = 3
     nu: Positive = 1e-6
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Aggregation:
         """Return the rule v <- sum_k b_k w_k / sum_k b_k, with b_k = n_k / max(nu, ||v - w_k||)."""

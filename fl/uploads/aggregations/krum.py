@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, Aggregation, BuildContext, Count, Index
+from fl.api import ALL_TASKS, Aggregation, BuildContext, Count, Index
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Krum:
     attackers: Index = 1
     chosen: Count = 1
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     @property
     def fewest_clients(self) -> int:

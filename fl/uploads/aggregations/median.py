@@ -13,14 +13,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fl.api import ANY, Aggregation, BuildContext
+from fl.api import ALL_TASKS, Aggregation, BuildContext
 
 
 @dataclass(frozen=True)
 class Median:
     """The median has no keys."""
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Aggregation:
         """Return the rule of definition 1."""

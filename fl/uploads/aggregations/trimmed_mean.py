@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from fl.api import ANY, Aggregation, Bound, BuildContext
+from fl.api import ALL_TASKS, Aggregation, Bound, BuildContext
 
 Trimmed = Annotated[float, Bound(low=0, below=0.5)]
 
@@ -28,7 +28,7 @@ class TrimmedMean:
 
     share: Trimmed = 0.1
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> Aggregation:
         """Return the rule of definition 2."""

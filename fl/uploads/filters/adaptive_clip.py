@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fl.api import (
-    ANY,
+    ALL_TASKS,
     BuildContext,
     NonNegative,
     Positive,
@@ -45,7 +45,7 @@ class AdaptiveClip:
     rate: NonNegative = 0.2
     count_noise: NonNegative = 0.05
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter:
         """Return a filter with bound C, which the server keeps."""
@@ -65,7 +65,11 @@ class AdaptiveClip:
             return {"norm": row.new_full((), self.initial).double()}
 
         return UploadFilter(
-            "adaptive-clip", apply, state=state, bounds_norm=True, count_noise=self.count_noise
+            "adaptive-clip",
+            apply,
+            init_server_state=state,
+            bounds_norm=True,
+            count_noise=self.count_noise,
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Annotated, ClassVar
 
-from fl.api import ANY, Bound, BuildContext, Positive, RoundUploads, UploadFilter
+from fl.api import ALL_TASKS, Bound, BuildContext, Positive, RoundUploads, UploadFilter
 
 Minority = Annotated[float, Bound(low=0, below=0.5)]
 
@@ -31,7 +31,7 @@ class ALIE:
     share: Minority
     z: Positive | None = None
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter in which all attackers of a round send mean - z deviation."""

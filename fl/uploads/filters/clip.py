@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, Positive, RoundUploads, UploadFilter
+from fl.api import ALL_TASKS, BuildContext, Positive, RoundUploads, UploadFilter
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Clip:
 
     norm: Positive
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter:
         """Return a filter with bound S."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fl.api import ANY, BuildContext, Positive, RoundUploads, Share, UploadFilter
+from fl.api import ALL_TASKS, BuildContext, Positive, RoundUploads, Share, UploadFilter
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Gaussian:
     share: Share
     deviation: Positive = 1.0
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that draws new uploads of attackers in every round."""

@@ -16,7 +16,15 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from fl.api import ANY, Bound, BuildContext, NonNegative, RoundUploads, UploadFilter, per_round
+from fl.api import (
+    ALL_TASKS,
+    Bound,
+    BuildContext,
+    NonNegative,
+    RoundUploads,
+    UploadFilter,
+    per_round,
+)
 from fl.uploads.filters.adaptive_clip import multiplier_on_mean
 
 Chance = Annotated[float, Bound(above=0, below=1)]
@@ -34,7 +42,7 @@ class Noise:
     multiplier: NonNegative
     delta: Chance | None = None
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that adds noise N(0, (z S / m)^2) to the mean of m clients."""

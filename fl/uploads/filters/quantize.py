@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from fl.api import ANY, Bound, BuildContext, RoundUploads, UploadFilter, UploadSize
+from fl.api import ALL_TASKS, Bound, BuildContext, RoundUploads, UploadFilter, UploadSize
 
 FLOAT_BITS = 32
 
@@ -28,7 +28,7 @@ class Quantize:
 
     bits: Annotated[int, Bound(low=2, high=FLOAT_BITS)]
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that replaces v_i by ||v|| sign(v_i) l / s.

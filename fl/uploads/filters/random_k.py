@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from fl.api import ANY, BuildContext, RoundUploads, Share, UploadFilter, UploadSize
+from fl.api import ALL_TASKS, BuildContext, RoundUploads, Share, UploadFilter, UploadSize
 from fl.uploads.filters.top_k import no_remainder, sent_count
 
 SEED_BITS = 64
@@ -31,7 +31,7 @@ class RandomK:
     share: Share
     feedback: bool = True
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that keeps k random numbers of each upload."""

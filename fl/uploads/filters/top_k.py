@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl.api import ANY, BuildContext, RoundUploads, Share, UploadFilter, UploadSize
+from fl.api import ALL_TASKS, BuildContext, RoundUploads, Share, UploadFilter, UploadSize
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TopK:
     share: Share
     feedback: bool = True
 
-    tasks: ClassVar = ANY
+    tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that keeps the numbers with the largest absolute values."""
