@@ -58,7 +58,7 @@ def read_plan():
     plan anew, jobs read the one that they belong to.
     """
     if not workflow.is_main_process:
-        return plan_files.read(Path(os.environ[PLANNED])), {}
+        return plan_files.read_checked(Path(os.environ[PLANNED])), {}
     try:
         found = plan.current_summary(Path(CONFIG), STUDIES)
         home = markers.settle(found, merge=merging())
