@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from fl.api.method import BuildContext
 from fl.api.protocols import Batch, Combine
 from fl.api.trees import Tree
 from fl.base import rng
+from fl.base.errors import FedloomError
 from fl.pytorch import keyed
 
 UPLOAD_STATE = "wire"
@@ -181,3 +183,32 @@ class Aggregation:
 def per_round(context: BuildContext) -> int:
     """Return how many clients take part in each round."""
     return max(1, round(context.training.participation * context.participants))
+
+
+def without_upload_state(tree: Tree) -> dict[str, Any]:
+    """Return a tree without the state of upload filters, as the method itself knows it."""
+    return {key: leaf for key, leaf in tree.items() if key != UPLOAD_STATE}
+
+
+def check_noise_on_count(
+    clip: str, count_noise: float, multiplier: float, participants: int
+) -> None:
+    """Refuse noise on the mean that the noise on a clip's count of clients reaches alone.
+
+    Args:
+        clip: Name of the upload filter before the noise, which counts the clients within its norm.
+        count_noise: Deviation of the noise on the share of clients that it counts.
+        multiplier: Multiplier of the noise on the mean.
+        participants: Number of clients that take part in a round.
+
+    Raises:
+        FedloomError: If the multiplier is at least 2 x count_noise x participants.
+    """
+    bound = 2 * count_noise * participants
+    if multiplier >= bound:
+        raise FedloomError(
+            f"upload_filters.noise.multiplier: is {multiplier:g}, which the noise on the count of "
+            "clients reaches alone",
+            f"less than {bound:g}" if bound else "",
+            f"set {clip}.count_noise above {multiplier / (2 * participants):g}",
+        )

@@ -18,6 +18,7 @@ from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.base.errors import DataError, FedloomError
+from fl.base.seams import Seam
 from fl.data import holdings
 from fl.data.modality import Modality, groups, kinds_of, named
 from fl.data.normalisation import filled, measured
@@ -26,7 +27,6 @@ from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.client_data import OWN, ClientData
 from fl.engine.serving import serving
 from fl.engine.simulation import DTYPES, Simulation
-from fl.engine.wire import wired
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
@@ -35,30 +35,40 @@ Spec = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunComponents:
     """The objects that a run's spec names, and the task and the modalities of its data set."""
 
     model: Any
-    method: Composed
+    method: MethodComponents
     task: Task = CLASSIFICATION
     modalities: tuple[Modality, ...] = ()
 
 
 @dataclass(frozen=True)
-class Composed:
-    """A method, and what a study adds to it: terms of its loss, alterations of features, stages of
-    its wire, and at most one aggregation.
+class MethodComponents:
+    """A method and what a study adds to it, as objects that have a ``build``.
+
+    Attributes:
+        method: The method.
+        terms: Terms of its loss.
+        alterations: Alterations of features.
+        upload_filters: Filters that change what clients send, in the order in which they act.
+        aggregation: At most one aggregation, which replaces the mean of uploads.
     """
 
     method: Any
     terms: tuple[Any, ...] = ()
     alterations: tuple[Any, ...] = ()
-    wire: tuple[Any, ...] = ()
+    upload_filters: tuple[Any, ...] = ()
     aggregation: tuple[Any, ...] = ()
 
 
+METHOD_BUILT = Seam[Callable[[Method, BuildContext, MethodComponents], Method]]("method built")
+"""Functions that wrap a finished method, and return another method or the same one."""
+
+
 def assemble(
-    spec: Spec, parts: Parts, prepared: Prepared, table: pd.DataFrame, device: torch.device
+    spec: Spec, parts: RunComponents, prepared: Prepared, table: pd.DataFrame, device: torch.device
 ) -> Simulation:
     """The simulation that a run's spec describes, on a data set and its partition."""
     training = Training(**spec["training"])
@@ -159,7 +169,7 @@ class _Reader:
 
 
 def _simulation(
-    parts: Parts,
+    parts: RunComponents,
     network: Network,
     training: Training,
     arrays: Arrays,
@@ -206,7 +216,7 @@ def _simulation(
     )
 
 
-def _groups(parts: Parts, data: ClientData) -> list[tuple[Modality, ...]]:
+def _groups(parts: RunComponents, data: ClientData) -> list[tuple[Modality, ...]]:
     """What the clients of each modality hold, where they differ in it."""
     assert data.modality is not None
     return groups(parts.modalities, int(data.modality.max()) + 1)
@@ -235,17 +245,26 @@ def check_served(method: Any, data: ClientData) -> None:
         )
 
 
-def build(composed: Composed, context: BuildContext) -> Method:
-    """The method, with what the study adds to it."""
-    terms = tuple(term.build(context) for term in composed.terms)
-    alterations = tuple(alteration.build(context) for alteration in composed.alterations)
-    made: Method = composed.method.build(replace(context, terms=terms, alterations=alterations))
+def build(components: MethodComponents, context: BuildContext) -> Method:
+    """Build a method with everything that the study adds to it.
+
+    Args:
+        components: The method and its additions.
+        context: What they are built for.
+
+    Returns:
+        The method, with terms attached and wrapped by the hooks of `METHOD_BUILT`.
+    """
+    terms = tuple(term.build(context) for term in components.terms)
+    alterations = tuple(alteration.build(context) for alteration in components.alterations)
+    context_with_additions = replace(context, terms=terms, alterations=alterations)
+    method: Method = components.method.build(context_with_additions)
     for term in terms:
         if isinstance(term, MethodTerm):
-            made = term.attach(made)
-    stages = [stage.build(context) for stage in composed.wire]
-    instead = [aggregation.build(context) for aggregation in composed.aggregation]
-    return wired(made, context, composed.method, stages, instead[0] if instead else None)
+            method = term.attach(method)
+    for wrap in METHOD_BUILT.hooks():
+        method = wrap(method, context, components)
+    return method
 
 
 def computing(make: Callable[[], nn.Module], training: Training) -> Network:
@@ -268,7 +287,7 @@ def _labels(prepared: Prepared, task: Task) -> np.ndarray:
     return labels
 
 
-def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
+def reseeded(like: Simulation, spec: Spec, parts: RunComponents) -> Simulation:
     """The simulation of a spec that differs from that of ``like`` only in its seed, on the same
     data.
     """

@@ -6,5 +6,7 @@ calls the functions that `HOOKS` lists for it.
 
 from __future__ import annotations
 
-HOOKS: dict[str, tuple[str, ...]] = {}
+HOOKS: dict[str, tuple[str, ...]] = {
+    "method built": ("fl.extra.uploads:with_upload_filters",),
+}
 """By name of a seam, the functions that join it, as ``module:function``, in the order of calls."""

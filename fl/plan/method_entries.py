@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from fl.api.task import DEFAULT
 from fl.api.training import WEIGHTS, Training
+from fl.api.uploads import check_noise_on_count
 from fl.base import error_text, fields, registry
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.fields import Count
 from fl.base.registry import ADDED_KINDS, entry_key
 from fl.base.schema import SERVER
-from fl.engine.wire import check_count
 from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Execution, Study
@@ -277,7 +277,7 @@ class MethodEntry:
             if count_noise is None or not multiplier:
                 continue
             try:
-                check_count(spec["name"], count_noise, multiplier, participants)
+                check_noise_on_count(spec["name"], count_noise, multiplier, participants)
             except FedloomError as error:
                 raise ConfigError(self.location, str(error)) from None
 

@@ -39,7 +39,7 @@ from fl.base.errors import FedloomError
 from fl.data.modality import Modality
 from fl.engine import modality as modality_checks
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
-from fl.engine.assembly import Composed, build
+from fl.engine.assembly import MethodComponents, build
 from fl.engine.loader import ask
 from fl.plan.components import Inputs
 from fl.plan.config import Values
@@ -150,12 +150,14 @@ class Rehearsal:
         """
         spec = {"method": point.spec, **point.added_components}
         training = Training(**point.training)
-        composed = RunSpec(spec).composed
+        method_components = RunSpec(spec).method_components
         if len(self._networks) > 1:
-            modality_checks.check(not declaration_of(composed.method).modalities, self._networks)
+            modality_checks.check(
+                not declaration_of(method_components.method).modalities, self._networks
+            )
         results = []
         for inputs in self._inputs:
-            recorder = UseRecorder(composed)
+            recorder = UseRecorder(method_components)
             modalities = inputs.modalities
             context = BuildContext(
                 network=self._networks[inputs.name],
@@ -168,7 +170,9 @@ class Rehearsal:
                 shapes={modality.name: modality.shape for modality in modalities},
                 tokens=frozenset(modality.name for modality in modalities if modality.tokens),
             )
-            attempt = _Attempt(recorder.composed, context, inputs, self._variables[inputs.name])
+            attempt = _Attempt(
+                recorder.method_components, context, inputs, self._variables[inputs.name]
+            )
             key = _key([inputs.name, _shape(spec), _shape(_lasting(point.training)), away])
             if key not in self._rehearsed:
                 self._rehearsed[key] = Rehearsed(attempt.reason(), attempt.traces())
@@ -183,7 +187,7 @@ class Rehearsal:
 class _Attempt:
     """A method that is tried with one model, and the inputs of the model."""
 
-    composed: Composed
+    method_components: MethodComponents
     context: BuildContext
     inputs: Inputs
     variables: Tree
@@ -209,8 +213,8 @@ class _Attempt:
         """Build the method, which may compute with the model, on the first device that can."""
         for device in self._devices[:-1]:
             with contextlib.suppress(Exception), torch.device(device):
-                return build(self.composed, self._fresh_context())
-        return build(self.composed, self._fresh_context())
+                return build(self.method_components, self._fresh_context())
+        return build(self.method_components, self._fresh_context())
 
     def reason(self) -> str:
         """Return why clients cannot be trained in one stack; empty if they can.
@@ -233,7 +237,7 @@ class _Attempt:
     def traces(self) -> frozenset[str] | None:
         """Return the names of what is recorded of a round; None if only training can tell."""
         with contextlib.suppress(Exception):
-            method = build(self.composed, self._fresh_context())
+            method = build(self.method_components, self._fresh_context())
             server, client = method.init(self.variables)
             traces = method.trace(server) if method.trace else {}
             if method.trace_clients:
@@ -247,7 +251,7 @@ class _Attempt:
         for device in self._devices:
             try:
                 with torch.device(device):
-                    method = build(self.composed, self._fresh_context())
+                    method = build(self.method_components, self._fresh_context())
                     _Trial(self, method, size, device, stacked).take_steps()
                 return None
             except Exception as error:

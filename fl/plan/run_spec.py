@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from fl.data.prepared import Prepared
-    from fl.engine.assembly import Composed, Parts
+    from fl.engine.assembly import MethodComponents, RunComponents
     from fl.engine.simulation import Simulation
 
 COMPONENT_KINDS = {
@@ -44,6 +44,12 @@ class NamedComponent(NamedTuple):
     target: Any
 
 
+COMPONENT_FIELDS = {"wire": "upload_filters"}
+"""Fields of `fl.engine.assembly.MethodComponents` by key of the spec, where the two differ: run
+names contain the keys of specs, so a key of a spec stays.
+"""
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """A run's spec; the components that it names are made once, when they are asked for.
@@ -55,24 +61,26 @@ class RunSpec:
     spec: Spec
 
     @cached_property
-    def composed(self) -> Composed:
+    def method_components(self) -> MethodComponents:
         """The method with the terms, alterations and upload filters that the study adds."""
-        from fl.engine.assembly import Composed
+        from fl.engine.assembly import MethodComponents
 
         added_components = {
-            key: tuple(component_of(kind, component)[1] for component in self.spec.get(key, ()))
+            COMPONENT_FIELDS.get(key, key): tuple(
+                component_of(kind, component)[1] for component in self.spec.get(key, ())
+            )
             for key, kind in registry.ADDED_KINDS.items()
         }
-        return Composed(component_of("method", self.spec["method"])[1], **added_components)
+        return MethodComponents(component_of("method", self.spec["method"])[1], **added_components)
 
     @cached_property
-    def components(self) -> Parts:
+    def components(self) -> RunComponents:
         """The objects that a simulation is made of."""
-        from fl.engine.assembly import Parts
+        from fl.engine.assembly import RunComponents
 
-        return Parts(
+        return RunComponents(
             component_of("model", self.spec["model"])[1],
-            self.composed,
+            self.method_components,
             materials.task_of(self.spec["dataset"]),
             materials.modalities_of(self.spec["dataset"]),
         )

@@ -15,21 +15,22 @@ from fl.api.method import BuildContext, MethodTerm
 from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.base.errors import FedloomError
 from fl.data.materials import Spec
-from fl.engine.assembly import Composed
+from fl.engine.assembly import MethodComponents
 
 
 class UseRecorder:
     """Records whether a method uses its terms and alterations.
 
     Attributes:
-        composed: The method to build instead of the original one; it computes the same.
+        method_components: The method to build instead of the original one; it computes the same.
     """
 
-    def __init__(self, composed: Composed) -> None:
+    def __init__(self, method_components: MethodComponents) -> None:
         self._recorded = {
-            key: tuple(map(_Recorded, getattr(composed, key))) for key in ("terms", "alterations")
+            key: tuple(map(_Recorded, getattr(method_components, key)))
+            for key in ("terms", "alterations")
         }
-        self.composed = replace(composed, **self._recorded)
+        self.method_components = replace(method_components, **self._recorded)
 
     def check(self, spec: Spec) -> None:
         """Raise `FedloomError` for a term or alteration that no loss has used.

@@ -19,10 +19,10 @@ import numpy as np
 from fl.api import trees
 from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method
 from fl.api.trees import Tree
+from fl.api.uploads import without_upload_state
 from fl.engine.modality import state_of
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.engine.wire import without_wire
 from fl.pytorch.operations import Operations
 from fl.runner.counting import ShortRound, short_round, steps_stated
 
@@ -121,7 +121,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
         flops_server=sum(_of_server(alone.method, its.server, rounds) for alone, its in runs),
         memory_client=round(mean[:, 3].max()),
         state_client=kept,
-        state_server=trees.nbytes(without_wire(state.server))
+        state_server=trees.nbytes(without_upload_state(state.server))
         + payloads * state.client_states.count,
     )
 

@@ -14,12 +14,12 @@ from fl.api import trees
 from fl.api.method import PAYLOAD, Method, Pass, Phase, Sweep
 from fl.api.protocols import Begin, Payload
 from fl.api.trees import Tree
+from fl.api.uploads import without_upload_state
 from fl.engine import engine
 from fl.engine.batches import Schedule
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
-from fl.engine.wire import without_wire
 from fl.pytorch.operations import Operations, storage
 
 ONCE = 2**62
@@ -130,7 +130,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         if roster is None or not any(roster.schedules):
             continue
         sent = dict(phase.send(state.server) if phase.send else state.server)
-        done.receive(without_wire(sent))
+        done.receive(without_upload_state(sent))
         if renewed and not phase.payload:
             done.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
         alone = roster.take(row)

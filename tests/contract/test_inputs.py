@@ -21,7 +21,7 @@ from fl.base.errors import FedloomError, Location
 from fl.data.modality import Modality
 from fl.engine import assembly
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
-from fl.engine.assembly import Parts
+from fl.engine.assembly import RunComponents
 from fl.engine.simulation import Simulation
 from fl.plan.run_spec import RunSpec
 
@@ -106,7 +106,7 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two() -> None:
         joined.numpy(), labels.numpy(), {"scale": 1.0, "mean": 0.0, "sd": 1.0}, dtype=torch.float64
     )
     plain = assembly._simulation(
-        Parts(None, RunSpec({"method": {"name": "fedavg"}, "terms": []}).composed),
+        RunComponents(None, RunSpec({"method": {"name": "fedavg"}, "terms": []}).method_components),
         *(network, simulation.training, arrays, simulation.client_data, 3, 5),
     )
     state, rows = worlds.run(simulation)

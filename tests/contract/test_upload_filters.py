@@ -19,7 +19,7 @@ from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
-from fl.engine.wire import _Layout
+from fl.extra.uploads import _Layout
 from fl.store.tree_file import load_tree, save_tree
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")

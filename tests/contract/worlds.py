@@ -142,7 +142,7 @@ def world(
         server_training=serving(arrays, held, network, settled, CLASSES, seed),
     )
     try:
-        built = build(RunSpec(spec).composed, context)
+        built = build(RunSpec(spec).method_components, context)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise

@@ -21,7 +21,7 @@ from fl.data.materials import deal
 from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on
-from fl.engine.assembly import Parts
+from fl.engine.assembly import RunComponents
 from fl.engine.simulation import Simulation
 from fl.plan.run_spec import RunSpec
 
@@ -57,9 +57,9 @@ def simulated(
         "seed": world.get("seed", 5),
         **{key: world[key] for key in ("test", "train_on") if key in world},
     }
-    parts = Parts(
+    parts = RunComponents(
         registry.component_of("model", spec["model"])[1],
-        RunSpec(spec).composed,
+        RunSpec(spec).method_components,
         registry.find("task", world.get("task", "classification"), WHERE).instantiate({}),
         tuple(Modality(*kind) for kind in given.get("modalities", ())),
     )

@@ -1,0 +1,448 @@
+"""Extra: upload filters and aggregations, wrapped around a finished method.
+
+All work happens in the aggregate of the last phase, where all uploads of a round are available, so
+that backends agree. Only the labels of attackers are changed where clients train. See
+`fl.api.uploads` for the interface of filters and aggregations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep, declaration_of
+from fl.api.protocols import consumes_gradients, is_consuming_gradients
+from fl.api.trees import Rate, Tree
+from fl.api.uploads import (
+    UPLOAD_STATE,
+    Aggregation,
+    RoundUploads,
+    UploadFilter,
+    UploadSize,
+    attacker_mask,
+    check_noise_on_count,
+    without_upload_state,
+)
+from fl.base.errors import FedloomError
+from fl.engine.assembly import MethodComponents
+
+ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
+"""Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of
+the filters.
+"""
+
+
+def with_upload_filters(
+    method: Method, context: BuildContext, components: MethodComponents
+) -> Method:
+    """Wrap a method so that its uploads pass the study's upload filters and aggregation.
+
+    Args:
+        method: The finished method.
+        context: What the method was built from.
+        components: The method's component and what the study adds to it.
+
+    Returns:
+        The wrapped method, or the method itself if the study adds no filter and no aggregation.
+
+    Raises:
+        FedloomError: If the server of the method needs more than a mean of the uploads, or if noise
+            would not cover what one client can change.
+    """
+    filters = [component.build(context) for component in components.upload_filters]
+    aggregations = [component.build(context) for component in components.aggregation]
+    aggregation: Aggregation | None = aggregations[0] if aggregations else None
+    # A filter whose options change nothing builds None.
+    active = tuple(upload_filter for upload_filter in filters if upload_filter is not None)
+    if not active and aggregation is None:
+        return method
+    title = declaration_of(components.method).title
+    _check_method(method, context, title)
+    _check_noise(active, aggregation, context)
+    _check_dropped(active, aggregation, context)
+    layout = _Layout.of(method, context)
+    if not layout.float_indices:
+        raise _unsuitable_method(title, "its clients send nothing")
+    if layout.scaling:
+        problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
+        raise _unsuitable_method(title, problem)
+    if layout.counter_bytes and active[-1:] and active[-1].noise_multiplier:
+        raise FedloomError(
+            "upload_filters.noise: clients send counters of batch normalisation without noise",
+            advice="choose a model without batch normalisation, or a method that keeps it local, "
+            "such as fedbn",
+        )
+    return _FilteredMethod(method, context, layout, active, aggregation).method()
+
+
+def _check_method(method: Method, context: BuildContext, title: str) -> None:
+    """Refuse a method whose server needs more than the mean of the uploads of one phase."""
+    problem = ""
+    if not isinstance(method.aggregate, MeanBased):
+        problem = "its server does more than average what clients send"
+    elif method.earlier_phases:
+        problem = "its clients send in more than one phase of a round"
+    elif method.payload is not None:
+        problem = "its server makes something for each client alone"
+    elif any(isinstance(pass_, Sweep) for pass_ in method.passes):
+        problem = "its clients send what they see, not what they train"
+    elif context.missing_weights:
+        problem = "clients differ in modality, and do not send the same weights"
+    if problem:
+        raise _unsuitable_method(title, problem)
+
+
+def _unsuitable_method(title: str, problem: str) -> FedloomError:
+    return FedloomError(
+        f"upload_filters, aggregation: {title} cannot use them, because {problem}",
+        advice="choose a method whose server averages, such as fedavg, fedprox (without adapt and "
+        "dissimilarity), scaffold, ditto, fedbn",
+    )
+
+
+def _check_noise(
+    filters: Sequence[UploadFilter], aggregation: Aggregation | None, context: BuildContext
+) -> None:
+    """Refuse noise where the change that one client can make is not bounded."""
+    noise_indices = [index for index, f in enumerate(filters) if f.noise_multiplier]
+    if not noise_indices:
+        return
+    index, training = noise_indices[0], context.training
+    if index == 0 or not filters[index - 1].bounds_norm:
+        raise FedloomError(
+            "upload_filters.noise: noise needs clipping directly before it; otherwise one client "
+            "can change the sum by more than the noise covers",
+            advice="put clip or adaptive-clip directly before it",
+        )
+    if index + 1 < len(filters):
+        raise FedloomError(
+            f"upload_filters.{filters[index + 1].name}: follows noise, which the server adds",
+            advice="put it before the clip",
+        )
+    if aggregation is not None:
+        raise FedloomError(
+            "aggregation: is set together with noise, whose scale is that of a mean",
+            advice="remove one of the two",
+        )
+    if training.weighting != "uniform":
+        raise FedloomError(
+            f"weighting: is {training.weighting}, but noise needs clients of equal weights",
+            "uniform",
+        )
+
+
+def _check_dropped(
+    filters: Sequence[UploadFilter], aggregation: Aggregation | None, context: BuildContext
+) -> None:
+    """Refuse rounds that lose clients where the number of clients matters."""
+    training, problem = context.training, ""
+    if any(upload_filter.noise_multiplier for upload_filter in filters):
+        problem = "noise divides by a fixed number of clients"
+    elif aggregation is not None and aggregation.min_participants > 1:
+        problem = f"aggregation needs {aggregation.min_participants} clients in every round"
+    if problem and training.stragglers and training.partial_work == "dropped":
+        advice = "choose another value, or stragglers: 0"
+        raise FedloomError(f"partial_work: is dropped, but {problem}", advice=advice)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How an upload becomes a row of numbers: its floating-point leaves, one after another.
+
+    Attributes:
+        leaves: The leaves of the upload of a client that took no step, in order.
+        server_paths: By index of a leaf that is a weight from the server, its path in the server's
+            tree. A row holds the change of these leaves.
+        scaling: Name of a floating-point scalar in the upload that is no weight; empty without one.
+            Servers multiply by such a number (FedNova's path) or divide by it (FedFA's share), so a
+            changed row would not fit it.
+    """
+
+    leaves: tuple[Tensor, ...]
+    server_paths: Mapping[int, tuple[str, ...]]
+    scaling: str = ""
+
+    @classmethod
+    def of(cls, method: Method, context: BuildContext) -> _Layout:
+        """Return the layout of a method's upload."""
+        with torch.no_grad():
+            variables = context.network.init(0)
+            server, client = method.init(variables)
+            client = {
+                **client,
+                "id": torch.tensor(0),
+                COUNTS: torch.zeros(context.classes, dtype=torch.int64),
+            }
+            server = method.send(server) if method.send else server
+            upload: Tree = {}
+            for pass_ in method.passes:
+                assert isinstance(pass_, Pass)
+                client, upload = pass_.end(server, client, pass_.begin(server, client))
+        # Tensors hash by identity: a leaf is found here only if it is the server's own.
+        path_by_leaf = {leaf: path for path, leaf in _paths(server)}
+        leaves = trees.leaves(upload)
+        weight_names = {path[-1] for path, _ in _paths(variables)}
+        scaling_names = [
+            path[-1]
+            for path, leaf in _paths(upload)
+            if leaf.is_floating_point() and not leaf.ndim and path[-1] not in weight_names
+        ]
+        return cls(
+            tuple(leaves),
+            {
+                index: path_by_leaf[leaf]
+                for index, leaf in enumerate(leaves)
+                if leaf in path_by_leaf
+            },
+            next(iter(scaling_names), ""),
+        )
+
+    @property
+    def float_indices(self) -> list[int]:
+        """Indices of the leaves that a row contains."""
+        return [index for index, leaf in enumerate(self.leaves) if leaf.is_floating_point()]
+
+    @cached_property
+    def zeros(self) -> Tensor:
+        """A row of zeros, [d]."""
+        leaves = [self.leaves[index] for index in self.float_indices]
+        return torch.cat([leaf.new_zeros(leaf.numel()) for leaf in leaves])
+
+    @property
+    def counter_bytes(self) -> int:
+        """Bytes of the leaves that no row contains."""
+        float_indices = self.float_indices
+        return sum(
+            leaf.numel() * leaf.element_size()
+            for index, leaf in enumerate(self.leaves)
+            if index not in float_indices
+        )
+
+    def rows(self, server: Tree, uploads: Tree) -> Tensor:
+        """Convert stacked uploads to rows, [K, d]."""
+        leaves = trees.leaves(uploads)
+        return torch.cat([self._row(server, leaves, i) for i in self.float_indices], dim=1)
+
+    def uploads(
+        self, server: Tree, uploads: Tree, rows: Tensor, changed_rows: Tensor
+    ) -> dict[str, Any]:
+        """Convert changed rows back to stacked uploads.
+
+        Args:
+            server: The tree that was sent.
+            uploads: The uploads as clients sent them, stacked.
+            rows: Their rows, [K, d].
+            changed_rows: The rows after filters and aggregation, [K, d].
+
+        Returns:
+            The changed uploads; numbers that did not change are bit for bit those of ``uploads``.
+        """
+        leaves, begin = trees.leaves(uploads), 0
+        for index in self.float_indices:
+            leaf = leaves[index]
+            columns = slice(begin, begin + leaf[0].numel())
+            begin = columns.stop
+            changed_leaf = changed_rows[:, columns].reshape(leaf.shape).to(leaf.dtype)
+            if index in self.server_paths:
+                changed_leaf = changed_leaf + _find_leaf(server, self.server_paths[index])
+            is_equal = (changed_rows[:, columns] == rows[:, columns]).reshape(leaf.shape)
+            leaves[index] = torch.where(is_equal, leaf, changed_leaf)
+        return trees.unflatten(uploads, leaves)
+
+    def _row(self, server: Tree, leaves: Sequence[Tensor], index: int) -> Tensor:
+        leaf = leaves[index]
+        if index in self.server_paths:
+            leaf = leaf - _find_leaf(server, self.server_paths[index])
+        return leaf.reshape(len(leaf), -1)
+
+
+def _paths(tree: Tree, prefix: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Tensor]]:
+    """List the leaves of a tree with their paths."""
+    paths: list[tuple[tuple[str, ...], Tensor]] = []
+    for key, child in tree.items():
+        path = (*prefix, key)
+        paths += [(path, child)] if isinstance(child, Tensor) else _paths(child, path)
+    return paths
+
+
+def _find_leaf(tree: Any, path: Sequence[str]) -> Tensor:
+    for key in path:
+        tree = tree[key]
+    assert isinstance(tree, Tensor)
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class _FilteredMethod:
+    """Makes the functions of the wrapped method.
+
+    Attributes:
+        inner: The method without filters.
+        context: What it was built from.
+        layout: How its uploads become rows.
+        filters: The upload filters, in the order in which they act.
+        aggregation: The rule that replaces the mean; None: the mean stays.
+    """
+
+    inner: Method
+    context: BuildContext
+    layout: _Layout
+    filters: tuple[UploadFilter, ...]
+    aggregation: Aggregation | None
+
+    @property
+    def attacks(self) -> list[UploadFilter]:
+        """The filters that change the training samples of attackers."""
+        return [upload_filter for upload_filter in self.filters if upload_filter.change_batch]
+
+    def method(self) -> Method:
+        """Return the wrapped method."""
+        passes = tuple(self._wrap_pass(p) for p in self.inner.passes if isinstance(p, Pass))
+        return replace(
+            self.inner,
+            init=self.init,
+            passes=passes,
+            aggregate=self.aggregate,
+            send=self.send,
+            check_clients=self.check_clients,
+            upload_bytes=self.upload_bytes,
+        )
+
+    def check_clients(self, counts: Tensor, clients: Tensor) -> None:
+        """Refuse too few participants for the aggregation, and too little noise on a count."""
+        if self.inner.check_clients:
+            self.inner.check_clients(counts, clients)
+        participants = max(1, round(self.context.training.participation * len(clients)))
+        if self.aggregation and participants < self.aggregation.min_participants:
+            raise FedloomError(
+                f"aggregation: needs {self.aggregation.min_participants} clients in a round, but "
+                f"{participants} take part",
+                advice="choose fewer attackers or chosen clients, or more clients in a round",
+            )
+        for clip, noise in zip(self.filters, self.filters[1:], strict=False):
+            if clip.count_noise is not None and noise.noise_multiplier:
+                check_noise_on_count(
+                    clip.name, clip.count_noise, noise.noise_multiplier, participants
+                )
+
+    def upload_bytes(self, upload: Tree) -> int:
+        """Return the bytes of an upload after all filters."""
+        bits = 8 * self.layout.zeros.element_size()
+        upload_size = UploadSize(self.layout.zeros.numel(), bits)
+        for upload_filter in self.filters:
+            upload_size = upload_filter.upload_size(upload_size)
+        return -(-upload_size.total // 8) + self.layout.counter_bytes
+
+    def init(self, variables: Tree) -> tuple[Tree, Tree]:
+        """Return the first states of server and client, with the states of the filters."""
+        server, client = self.inner.init(variables)
+        row = self.layout.zeros.to(trees.leaves(variables)[0].device)
+        seed, clients = self.context.seed, self.context.clients
+        upload_state: dict[str, Any] = {
+            ROUND: torch.zeros((), dtype=torch.int64, device=row.device)
+        }
+        if self.attacks:
+            upload_state[ATTACKERS] = {
+                attack.name: attacker_mask(seed, attack.attacker_share, clients).to(row.device)
+                for attack in self.attacks
+            }
+        server_states = {f.name: dict(f.init_server_state(row)) for f in self.filters}
+        client_states = {f.name: dict(f.init_client_state(row)) for f in self.filters}
+        if any(server_states.values()):
+            upload_state[FILTER_STATES] = _drop_empty(server_states)
+        if any(client_states.values()):
+            client = {**client, UPLOAD_STATE: _drop_empty(client_states)}
+        return {**server, UPLOAD_STATE: upload_state}, client
+
+    def send(self, server: Tree) -> Tree:
+        """Return what the server sends; clients of attacks also learn who attacks."""
+        inner_server = without_upload_state(server)
+        message = dict(self.inner.send(inner_server)) if self.inner.send else inner_server
+        masks = server[UPLOAD_STATE].get(ATTACKERS)
+        return {**message, UPLOAD_STATE: masks} if masks else message
+
+    def aggregate(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        """Apply the filters and the aggregation, then let the method aggregate."""
+        inner_server, upload_state = without_upload_state(server), server[UPLOAD_STATE]
+        rows = self.layout.rows(inner_server, uploads)
+        server_states = dict(upload_state.get(FILTER_STATES, {}))
+        client_states = dict(clients.get(UPLOAD_STATE, {}))
+        round_ = int(upload_state[ROUND]) + 1
+        ids = tuple(clients["id"].tolist())
+        round_uploads = RoundUploads(rows, n, ids, round_, self.context.seed, self.context.clients)
+        for upload_filter in self.filters:
+            name = upload_filter.name
+            round_uploads = upload_filter.apply(
+                replace(
+                    round_uploads,
+                    client_states=client_states.get(name, {}),
+                    server_state=server_states.get(name, {}),
+                )
+            )
+            if round_uploads.client_states:
+                client_states[name] = dict(round_uploads.client_states)
+            if round_uploads.server_state:
+                server_states[name] = dict(round_uploads.server_state)
+        changed_rows, weights = round_uploads.rows, round_uploads.weights
+        if self.aggregation:
+            changed_rows = self.aggregation.combine(changed_rows, weights).expand_as(changed_rows)
+        uploads = self.layout.uploads(inner_server, uploads, rows, changed_rows)
+        new_server, new_clients = self.inner.aggregate(
+            inner_server, without_upload_state(clients), uploads, weights
+        )
+        upload_state = {**upload_state, ROUND: upload_state[ROUND] + 1}
+        if server_states:
+            upload_state[FILTER_STATES] = server_states
+        if client_states:
+            new_clients = {**new_clients, UPLOAD_STATE: client_states}
+        return {**new_server, UPLOAD_STATE: upload_state}, new_clients
+
+    def _wrap_pass(self, pass_: Pass) -> Pass:
+        """Wrap a pass, which does not know of filters; batches of attackers are changed."""
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            work = pass_.begin(without_upload_state(server), without_upload_state(client))
+            masks = server.get(UPLOAD_STATE, {})
+            is_attacker = {name: _contains(mask, client["id"]) for name, mask in masks.items()}
+            return {**work, UPLOAD_STATE: is_attacker} if is_attacker else work
+
+        def loss(server: Tree, work: Tree, batch: Mapping[str, Any]) -> tuple[Tensor, Tree]:
+            for attack in self.attacks:
+                assert attack.change_batch is not None
+                is_attacker = work[UPLOAD_STATE][attack.name]
+                changed = attack.change_batch(batch)
+                batch = {**batch, "y": torch.where(is_attacker, changed["y"], batch["y"])}
+            return pass_.loss(without_upload_state(server), without_upload_state(work), batch)
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            inner_work = without_upload_state(work)
+            new_work = pass_.update(without_upload_state(server), inner_work, grads, aux, lr)
+            if UPLOAD_STATE in work:
+                new_work = {**new_work, UPLOAD_STATE: work[UPLOAD_STATE]}
+            return new_work
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            inner_trees = map(without_upload_state, (server, client, work))
+            new_client, upload = pass_.end(*inner_trees)
+            if UPLOAD_STATE in client:
+                new_client = {**new_client, UPLOAD_STATE: client[UPLOAD_STATE]}
+            return new_client, upload
+
+        if is_consuming_gradients(pass_.update):
+            update = consumes_gradients(update)
+        return replace(pass_, begin=begin, loss=loss, update=update, end=end)
+
+
+def _drop_empty(states: Mapping[str, Tree]) -> dict[str, Tree]:
+    return {name: state for name, state in states.items() if state}
+
+
+def _contains(mask: Tensor, client: Tensor) -> Tensor:
+    """Whether a mask, bool [clients], contains a client; works under `torch.func.vmap`."""
+    return (mask & (torch.arange(len(mask), device=mask.device) == client)).any()
