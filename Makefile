@@ -26,7 +26,7 @@ help: ## what can be made
 demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	@echo 'Running the study quickstart, 15 runs: about a minute where cores are free.'
 	@begun=$$(date +%s) && $(BIN)/snakemake results/report/quickstart.html && \
-	  $(BIN)/python -m fl show quickstart && echo "That took $$(($$(date +%s) - begun)) s here."
+	  $(BIN)/fedloom show quickstart && echo "That took $$(($$(date +%s) - begun)) s here."
 
 extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, dp-accounting, scikit-image, LPIPS, nibabel, rocrate
 
@@ -36,11 +36,11 @@ FULL := synthetic-full-0.0,synthetic-full-0.5,ditto-mmd-figure3-kernels-0.0,ditt
 
 synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is measured
 	$(BIN)/snakemake --config studies=synthetic-0.0,synthetic-0.5
-	$(BIN)/python -m fl show synthetic-0.0
-	$(BIN)/python -m fl show synthetic-0.5
+	$(BIN)/fedloom show synthetic-0.0
+	$(BIN)/fedloom show synthetic-0.5
 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
-	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
+	$(BIN)/fedloom plan $(subst $(comma), ,$(FULL))
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
 
 # The measured page of a paper, docs/NAME.md: the study that makes its claims.
@@ -63,8 +63,8 @@ fedsac: $(VENV)/run.stamp ## FedSaC on thirteen draws of digits: is it the netwo
 
 $(PAGES):
 	$(BIN)/snakemake --config studies=$(STUDY)
-	$(BIN)/python -m fl show $(STUDY) --table draws
-	$(BIN)/python -m fl show $(STUDY) --table paired
+	$(BIN)/fedloom show $(STUDY) --table draws
+	$(BIN)/fedloom show $(STUDY) --table paired
 
 compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/comparison.md has; without: train all, write the page
 ifdef METHOD

@@ -2,7 +2,7 @@
 
 FedAvg and Ditto on an MLP and on a CNN, 30 rounds of 2 epochs, evaluated in each: once on 10
 clients that differ in classes and sizes, batches of 16, and once on 60 alike, batches of 8. "Whole
-process" is all that ``python -m fl train`` takes on data that are prepared; "inside" is what of
+process" is all that ``fedloom train`` takes on data that are prepared; "inside" is what of
 that is neither start nor imports.
 
 PFLlib (`--pfllib`, a clone of it) trains networks of the same layers on the same samples of the

@@ -106,7 +106,7 @@ def python() -> str:
     """The page of what notebooks and scripts import."""
     about = (
         "`import fl`: studies written in Python, as [a notebook](notebook.ipynb) shows. Keys "
-        "are [those of a study](config.md). Runs are too, so `python -m fl store gc` takes a run "
+        "are [those of a study](config.md). Runs are too, so `fedloom store gc` takes a run "
         "away that only a notebook asked for."
     )
     return _page("fl", about, api_reference.python())
@@ -115,11 +115,11 @@ def python() -> str:
 def studies() -> str:
     """The page of all studies."""
     about = (
-        "`python -m fl studies [PAPER]` says the same, with how much of each is in your store, "
+        "`fedloom studies [PAPER]` says the same, with how much of each is in your store, "
         "and how long the whole takes where runs like it are there. A study's report sets its "
         "published cells beside what was measured."
     )
-    return _page("Studies", about, overview.blocks(overview.look(ROOT / "config")))
+    return _page("Studies", about, overview.markdown_tables(overview.overviews(ROOT / "config")))
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -161,7 +161,7 @@ def _section(entry: Component) -> Iterator[str]:
     common = fields.fields(Common).keys()
     shared = entry.kind == "partition scheme" and common <= declared.keys()
     own_keys = {key: field for key, field in declared.items() if not (shared and key in common)}
-    yield _keys(own_keys, catalogue.keys_of(entry))
+    yield _keys(own_keys, catalogue.text_by_key(entry))
     if shared:
         yield "And the keys that [all partitions share](config.md#partitions)."
     if by_hand := [source for source in getattr(entry.target, "sources", ()) if not source.url]:
@@ -175,7 +175,7 @@ def _keys(declared: dict[str, fields.Field], said: dict[str, str]) -> str:
     for key, field in declared.items():
         instead = "default: its own defaults" if dataclasses.is_dataclass(field.default) else ""
         allowed = f"{fields.describe(field.hint)}; {instead or catalogue.default(field)}"
-        lines.append(f"- `{key}` ({allowed}): {said.get(key, catalogue.UNSAID)}")
+        lines.append(f"- `{key}` ({allowed}): {said.get(key, catalogue.NO_TEXT)}")
     return "\n".join(lines) or "No keys."
 
 

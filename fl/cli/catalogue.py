@@ -1,6 +1,4 @@
-"""Listings of what a config can name: methods, models, data sets and the other kinds of the
-registry.
-"""
+"""Lists of the components that a config can name: methods, models, data sets and other kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import fields as declared
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
@@ -17,74 +15,76 @@ from fl.base.errors import Location
 from fl.base.registry import Component
 
 WIDTH = 100
-UNSAID = "what it means is not said in its docstring"
+NO_TEXT = "no description: its docstring does not explain this key"
 
 
 def listing(kind: str) -> Iterator[str]:
-    """A line and a citation for each entry of a kind; imports none of them."""
-    entries = registry.list_documentation(kind)
-    width = max(len(said.name) for said in entries)
-    for said in entries:
+    """Return a summary and a citation for each component of a kind; imports none of them."""
+    documentation = registry.list_documentation(kind)
+    width = max(len(component.name) for component in documentation)
+    for component in documentation:
         indent = " " * (width + 2)
-        [first, *more] = _filled(said.summary, indent)
-        yield from [f"{said.name:{width}}  {first.lstrip()}", *more]
-        yield from _filled(said.citation, indent)
+        [first, *following] = _wrapped(component.summary, indent)
+        yield from [f"{component.name:{width}}  {first.lstrip()}", *following]
+        yield from _wrapped(component.citation, indent)
 
 
 def details(kind: str, name: str) -> Iterator[str]:
-    """An entry's summary, citation and notes, and every key that configs can set."""
-    entry = registry.find_declaration(kind, name, Location("NAME"))
-    yield f"{entry.name}: {entry.summary}"
-    if entry.citation:
-        yield from ("", *_filled(entry.citation))
-    if entry.notes:
-        yield from ("", *entry.notes.splitlines())
-    if about := key_texts.summary_of(entry.target):
-        yield from ("", *_filled(about))
-    keys = fields.fields(entry.target)
+    """Return a component's summary, citation and notes, and every key that configs can set."""
+    component = registry.find_declaration(kind, name, Location("NAME"))
+    yield f"{component.name}: {component.summary}"
+    if component.citation:
+        yield from ("", *_wrapped(component.citation))
+    if component.notes:
+        yield from ("", *component.notes.splitlines())
+    if summary := key_texts.summary_of(component.target):
+        yield from ("", *_wrapped(summary))
+    keys = fields.fields(component.target)
     yield ""
     yield "keys:" if keys else "keys: none"
-    said = keys_of(entry)
+    texts = text_by_key(component)
     for key, field in keys.items():
-        yield from _filled(f"{key}: {fields.describe(field.hint)}; {default(field)}", "  ")
-        yield from _filled(said.get(key, UNSAID), "      ")
-    if instead := getattr(entry.target, "training", None):
-        told = ", ".join(f"{key} {value}" for key, value in instead.items())
-        yield from ("", f"training, where a study says nothing else: {told}")
-    yield from ("", f"file: {_short(entry.file)}")
+        yield from _wrapped(f"{key}: {fields.describe(field.hint)}; {default(field)}", "  ")
+        yield from _wrapped(texts.get(key, NO_TEXT), "      ")
+    if defaults := getattr(component.target, "training", None):
+        pairs = ", ".join(f"{key} {value}" for key, value in defaults.items())
+        yield from ("", f"training defaults of this method: {pairs}")
+    yield from ("", f"file: {_relative(component.file)}")
 
 
-def keys_of(entry: Component) -> dict[str, str]:
-    """The meanings of an entry's keys; those of the keys that all schemes share are in `Common`."""
-    by_key = key_texts.key_texts(entry.target)
-    if inspect.isfunction(entry.target):
-        from fl.data.scheme import Common  # imports pandas, which a listing does without
+def text_by_key(component: Component) -> dict[str, str]:
+    """Return the texts of a component's keys; `Common` has those that all schemes share."""
+    by_key = key_texts.key_texts(component.target)
+    if inspect.isfunction(component.target):
+        from fl.data.scheme import Common  # It imports pandas, which a list does not need.
 
-        shared = {field.name for field in declared(Common)} & set(fields.fields(entry.target))
+        shared = {field.name for field in dataclass_fields(Common)} & set(
+            fields.fields(component.target)
+        )
         common = key_texts.key_texts(Common)
         by_key = {key: common[key] for key in shared} | by_key
     return by_key
 
 
 def default(field: fields.Field) -> str:
-    """A key's default, in a user's words."""
+    """Return a key's default in words."""
     if field.default is fields.REQUIRED:
-        return "has to be given"
+        return "required"
     return f"default: {_value(field.default)}"
 
 
 def _value(value: Any) -> str:
-    """A value as a config writes it."""
+    """Return a value as a config contains it."""
     return value if isinstance(value, str) and value else json.dumps(value)
 
 
-def _filled(text: str, indent: str = "") -> list[str]:
+def _wrapped(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
 
 
-def _short(file: Path) -> str:
+def _relative(file: Path) -> str:
     try:
         return str(file.relative_to(Path.cwd()))
     except ValueError:

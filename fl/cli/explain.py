@@ -1,4 +1,4 @@
-"""Why a run differs from those that are there already."""
+"""Explanation of a run: its settings, and its differences from the nearest stored run."""
 
 from __future__ import annotations
 
@@ -14,71 +14,79 @@ from fl.store.layout import RECORD
 from fl.store.store import Store
 
 NO_WEIGHTS = (
-    ", without the final weights or predictions that are asked for now: it is trained again"
+    ", but its final weights or predictions, which are needed now, are not stored, so it is "
+    "trained again"
 )
-SHOWN = 5
-"""Edited files that are named; of a run of before identity had versions, all files would be."""
+MAX_DIFFERENCES = 5
+"""Largest number of printed differences; for old runs all files could be listed."""
 
 Run = Mapping[str, Any]
-"""A member of a bundle, or a record: ``spec``, ``code``, ``start``, perhaps ``code_files``."""
+"""Member of a bundle, or record: ``spec``, ``code``, ``start``, and sometimes ``code_files``."""
 
 
 def explain(
-    wanted: str, planned: Mapping[str, Run], store: Store, left_out: Sequence[str] = ()
+    prefix: str, planned: Mapping[str, Run], store: Store, plan_errors: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Lines about the run whose id begins with ``wanted``.
+    """Return lines about the run whose id begins with ``prefix``.
 
-    The first says in what it differs from the nearest run in the store: a version, an edit, a key.
+    The first line has the differences from the nearest run in the store: versions, edits, keys.
 
     Args:
+        prefix: The first characters of a run id.
         planned: Members of plans' bundles, by run id.
-        left_out: A line for each study that could not be planned.
+        store: The store of runs.
+        plan_errors: A line for each study that could not be planned.
 
     Raises:
-        FedloomError: For an id that no run has, or several have.
+        FedloomError: If no run matches, or several do.
     """
-    there = store.runs()
-    matching = sorted(run for run in {*there, *planned} if run.startswith(wanted))
+    stored = store.runs()
+    matching = sorted(run for run in {*stored, *planned} if run.startswith(prefix))
     if len(matching) != 1:
-        begins = f"{', '.join(matching)} begin so" if matching else "begins no run"
+        searched = f"(searched {len(stored)} stored and {len(planned)} planned runs)"
+        problem = f"no run ID starts with {prefix!r} {searched}"
+        if matching:
+            problem = f"several run IDs start with {prefix!r}: {', '.join(matching)}"
         raise FedloomError(
-            f"run {wanted!r}: {begins} of the {len(there)} in {store.root} and the {len(planned)} "
-            "of the studies asked for. Allowed: the beginning of one (python -m fl plan --runs), "
-            "and beside it the study of a run that is not stored"
-            + "".join(f"; {line}" for line in left_out)
+            "; ".join((problem, *plan_errors)),
+            advice="list runs with `fedloom plan --runs`; for a run that is not stored, add its "
+            "study: fedloom explain RUN STUDY",
         )
     [run] = matching
-    records = dict(_records(store, there))
-    ours = _told(run, planned, records)
-    apart = {
-        other: _differences(ours, _told(other, planned, records))
-        for other in records
-        if other != run
+    records = dict(_records(store, stored))
+    description = _describe_run(run, planned, records)
+    differences = {
+        candidate: _differences(description, _describe_run(candidate, planned, records))
+        for candidate in records
+        if candidate != run
     }
-    nearest = min(apart, key=lambda other: len(apart[other]), default=None)
+    nearest = min(differences, key=lambda name: len(differences[name]), default=None)
     if nearest is None:
-        yield f"no other run is in {store.root}"
+        yield f"{store.root} has no other run"
     else:
-        yield "; ".join(_shortened(apart[nearest])) or "nothing sets it apart"
-    bare = run in there and not store.has(run, planned.get(run, {}).get("keep", ()))
+        yield (
+            "; ".join(_first_lines(differences[nearest]))
+            or "equal in everything to the nearest run"
+        )
+    lacks_weights = run in stored and not store.has(run, planned.get(run, {}).get("keep", ()))
     state = records[run]["state"] if run in records else "not trained"
-    beside = f"; the nearest run in {store.root} is {nearest}" if nearest else ""
-    yield f"run {run}: {state}{NO_WEIGHTS if bare else ''}{beside}"
-    yield from _keys(ours["spec"])
+    comparison = f"; the nearest run in {store.root} is {nearest}" if nearest else ""
+    yield f"run {run}: {state}{NO_WEIGHTS if lacks_weights else ''}{comparison}"
+    yield from _spec_lines(description["spec"])
 
 
-def planned_runs(plan: Path, wanted: str) -> dict[str, Run]:
-    """The members of the bundles of a written plan in which ``wanted`` occurs, by run id."""
+def planned_runs(plan: Path, prefix: str) -> dict[str, Run]:
+    """Return members of the bundles of a written plan whose files contain ``prefix``, by run id."""
     members: dict[str, Run] = {}
     for path in (plan / "bundles").glob("*.json"):
         content = path.read_bytes()
-        if wanted.encode() in content:
+        if prefix.encode() in content:
             members |= {member["run"]: member for member in parse_json(content)["runs"]}
     return members
 
 
 def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
-    """The records of the store that can be read, whatever version of Fedloom wrote them."""
+    """Return all readable records of the store, of every version of Fedloom."""
     for run in runs:
         try:
             record = parse_json((store.place(run) / RECORD).read_bytes())
@@ -88,74 +96,84 @@ def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
             continue
 
 
-def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> dict[str, Any]:
-    """Spec, code and edited files of a run; if it starts from another run, with that one's."""
+def _describe_run(
+    run: str, planned: Mapping[str, Run], records: Mapping[str, Run]
+) -> dict[str, Any]:
+    """Return spec, code and edited files of a run, and those of the run from which it starts."""
     if run in records:
         record = records[run]
-        told = {key: dict(record[key]) for key in ("spec", "code", "code_files")}
+        description = {key: dict(record[key]) for key in ("spec", "code", "code_files")}
     else:
         record = planned[run]
-        # As JSON has it: a tuple of a plan is the list of a stored run.
+        # Through JSON, because a tuple of a plan is a list in a stored run.
         spec, code = json.loads(json.dumps(record["spec"])), dict(record["code"])
-        edited = any(not _is_version(name) for name in code.values())
-        told = {"spec": spec, "code": code, "code_files": _edited(spec) if edited else {}}
+        is_edited = any(not _is_version(name) for name in code.values())
+        code_files = _edited_files(spec) if is_edited else {}
+        description = {"spec": spec, "code": code, "code_files": code_files}
     start = record.get("start")
-    # A record of others may say that its run starts from itself.
-    others = {name: known for name, known in records.items() if name != run}
-    if start is not None and (start in others or start in planned):
-        before = _told(start, planned, others)
-        told["spec"]["start"] = before["spec"]
-        told["code_files"] = before["code_files"] | told["code_files"]
-    return told
+    # A foreign record may claim that its run starts from itself.
+    candidates = {name: record for name, record in records.items() if name != run}
+    if start is not None and (start in candidates or start in planned):
+        first = _describe_run(start, planned, candidates)
+        description["spec"]["start"] = first["spec"]
+        description["code_files"] = first["code_files"] | description["code_files"]
+    return description
 
 
-def _edited(spec: Mapping[str, Any]) -> dict[str, str]:
-    from fl.plan.run_spec import RunSpec  # It imports pandas, which takes as long as all else.
+def _edited_files(spec: Mapping[str, Any]) -> dict[str, str]:
+    from fl.plan.run_spec import RunSpec  # It imports pandas, which is slow.
 
     return RunSpec(spec).code_files
 
 
 def _is_version(name: str) -> bool:
-    """Whether this stands for certified code, and is not a hash, see `identity.root_code`."""
+    """Whether the name is a version of certified code and not a hash, see `identity.root_code`."""
     return len(name) < 16
 
 
-def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    mine, other = ours["code_files"], theirs["code_files"]
-    edits = [f"edited: {name}" for name in sorted(mine) if mine[name] != other.get(name)]
-    edits += [f"edited there: {name}" for name in sorted({*other} - {*mine})]
+def _differences(run: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    files, reference_files = run["code_files"], reference["code_files"]
+    edits = [
+        f"edited: {name}" for name in sorted(files) if files[name] != reference_files.get(name)
+    ]
+    edits += [
+        f"edited in the nearest run: {name}" for name in sorted({*reference_files} - {*files})
+    ]
     return [
         *edits,
-        *_versions(ours["code"], theirs["code"], bool(edits)),
-        *identity.spec_differences(ours["spec"], theirs["spec"]),
+        *_code_differences(run["code"], reference["code"], bool(edits)),
+        *identity.spec_differences(run["spec"], reference["spec"]),
     ]
 
 
-def _versions(ours: Mapping[str, str], theirs: Mapping[str, str], edits: bool) -> Iterator[str]:
-    """What differs in the names of code; entries that differ by themselves are keys of the spec."""
-    for key in sorted({*ours} & {*theirs} - {"dataset", "partition"}):
-        mine, other = ours[key], theirs[key]
-        if mine != other and _is_version(mine) and _is_version(other):
-            yield f"numbers of {key}: version {mine}, not {other}"
-        elif mine != other and not edits:
-            yield f"the code of {key}: {mine}, not {other}"
+def _code_differences(
+    code: Mapping[str, str], reference: Mapping[str, str], edits: bool
+) -> Iterator[str]:
+    """Return differences between names of code; different components are keys of the spec."""
+    for key in sorted({*code} & {*reference} - {"dataset", "partition"}):
+        name, reference_name = code[key], reference[key]
+        if name != reference_name and _is_version(name) and _is_version(reference_name):
+            yield f"version of {key}: {name}, not {reference_name}"
+        elif name != reference_name and not edits:
+            yield f"code of {key}: {name}, not {reference_name}"
 
 
-def _shortened(lines: Sequence[str]) -> Iterator[str]:
-    yield from lines[:SHOWN]
-    if len(lines) > SHOWN:
-        yield f"and {len(lines) - SHOWN} other differences"
+def _first_lines(lines: Sequence[str]) -> Iterator[str]:
+    yield from lines[:MAX_DIFFERENCES]
+    if len(lines) > MAX_DIFFERENCES:
+        yield f"and {len(lines) - MAX_DIFFERENCES} other differences"
 
 
-def _keys(spec: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """A spec, a line for each of its groups: ``method: fedprox, mu 0.1``."""
-    plain = {key: value for key, value in spec.items() if not isinstance(value, Mapping)}
+def _spec_lines(spec: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Return a line for each group of a spec: ``method: fedprox, mu 0.1``."""
+    scalars = {key: value for key, value in spec.items() if not isinstance(value, Mapping)}
     for key, value in spec.items():
         if isinstance(value, Mapping) and key == "start":
-            yield from _keys(value, "start.")
+            yield from _spec_lines(value, "start.")
         elif isinstance(value, Mapping):
-            told = [str(value[name]) for name in value if name == "name"]
-            told += [f"{name} {inner}" for name, inner in value.items() if name != "name"]
-            yield f"{at}{key}: {', '.join(told)}"
-    if plain:
-        yield f"{at or 'also: '}" + ", ".join(f"{key} {value}" for key, value in plain.items())
+            words = [str(value[name]) for name in value if name == "name"]
+            words += [f"{name} {inner}" for name, inner in value.items() if name != "name"]
+            yield f"{prefix}{key}: {', '.join(words)}"
+    if scalars:
+        pairs = (f"{key} {value}" for key, value in scalars.items())
+        yield f"{prefix or 'other keys: '}" + ", ".join(pairs)

@@ -1,8 +1,8 @@
-"""Loading modules that stay until the process ends.
+"""Import of large modules without garbage collection.
 
-They make some hundred thousand objects. While these are made the garbage collector goes through all
-of them several times, and once more at some moment of training, for as long as tens of steps of a
-small model; it finds nothing.
+These imports make some hundred thousand objects, which stay until the process ends. The garbage
+collector would scan all of them several times, and once more during training, where it takes as
+long as tens of steps of a small model.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A context for imports: nothing is collected in it, and what is there at its end never is."""
-    collects = gc.isenabled()
+    """Context for imports without collection; objects that exist at its end are never scanned."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if collects:
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""The command line: ``python -m fl COMMAND``. ``--help`` explains every command."""
+"""Command line of Fedloom: ``fedloom COMMAND``; ``python -m fl COMMAND`` is the same program."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fl.base import error_text
 from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.cli import scaffold, store_commands
+from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, PUBLISH, SNAKEMAKE, YOUR_OWN, Commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
 from fl.cli.store_commands import readable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fl.plan.plan_files import ItemKind
     from fl.runner.team import Team
 
-KINDS = {
+KIND_BY_COMMAND = {
     "methods": "method",
     "terms": "term",
     "alterations": "alteration",
@@ -39,30 +40,30 @@ KINDS = {
     "partitions": "partition scheme",
     "analyses": "analysis",
 }
-"""The commands that list what there is, and the kinds of things that they list."""
+"""Kind of component by the command that lists it."""
 
-REFUSED = (
+DISK_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
-"""What a disk refuses wherever a path is first looked at; no fault of the program."""
+"""Error numbers of a disk that refuses a path; no fault of the program."""
 
-LICENCE = "https://spdx.org/licenses/Apache-2.0"
-"""Of what `export` writes, where nothing else is said: Fedloom's own."""
-
-CHATTY = ("torch", "fontTools")
-"""Packages that log what nobody asked for: a compiler's statistics, how a figure's font is cut."""
+VERBOSE_LOGGERS = ("torch", "fontTools")
+"""Packages that log statistics of a compiler or of fonts, which users do not need."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status.
 
-    An error that the user can mend is one message on stderr.
+    An error that the user can correct is one message on stderr.
+
+    Args:
+        arguments: Words of the command line; None: those of this process.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
-    for name in CHATTY:
+    for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     parsed = _parser().parse_args(arguments)
     try:
@@ -70,22 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedloomError as error:
         for line in f"error: {error}".split("\n"):
             say(line, file=sys.stderr)
-    except SystemExit as error:  # Of a plugin: nothing of ours ends the process by it.
-        problem = (
-            f"{error_text.describe(error)}: a plugin ends the program. Allowed: to raise an error"
-        )
-        say(f"error: {problem}", file=sys.stderr)
+    except SystemExit as error:  # Only a plugin raises it here.
+        problem = f"{error_text.describe(error)}: a plugin ended the program"
+        say(f"error: {problem}. Try: raise an exception instead", file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()
     except OSError as error:
-        if error.errno not in REFUSED or error.filename is None:
+        if error.errno not in DISK_ERRORS or error.filename is None:
             raise
         say(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
     return 1
 
 
 class _Version(argparse.Action):
-    """Prints the version and ends; git is asked only then."""
+    """Option that prints the version and ends; git runs only then."""
 
     def __call__(self, *_: Any) -> None:
         from fl.runner import environment
@@ -95,92 +94,131 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fl", description=__doc__)
-    parser.add_argument("--version", action=_Version, nargs=0, help="this code's version")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser = argparse.ArgumentParser(
+        prog="fedloom",
+        usage="fedloom [--version] COMMAND ...",
+        description="Compare federated learning methods: plan studies, follow them, show results.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = Commands(parser)
+    _add_daily_commands(commands)
+    _add_lookup_commands(commands)
+    store_commands.add(commands)
+    _add_snakemake_commands(commands)
+    for add_commands in COMMANDS.hooks():
+        add_commands(commands)
+    parser.epilog = "\n".join(commands.help_lines())
+    return parser
 
-    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help)
-        sub.set_defaults(run=run)
-        sub.add_argument(
-            "--config", type=Path, default=Path("config"), help="config folder (default: config)"
-        )
-        return sub
 
-    sub = command("plan", _plan, "what a config means: runs, what is there, what the rest costs")
+def _add_daily_commands(commands: Commands) -> None:
+    sub = commands.add(
+        *(DAILY, "plan", _plan),
+        "show the planned runs, which of them exist, and how long the rest will take",
+    )
     sub.add_argument(
-        "studies", nargs="*", help="studies, also as a,b (default: those of config.yaml)"
+        "studies", nargs="*", help="studies, also as a,b (default: those in config.yaml)"
     )
     sub.add_argument("--runs", action="store_true", help="list every run")
-    sub.add_argument("--write", action="store_true", help="write results/plan (Snakemake does)")
+    sub.add_argument(
+        "--write", action="store_true", help="write results/plan, as Snakemake does too"
+    )
+    commands.add(
+        *(DAILY, "status", _status),
+        "show the progress of planned runs: done, running, failed, time left",
+    )
+    for name, run, help in (
+        ("show", _show, "print the result table of a study from stored runs"),
+        ("report", _report, "write tables and report of a study from stored runs"),
+    ):
+        sub = commands.add(DAILY, name, run, help)
+        sub.add_argument("study")
+        sub.add_argument(
+            "--planned",
+            action="store_true",
+            help="use the plan that Snakemake wrote, not the config",
+        )
+        if name == "show":
+            sub.add_argument(
+                "--table", help="print one table of its report as Markdown, e.g. paired"
+            )
+    sub = commands.add(
+        *(DAILY, "explain", _explain),
+        "show a run's settings, and its differences from the nearest run",
+    )
+    sub.add_argument("run_prefix", metavar="RUN", help="a run's id, or its first characters")
+    sub.add_argument(
+        "studies", nargs="*", help="studies that plan the run (default: those in config.yaml)"
+    )
 
-    sub = command("train", _train, "train the runs of bundles that the store lacks")
+
+def _add_lookup_commands(commands: Commands) -> None:
+    for name, kind in KIND_BY_COMMAND.items():
+        plural = "analyses" if kind == "analysis" else f"{kind}s"
+        sub = commands.add(LOOK_UP, name, _list, f"list {plural}; with NAME, its keys")
+        sub.add_argument(
+            *("name",),
+            metavar="NAME",
+            nargs="?",
+            help="show its keys: meaning, allowed values, default",
+        )
+        sub.set_defaults(kind=kind)
+    sub = commands.add(
+        *(LOOK_UP, "studies", _studies),
+        "list all studies: paper, methods, runs, stored runs, time",
+    )
+    sub.add_argument("paper", nargs="?", default="", help="only studies of this paper")
+    sub = commands.add(
+        *(YOUR_OWN, "new", _new),
+        "write a file for your own method, data set, ..., which already runs",
+    )
+    sub.add_argument("kind", choices=sorted(scaffold.KIND_BY_WORD))
+    sub.add_argument("name", help="its name in configs: small letters, digits and dashes")
+    sub.add_argument(
+        *("--in",),
+        dest="folder",
+        type=Path,
+        help="plugin folder (default: the config's first, mylab)",
+    )
+    sub = commands.add(
+        PUBLISH, "recompute", _recompute, "train a stored run again and compare its metrics"
+    )
+    sub.add_argument("run_prefix", metavar="RUN", help="a run's id, or its first characters")
+    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+    sub.add_argument(
+        "--anyway", action="store_true", help="even if another version of the code trained it"
+    )
+    sub = commands.add(
+        LOOK_UP, "tracks", _tracks, "print the published comparison of all methods as Markdown"
+    )
+    sub.add_argument(
+        "track", nargs="?", help="print the ranking of one track (default: all tracks)"
+    )
+
+
+def _add_snakemake_commands(commands: Commands) -> None:
+    for name, run, help in (
+        ("download", _download, "download the raw files of a planned data set"),
+        ("prepare", _prepare, "write the arrays of a planned data set"),
+        ("partition", _partition, "write a planned partition: the client of each sample"),
+    ):
+        sub = commands.add(SNAKEMAKE, name, run, help)
+        sub.add_argument("name", help="its name or id in results/plan")
+    sub = commands.add(
+        SNAKEMAKE, "train", _train, "train the runs of bundles that are not in the store"
+    )
     sub.add_argument(
         "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
     )
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
-    sub.add_argument("--log", type=Path, help="the file that it prints to, kept for each attempt")
-
-    sub = command("studies", _studies, "all studies: of which paper, how many runs, what is there")
-    sub.add_argument("paper", nargs="?", default="", help="only those of published/PAPER.csv")
-
-    command("status", _status, "how far the planned runs are: done, running, failed, time left")
-
-    for name, kind in KINDS.items():
-        kinds = "analyses" if kind == "analysis" else f"{kind}s"
-        sub = command(name, _list, f"what {kinds} there are; of one of them, its keys")
-        sub.add_argument("name", nargs="?", help="its keys, their defaults, ranges and meaning")
-        sub.set_defaults(kind=kind)
-
-    sub = command("new", _new, "a file of your own that runs, to be filled in")
-    sub.add_argument("kind", choices=sorted(scaffold.KINDS))
-    sub.add_argument("name", help="as configs will say it: letters, digits and dashes")
-    sub.add_argument(
-        "--in", dest="folder", type=Path, help="plugin folder (default: the config's first, mylab)"
-    )
-
-    sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
-    sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
-    sub.add_argument(
-        "studies", nargs="*", help="whose run it is, if it is not stored (default: config.yaml's)"
-    )
-
-    sub = command("recompute", _recompute, "trains a stored run again, and compares its metrics")
-    sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
-    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
-    sub.add_argument("--anyway", action="store_true", help="by this code, if other code made it")
-
-    sub = command("export", _export, "a study with all that it takes, as an RO-Crate to publish")
-    sub.add_argument("study")
-    sub.add_argument("--crate", type=Path, required=True, help="a new folder, or a file *.zip")
-    sub.add_argument("--license", default=LICENCE, help=f"its address (default: {LICENCE})")
-    sub.add_argument("--anonymous", action="store_true", help="for a blind review: names nobody")
-
+    sub.add_argument("--log", type=Path, help="its log file; every attempt keeps a copy")
     for name, run, help in (
-        ("show", _show, "the result table of a study, from what is there"),
-        ("report", _report, "tables and report of a study, from what is there"),
+        ("analyse", _analyse, "write tables and figures of a planned analysis"),
+        ("tables", _tables, "write the tables of a study, and its metrics and plots for DVC"),
     ):
-        sub = command(name, run, help)
-        sub.add_argument("study")
-        sub.add_argument(
-            "--planned", action="store_true", help="as Snakemake planned it, not as config is now"
-        )
-        if name == "show":
-            sub.add_argument("--table", help="one table of its report, in Markdown, such as paired")
-    sub = command("tracks", _tracks, "the kept comparison of all methods, in Markdown")
-    sub.add_argument("track", nargs="?", help="the ranking of one track (default: all at a glance)")
-
-    for name, help in (
-        ("tables", "the tables of a study, and what DVC shows of them"),
-        ("download", "the raw files of a planned data set"),
-        ("prepare", "the arrays of a planned data set"),
-        ("partition", "a planned partition: who holds which sample"),
-        ("analyse", "a planned analysis of stored runs: its table and figures"),
-    ):
-        sub = command(name, globals()[f"_{name}"], help)
+        sub = commands.add(SNAKEMAKE, name, run, help)
         sub.add_argument("name", help="its name or id in results/plan")
-    store_commands.add(commands)
-    return parser
 
 
 def _plan(parsed: argparse.Namespace) -> None:
@@ -188,10 +226,10 @@ def _plan(parsed: argparse.Namespace) -> None:
     from fl.plan import plan
 
     if parsed.write:
-        plan_now, _ = plan.make_and_write(parsed.config, parsed.studies)
+        current_plan, _ = plan.make_and_write(parsed.config, parsed.studies)
     else:
-        plan_now = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
-    for line in summary.lines(plan_now, readable(plan_now.settings.store), parsed.runs):
+        current_plan = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
+    for line in summary.lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
 
 
@@ -205,45 +243,45 @@ def _train(parsed: argparse.Namespace) -> int:
     if launch.member():
         with loading():
             from fl.runner import team
-        return team.run(bundles, store, partial(_trained, bundles, store, parsed.log))
-    lacking = [planned for planned in bundles if jobs.missing_members(planned, store)]
-    if not lacking:
+        return team.run(bundles, store, partial(_train_missing, bundles, store, parsed.log))
+    incomplete = [planned for planned in bundles if jobs.missing_members(planned, store)]
+    if not incomplete:
         for planned in bundles:
-            logging.info("%s: all %d runs are already there", planned.title, len(planned.runs))
+            logging.info("%s: all %d runs exist already", planned.title, len(planned.runs))
         return 0
     check_writable(store.root)
-    log = _kept(parsed.log) if parsed.log else None
-    processes = max(planned.execution.processes for planned in lacking)
+    log = _copy_of_log(parsed.log) if parsed.log else None
+    processes = max(planned.execution.processes for planned in incomplete)
     if processes > 1:
         words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
         return launch.launch(processes, [*words, *(["--log", str(log)] if log else [])])
-    return _trained(bundles, store, log)
+    return _train_missing(bundles, store, log)
 
 
-def _kept(log: Path) -> Path:
-    """Another name of a log, which it keeps when the next attempt has removed the first one."""
-    kept = log.with_name(f"{log.stem}.{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}{log.suffix}")
+def _copy_of_log(log: Path) -> Path:
+    """Return a second name of a log file, which stays after the next attempt removes the first."""
+    copy = log.with_name(f"{log.stem}.{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}{log.suffix}")
     try:
-        kept.hardlink_to(log)
-    except OSError:  # The disk knows one name of a file.
+        copy.hardlink_to(log)
+    except OSError:  # The file system has no hard links.
         return log
-    return kept
+    return copy
 
 
-def _trained(
+def _train_missing(
     bundles: Sequence[Bundle], store: Store, log: Path | None, team: Team | None = None
 ) -> int:
-    """Train what is lacking, and say what failed."""
+    """Train missing runs and print failures; return the exit status."""
     with loading():
         from fl.plan import jobs
         from fl.runner import slurm
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
         from fl.runner.leaving import Interrupted
 
-    def lacking() -> int:
+    def count_missing() -> int:
         return sum(len(jobs.missing_members(bundle, store)) for bundle in bundles)
 
-    before = lacking()
+    missing_at_start = count_missing()
     try:
         failed = [
             line
@@ -252,9 +290,9 @@ def _trained(
         ]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
-        # A job that gets nowhere is not put into the queue for ever.
-        if (error.rounds or lacking() < before) and slurm.requeue():
-            say("Slurm has the job in its queue again", file=sys.stderr)
+        # Without progress the job is not queued again, as it would be for ever.
+        if (error.rounds or count_missing() < missing_at_start) and slurm.requeue():
+            say("the job is in Slurm's queue again", file=sys.stderr)
         return EXIT_LEFT
     for line in failed:
         say(f"failed: {line}", file=sys.stderr)
@@ -265,7 +303,7 @@ def _studies(parsed: argparse.Namespace) -> None:
     from fl.cli import studies
 
     store = readable(config.read_settings(parsed.config).store)
-    for line in studies.lines(studies.look(parsed.config, parsed.paper), store):
+    for line in studies.lines(studies.overviews(parsed.config, parsed.paper), store):
         say(line)
 
 
@@ -275,8 +313,8 @@ def _status(parsed: argparse.Namespace) -> None:
 
     settings = config.read_settings(parsed.config)
     store = readable(settings.store)
-    standings = status.look(status.bundles(Path(settings.results)), store)
-    for line in status.lines(standings, Rates(store)):
+    statuses = status.run_statuses(status.bundles(Path(settings.results)), store)
+    for line in status.lines(statuses, Rates(store)):
         say(line)
 
 
@@ -295,7 +333,7 @@ def _new(parsed: argparse.Namespace) -> None:
     folder = parsed.folder or Path(configured[0] if configured else "mylab")
     say(f"wrote {scaffold.write(parsed.kind, parsed.name, folder)}")
     if str(folder) not in configured:
-        say(f"now say `plugins: [{folder}]` in {parsed.config / 'config.yaml'}")
+        say(f"Next: write `plugins: [{folder}]` in {parsed.config / 'config.yaml'}")
 
 
 def _explain(parsed: argparse.Namespace) -> None:
@@ -303,15 +341,15 @@ def _explain(parsed: argparse.Namespace) -> None:
 
     settings = config.read_settings(parsed.config)
     store, remarks = readable(settings.store), list[str]()
-    planned = planned_runs(Path(settings.results) / "plan", parsed.wanted)
-    if not any(run.startswith(parsed.wanted) for run in {*planned, *store.runs()}):
+    planned = planned_runs(Path(settings.results) / "plan", parsed.run_prefix)
+    if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
         from fl.plan import required_runs
 
         studies = config.split_names(parsed.studies) or settings.studies
-        wanted = required_runs.find(parsed.config, studies)
-        planned = {run: vars(member) for run, member in wanted.members.items()}
-        remarks = wanted.remarks
-    for line in explain(parsed.wanted, planned, store, remarks):
+        required = required_runs.find(parsed.config, studies)
+        planned = {run: vars(member) for run, member in required.members.items()}
+        remarks = required.remarks
+    for line in explain(parsed.run_prefix, planned, store, remarks):
         say(line)
 
 
@@ -320,23 +358,14 @@ def _recompute(parsed: argparse.Namespace) -> int:
 
     settings = config.read_settings(parsed.config)
     store = readable(parsed.store or settings.store)
-    run = recomputed.matching(parsed.wanted, store)
+    run = recomputed.matching_run(parsed.run_prefix, store)
     with loading():
         from fl.data.lock import NAME as LOCK
         from fl.runner.recompute import recompute
-    made = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
-    for line in recomputed.lines(made):
+    comparison = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
+    for line in recomputed.lines(comparison):
         say(line)
-    return int(not all(difference.same for difference in made.differences))
-
-
-def _export(parsed: argparse.Namespace) -> None:
-    from fl.cli import crate
-
-    for line in crate.write(
-        parsed.config, parsed.study, parsed.crate, parsed.license, parsed.anonymous
-    ):
-        say(line)
+    return int(not all(difference.same for difference in comparison.differences))
 
 
 def _tables(parsed: argparse.Namespace) -> None:
@@ -354,7 +383,7 @@ def _show(parsed: argparse.Namespace) -> None:
     from fl.report import tables
     from fl.report.facts import Facts
 
-    settings, study = _asked(parsed)
+    settings, study = _study_plan(parsed)
     if parsed.table:
         from fl import report
 
@@ -366,22 +395,22 @@ def _show(parsed: argparse.Namespace) -> None:
     for line in summary.results(Facts(study, rows, runs)):
         say(line)
     page = Path(settings.results) / "report" / f"{parsed.study}.html"
-    say(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")
+    say(f"report: {page}" if page.exists() else f"no report yet. Try: fedloom report {page.stem}")
 
 
 def _tracks(parsed: argparse.Namespace) -> None:
     from fl.report import markdown, track_page, tracks
 
     table = tracks.kept(parsed.config)
-    known = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
-    known = list(dict.fromkeys([*table["track"], *known]))
-    if parsed.track and parsed.track not in known:
-        raise unknown_name(Location("the command line"), "track", parsed.track, known)
+    names = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
+    names = list(dict.fromkeys([*table["track"], *names]))
+    if parsed.track and parsed.track not in names:
+        raise unknown_name(Location("the command line"), "track", parsed.track, names)
     if parsed.track and parsed.track not in set(table["track"]):
-        say("No results of this track are kept.")
+        say("There are no published results of this track.")
         return
-    shown = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
-    for line in markdown.to_markdown(shown).splitlines():
+    view = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
+    for line in markdown.to_markdown(view).splitlines():
         say(line)
 
 
@@ -389,15 +418,15 @@ def _report(parsed: argparse.Namespace) -> None:
     from fl import report
     from fl.cli import summary
 
-    settings, study = _asked(parsed)
+    settings, study = _study_plan(parsed)
     results, store = Path(settings.results), Path(settings.store)
-    say(summary.there(study, readable(store)))
+    say(summary.count_stored(study, readable(store)))
     for path in report.build(parsed.study, results, store, study):
         say(path)
 
 
-def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
-    """A study for the config as it is now; for a job, as the graph planned it."""
+def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
+    """Return the settings and a study's plan by the config, or the plan that Snakemake wrote."""
     settings = config.read_settings(parsed.config)
     if parsed.planned:
         config.check_name(parsed.study, Location("the command line"))
@@ -440,13 +469,11 @@ def _analyse(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
     results = Path(settings.results)
     summary = plan_files.read_summary(results / "plan")
-    known = summary["analyses"] if summary else {}
-    if known and parsed.name not in known:
-        raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, known)
-    made = make_analysis.make(
-        _planned(results, "analyses", parsed.name), results, Path(settings.store)
-    )
-    say(made)
+    names = summary["analyses"] if summary else {}
+    if names and parsed.name not in names:
+        raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
+    planned = _planned(results, "analyses", parsed.name)
+    say(make_analysis.make(planned, results, Path(settings.store)))
 
 
 def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[str, Any]) -> Any:

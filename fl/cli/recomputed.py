@@ -1,4 +1,4 @@
-"""What `fl recompute` prints: both environments side by side, and where metrics differ most."""
+"""Lines that `fedloom recompute` prints: both environments, and the largest differences."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ if TYPE_CHECKING:
     from fl.runner.recompute import Recomputed
 
 
-def matching(wanted: str, store: Store) -> str:
-    """The one finished run whose id begins so.
+def matching_run(prefix: str, store: Store) -> str:
+    """Return the one finished run whose id begins with ``prefix``.
 
     Raises:
-        FedloomError: Where there is none, or several.
+        FedloomError: If no finished run matches, or several do.
     """
-    runs = [run for run in store.runs() if run.startswith(wanted)]
+    runs = [run for run in store.runs() if run.startswith(prefix)]
     if len(runs) != 1:
-        problem = f"{', '.join(runs[:5])} begin so" if runs else "begins no finished run"
-        allowed = f"the beginning of one run of {store.root} (python -m fl store ls)"
-        raise FedloomError(f"run {wanted!r}: {problem}. Allowed: {allowed}")
+        problem = (
+            f"several runs match ({', '.join(runs[:5])})" if runs else "no finished run matches"
+        )
+        advice = f"give the id of one run in {store.root} (fedloom store ls lists them)"
+        raise FedloomError(f"run {prefix!r}: {problem}", advice=advice)
     return runs[0]
 
 
-def lines(made: Recomputed) -> Iterator[str]:
-    """A line for each fact about how both were computed, then one for each metric."""
-    rows = [(" ", "run", f"{made.run}, stored", "here")]
-    for key, (stored, here) in made.environments.items():
-        mark = " " if stored == here or key in ("date", "seconds") else "*"
-        rows.append((mark, key, stored, here))
+def lines(comparison: Recomputed) -> Iterator[str]:
+    """Return a line for each property of both environments, then one for each metric."""
+    rows = [(" ", "run", f"{comparison.run}, stored", "now")]
+    for key, (stored, current) in comparison.environments.items():
+        mark = " " if stored == current or key in ("date", "seconds") else "*"
+        rows.append((mark, key, stored, current))
     yield from aligned(rows)
-    for each in made.differences:
-        at = ", ".join(f"{key} {value}" for key, value in each.at.items())
-        location = f": {each.stored!r}, here {each.here!r} ({at})" if each.size else ""
-        yield f"largest difference of {each.metric}: {each.size:.3g}{location}"
-    largest = max((each.size for each in made.differences), default=0.0)
+    for difference in comparison.differences:
+        row = ", ".join(f"{key} {value}" for key, value in difference.at.items())
+        values = f"stored {difference.stored!r}, now {difference.here!r}"
+        detail = f": {values} ({row})" if difference.size else ""
+        yield f"largest difference of {difference.metric}: {difference.size:.3g}{detail}"
+    largest = max((difference.size for difference in comparison.differences), default=0.0)
     if not largest:
-        yield "all metrics are the same, to the last digit"
-    elif all(each.same for each in made.differences):
-        yield "the same numbers, but for rounding"
+        yield "results are equal to the last digit"
+    elif all(difference.same for difference in comparison.differences):
+        yield "results are equal up to rounding"
     else:
-        stored, here = made.environments["runs in the stack"]
-        stack = f": in a stack of {here}, not {stored}, rounding is another, and it grows"
-        yield f"other numbers{stack if stored != here else ''}"
+        stored, current = comparison.environments["runs in the stack"]
+        cause = (
+            f": the run was trained in a stack of {stored} runs, now in a stack of {current}, "
+            "which changes rounding"
+        )
+        yield f"results differ{cause if stored != current else ''}"

@@ -1,4 +1,4 @@
-"""``python -m fl store COMMAND``: list, check, clean, export and import stored runs."""
+"""Commands ``fedloom store COMMAND``: list, check, clean, export and import stored runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 from fl.base import fields, files, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.units import config_text, quantity, size
-from fl.cli.printing import aligned, plain, say
+from fl.cli.commands import PUBLISH, Commands
+from fl.cli.printing import aligned, printable, say
 from fl.data import materials
 from fl.plan import config
 from fl.store import import_export, maintenance
@@ -26,162 +27,170 @@ from fl.store.maintenance import DAMAGED, StoredRun
 from fl.store.store import Store
 
 
-def add(commands: Any) -> None:
-    """Add ``store`` and its commands to a parser's commands."""
-    help = "the store of runs: list, verify, clear up, export, import"
-    groups = commands.add_parser("store", help=help, description=help)
-    commands = groups.add_subparsers(metavar="COMMAND", required=True)
+def add(commands: Commands) -> None:
+    """Add ``store`` and its commands to the program's commands."""
+    help = "list, verify, clean up, export or import stored runs"
+    store_parser = commands.add_parser(PUBLISH, "store", help)
+    parsers = store_parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
-        sub: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help)
+        sub: argparse.ArgumentParser = parsers.add_parser(name, help=help, description=help)
         sub.set_defaults(run=run)
         sub.add_argument("--config", type=Path, default=Path("config"), help="config folder")
         sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
         return sub
 
-    sub = command("ls", _ls, "the runs that are there, with their specs")
+    sub = command("ls", _ls, "list stored runs with their main settings")
     sub.add_argument("studies", nargs="*", help="only runs of these studies")
     sub.add_argument("--method", help="only runs of this method")
-    sub.add_argument("--json", action="store_true", help="whole records, as JSON")
+    sub.add_argument("--json", action="store_true", help="print complete records as JSON")
 
-    sub = command("verify", _verify, "check every file of finished runs against its hash")
+    sub = command("verify", _verify, "compare every file of finished runs with its hash")
     sub.add_argument("runs", nargs="*", help="only these runs")
-    sub.add_argument("--remove", action="store_true", help="remove damaged runs: train them again")
+    sub.add_argument(
+        "--remove", action="store_true", help="remove damaged runs, so that they are trained again"
+    )
 
-    sub = command("gc", _gc, "runs that no study in config/studies needs; shows them")
-    sub.add_argument("--yes", action="store_true", help="and removes them")
+    sub = command("gc", _gc, "list runs that no study in config/studies needs")
+    sub.add_argument("--yes", action="store_true", help="remove these runs")
 
     for name, run, help in (
         ("export", _export, "copy finished runs to another store, or to a new tar file"),
         ("import", _import, "copy finished runs from another store or a tar file"),
     ):
         sub = command(name, run, help)
-        sub.add_argument("place", type=Path, help="a folder, or a file named *.tar")
+        sub.add_argument("path", metavar="PATH", type=Path, help="a folder, or a file named *.tar")
         sub.add_argument("studies", nargs="*", help="only runs of these studies")
-        sub.add_argument("--planned", action="store_true", help="the runs that Snakemake planned")
+        sub.add_argument(
+            "--planned", action="store_true", help="only runs of the plan that Snakemake wrote"
+        )
 
 
-def _place(parsed: argparse.Namespace) -> Store:
+def _store(parsed: argparse.Namespace) -> Store:
     return readable(parsed.store or config.read_settings(parsed.config).store)
 
 
-def readable(place: str | Path) -> Store:
-    """The store of runs in a folder; runs in it that may not be read are named, and passed over.
+def readable(folder: str | Path) -> Store:
+    """Return the store of runs in a folder; names runs without read permission, and skips them.
 
     Raises:
-        FedloomError: For a folder that may not be read itself.
+        FedloomError: If the folder itself cannot be read.
     """
-    store = Store(Path(place))
+    store = Store(Path(folder))
     if not store.root.is_dir():
         return store
     if not os.access(store.root, os.R_OK | os.X_OK):
-        raise FedloomError(f"{place}: permission denied. Allowed: a store that you may read")
+        raise FedloomError(f"{folder}: permission denied", advice="ask its owner for read access")
     for run in sorted(store.root.iterdir()):
         if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
-            say(f"{run}: permission denied; passed over", file=sys.stderr)
+            say(f"{run}: permission denied; the run is skipped", file=sys.stderr)
     return store
 
 
 def _ls(parsed: argparse.Namespace) -> None:
-    wanted = _runs_of(parsed.config, parsed.studies) if parsed.studies else None
+    selected = _runs_of_studies(parsed.config, parsed.studies) if parsed.studies else None
     runs = [
-        entry
-        for entry in maintenance.entries(_place(parsed))
-        if (wanted is None or entry.run in wanted)
-        and parsed.method in (None, entry.record.get("spec", {}).get("method", {}).get("name"))
+        stored
+        for stored in maintenance.entries(_store(parsed))
+        if (selected is None or stored.run in selected)
+        and parsed.method in (None, stored.record.get("spec", {}).get("method", {}).get("name"))
     ]
     if parsed.json:
-        # JSON writes all but one of a terminal's characters as numbers by itself.
-        said = json.dumps([_described(entry) for entry in runs], indent=2)
-        print(said.replace("\x7f", "\\u007f"))
+        # JSON escapes all control characters but one.
+        text = json.dumps([_json_record(stored) for stored in runs], indent=2)
+        print(text.replace("\x7f", "\\u007f"))
         return
     for line in _table(runs):
         say(line)
-    say(f"{len(runs)} runs, {_sum(runs)}")
+    say(f"{quantity(len(runs), 'run')}, {_total_size(runs)}")
 
 
-def _described(entry: StoredRun) -> dict[str, Any]:
-    return {"run": entry.run, "state": entry.state, "size": entry.size, **entry.record}
+def _json_record(stored: StoredRun) -> dict[str, Any]:
+    return {"run": stored.run, "state": stored.state, "size": stored.size, **stored.record}
 
 
 def _table(runs: Iterable[StoredRun]) -> Iterator[str]:
-    """Lines with columns as wide as their widest cell, in a terminal no wider than that."""
-    head = ("run", "state", "seed", "rounds", "lr", "size", "date", "version", "method", "place")
-    cells = [head, *(tuple(map(plain, _row(entry))) for entry in runs)]
-    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    """Return the lines of a table, cut to the width of a terminal."""
+    columns = ("run", "state", "seed", "rounds", "lr", "size", "date", "version", "method")
+    head = (*columns, "data set / partition / model")
+    cells = [head, *(tuple(map(printable, _row(stored))) for stored in runs)]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for line in aligned(cells):
-        yield line if len(line) <= most else f"{line[: most - 1]}…"
+        yield line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def _row(entry: StoredRun) -> tuple[str, ...]:
-    spec = entry.record.get("spec")
+def _row(stored: StoredRun) -> tuple[str, ...]:
+    spec = stored.record.get("spec")
     if spec is None:
-        return (entry.run, entry.state, "", "", "", size(entry.size), "", "", "", "")
+        return (stored.run, stored.state, "", "", "", size(stored.size), "", "", "", "")
     split = ("seed", "val", "test")
-    place = [
+    setting = [
         _text("data set", spec["dataset"]),
         _text("partition scheme", spec["partition"], split),
     ]
     return (
-        entry.run,
-        entry.state,
+        stored.run,
+        stored.state,
         str(spec["seed"]),
         str(spec["training"]["rounds"]),
         str(spec["training"].get("lr", "")),
-        size(entry.size),
-        str(entry.record.get("date", ""))[:10],
-        entry.record.get("versions", {}).get("fedloom", ""),
-        " + ".join([_text("method", spec["method"]), *_added(spec)]),
-        " / ".join([*place, _text("model", spec["model"])]),
+        size(stored.size),
+        str(stored.record.get("date", ""))[:10],
+        stored.record.get("versions", {}).get("fedloom", ""),
+        " + ".join([_text("method", spec["method"]), *_added_names(spec)]),
+        " / ".join([*setting, _text("model", spec["model"])]),
     )
 
 
 def _text(kind: str, choice: Mapping[str, Any], hidden: Iterable[str] = ()) -> str:
-    """A choice of a spec without keys at their defaults, where its kind is known here."""
-    usual = _defaults(kind, str(choice["name"]))
-    same = [key for key in usual if config_text(choice.get(key)) == usual[key]]
-    return maintenance.text(choice, [*hidden, *same])
+    """Return a component of a spec as text, without keys that have their default."""
+    defaults = _defaults(kind, str(choice["name"]))
+    unchanged = [key for key in defaults if config_text(choice.get(key)) == defaults[key]]
+    return maintenance.text(choice, [*hidden, *unchanged])
 
 
 @cache
 def _defaults(kind: str, name: str) -> dict[str, str]:
     try:
-        declared = fields.fields(registry.find_declaration(kind, name, Location(name)).target)
+        keys = fields.fields(registry.find_declaration(kind, name, Location(name)).target)
     except FedloomError:
         return {}
-    return {key: config_text(field.default) for key, field in declared.items()}
+    return {key: config_text(field.default) for key, field in keys.items()}
 
 
-def _added(spec: Mapping[str, Any]) -> list[str]:
-    """The names of what a study added to a method."""
-    return [its["name"] for _, _, its in registry.added_components(spec)]
+def _added_names(spec: Mapping[str, Any]) -> list[str]:
+    """Return the names of components that a study adds to a method."""
+    return [component["name"] for _, _, component in registry.added_components(spec)]
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    store = _place(parsed)
-    there = store.runs()
-    if absent := sorted({*parsed.runs} - {*there}):
-        raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
-    checked = parsed.runs or there
+    store = _store(parsed)
+    stored = store.runs()
+    if unknown := sorted({*parsed.runs} - {*stored}):
+        raise FedloomError(
+            f"{store.root}: has no finished run {unknown[0]!r}",
+            advice="list the runs with `fedloom store ls`",
+        )
+    checked = parsed.runs or stored
     logging.info("checking every file of %s", quantity(len(checked), "run"))
     damaged = {run: problems for run in checked if (problems := maintenance.problems(store, run))}
     for problems in damaged.values():
         for line in problems:
             say(line)
-    other_data = list(_of_other_data(parsed.config, store, {*checked} - {*damaged}))
-    for line in other_data:
+    data_changes = list(_data_changes(parsed.config, store, {*checked} - {*damaged}))
+    for line in data_changes:
         say(line)
     say(f"{quantity(len(checked), 'run')} checked, {len(damaged)} damaged")
     if not parsed.remove:
         if damaged:
-            say("--remove removes them, and the next snakemake trains them again")
-        return int(bool(damaged or other_data))
-    kept = _remove(store, damaged, recheck=True)
-    return int(kept or bool(other_data))
+            say("--remove removes these runs; the next snakemake trains them again")
+        return int(bool(damaged or data_changes))
+    was_refused = _remove(store, damaged, recheck=True)
+    return int(was_refused or bool(data_changes))
 
 
-def _of_other_data(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[str]:
-    """A line for each run that was trained on other data than lie where the config says."""
+def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[str]:
+    """Return a line for each run whose training data differ from the data of the config."""
     if not (folder / "config.yaml").exists():
         return
     settings = config.read_settings(folder)
@@ -194,40 +203,43 @@ def _of_other_data(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[
 def _gc(parsed: argparse.Namespace) -> int:
     from fl.plan import required_runs
 
-    store, settings = _place(parsed), config.read_settings(parsed.config)
-    # Where there are no runs it does not matter which are needed.
-    there = list(maintenance.entries(store))
-    studies = required_runs.all_studies(parsed.config) if there else []
+    store, settings = _store(parsed), config.read_settings(parsed.config)
+    stored_runs = list(maintenance.entries(store))
+    # Without stored runs, no study needs to be planned.
+    studies = required_runs.all_studies(parsed.config) if stored_runs else []
     logging.info("planning all %d studies in %s", len(studies), parsed.config / "studies")
-    wanted = required_runs.find(parsed.config, studies, anew=parsed.yes)
-    if wanted.remarks:
-        raise FedloomError(f"{'; '.join(wanted.remarks)}; nothing is removed, as it may need runs")
-    # Those of the plan as it was written too: a pipeline may be at them while config is edited.
-    runs = {*wanted.members} | _planned(parsed.config)
-    surplus = [entry for entry in there if entry.run not in runs]
-    rubbish = maintenance.leftovers(Path(settings.data))
+    required = required_runs.find(parsed.config, studies, anew=parsed.yes)
+    if required.remarks:
+        raise FedloomError(
+            f"{'; '.join(required.remarks)}; nothing was removed, because this study may need runs",
+            advice="correct or remove the study",
+        )
+    # Runs of the written plan stay too: a pipeline may train them while the config is edited.
+    needed = {*required.members} | _planned(parsed.config)
+    surplus = [stored for stored in stored_runs if stored.run not in needed]
+    unfinished = maintenance.leftovers(Path(settings.data))
     for line in _table(surplus) if surplus else ():
         say(line)
-    for path in rubbish:
-        say(f"{path}: begun and left")
-    no_study = f"that no study in {parsed.config / 'studies'} needs"
-    say(f"{quantity(len(surplus), 'run')} {no_study}, {_sum(surplus)}")
+    for path in unfinished:
+        say(f"{path}: unfinished file of a stopped process")
+    unused = f"that no study in {parsed.config / 'studies'} needs"
+    say(f"{quantity(len(surplus), 'run')} {unused}, {_total_size(surplus)}")
     if not parsed.yes:
         say("nothing was removed; --yes removes them")
         return 0
-    left = _remove(store, [entry.run for entry in surplus])
-    for path in rubbish:
+    was_refused = _remove(store, [stored.run for stored in surplus])
+    for path in unfinished:
         files.erase(path)
-    return int(left)
+    return int(was_refused)
 
 
-def _sum(runs: Iterable[StoredRun]) -> str:
-    return size(sum(entry.size for entry in runs))
+def _total_size(runs: Iterable[StoredRun]) -> str:
+    return size(sum(stored.size for stored in runs))
 
 
 def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
-    """Remove runs that no process is computing; whether one had to be kept."""
-    kept, removed = False, 0
+    """Remove runs; return whether one stayed, because a process is training it or it is intact."""
+    was_refused, removed = False, 0
     for run in runs:
         try:
             if recheck:
@@ -236,43 +248,44 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
                 store.remove(run)
             removed += 1
         except FedloomError as error:
-            kept = True
-            say(f"kept: {error}")
+            was_refused = True
+            say(f"not removed: {error}")
     say(f"{quantity(removed, 'run')} removed")
-    return kept
+    return was_refused
 
 
 def _export(parsed: argparse.Namespace) -> int:
-    source = _place(parsed)
-    runs = _chosen(parsed, source)
+    source = _store(parsed)
+    runs = _selected_runs(parsed, source)
     if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
-        lacking = quantity(len(missing), "run")
-        problem = f"{source.root}: lacks {lacking} of the plan, as {min(missing)}"
-        raise FedloomError(f"{problem}; train them first (snakemake)")
-    if import_export.is_tar(parsed.place):
-        return _tell(import_export.pack(runs, source, parsed.place))
-    target = Store(parsed.place)
-    return _tell(import_export.bring(run, source, target) for run in runs)
+        count = quantity(len(missing), "run")
+        problem = f"{source.root}: {count} of the plan are missing, such as {min(missing)}"
+        raise FedloomError(problem, advice="train them first with `snakemake`")
+    if import_export.is_tar(parsed.path):
+        return _print_outcomes(import_export.pack(runs, source, parsed.path))
+    target = Store(parsed.path)
+    return _print_outcomes(import_export.bring(run, source, target) for run in runs)
 
 
 def _import(parsed: argparse.Namespace) -> int:
-    target = _place(parsed)
-    with import_export.opened(parsed.place) as source:
-        return _tell(import_export.bring(run, source, target) for run in _chosen(parsed, source))
+    target = _store(parsed)
+    with import_export.opened(parsed.path) as source:
+        runs = _selected_runs(parsed, source)
+        return _print_outcomes(import_export.bring(run, source, target) for run in runs)
 
 
-def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
-    """The finished runs of ``source`` that are asked for."""
+def _selected_runs(parsed: argparse.Namespace, source: Store) -> list[str]:
+    """Return the finished runs of ``source`` that the command line selects."""
     runs = source.runs()
     if parsed.planned:
         runs = sorted({*runs} & _planned(parsed.config))
     if parsed.studies:
-        runs = sorted({*runs} & _runs_of(parsed.config, parsed.studies))
+        runs = sorted({*runs} & _runs_of_studies(parsed.config, parsed.studies))
     return runs
 
 
-def _runs_of(folder: Path, studies: list[str]) -> set[str]:
-    """The runs that studies need, for the config as it is now."""
+def _runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
+    """Return the runs that studies need by the current config."""
     from fl.plan import plan
 
     planned = plan.read_or_make(folder, studies, checked=False)
@@ -280,20 +293,20 @@ def _runs_of(folder: Path, studies: list[str]) -> set[str]:
 
 
 def _planned(folder: Path) -> set[str]:
-    """The runs of the plan as it was last written; none if there is none."""
+    """Return the runs of the last written plan; none if there is no plan."""
     from fl.plan import plan_files
 
     summary = plan_files.read_summary(Path(config.read_settings(folder).results) / "plan")
     return {*summary["runs"]} if summary else set()
 
 
-def _tell(moved: Iterable[Moved]) -> int:
-    """Print the outcome for each run; 1 if one is damaged or in conflict."""
+def _print_outcomes(moved: Iterable[Moved]) -> int:
+    """Print the outcome for each run; return 1 if one is damaged or in conflict."""
     counts: Counter[str] = Counter()
     for move in moved:
         counts[move.outcome] += 1
         if move.outcome != NEW and move.outcome != THERE:
             say(f"{move.run} {move.outcome}" + (f": {move.why}" if move.why else ""))
-    told = (NEW, THERE, BUSY, CONFLICT, DAMAGED)
-    say(", ".join(f"{counts[o]} {o}" for o in told if counts[o]) or "no runs")
+    outcomes = (NEW, THERE, BUSY, CONFLICT, DAMAGED)
+    say(", ".join(f"{counts[o]} {o}" for o in outcomes if counts[o]) or "no runs")
     return int(bool(counts[CONFLICT] or counts[DAMAGED]))

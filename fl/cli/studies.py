@@ -1,7 +1,8 @@
-"""All studies of a config folder: which table or figure of which paper each is, and what it takes.
+"""Overview of all studies of a config folder: paper, table or figure, methods, runs, time.
 
-Nothing is trained, and no model is tried. A study's paper is the file of `published/` whose name
-its own begins with, or whose cells it names; its key ``shows`` says which table it is.
+Nothing is trained, and no model is built. A study belongs to the paper whose file in `published/`
+has a name with which the study's name begins, or whose cells the study lists. Its key ``shows``
+names the table.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ from fl.plan import config, plan, required_runs
 from fl.plan.estimate import Rates
 from fl.store.store import Store
 
-NONE = "no paper"
+NO_PAPER = "no paper"
 
 
 @dataclass(frozen=True)
 class Overview:
-    """A study, seen from far.
+    """Overview of one study.
 
     Attributes:
-        shows: The paper's tables and figures; empty where the paper does not number them.
-        published: How many published cells its report sets beside what was measured.
-        once: Whether its whole path has run for a round, as ``published/ran-once.txt`` says.
-        runs: Of each its spec.
-        trouble: Why it cannot be planned; then the rest is empty.
+        name: Name of the study.
+        paper: Its paper.
+        shows: Tables and figures of the paper; empty if the paper has no numbers for them.
+        title: Title of the study.
+        datasets: Data sets.
+        methods: Methods.
+        published: Number of published cells that its report compares with measured values.
+        was_tried: Whether its whole path has run for a round, see ``published/ran-once.txt``.
+        specs: Spec by run.
+        error: Reason why it cannot be planned; all other values are then empty.
     """
 
     name: str
@@ -40,86 +46,94 @@ class Overview:
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     published: int = 0
-    once: bool = False
-    runs: Mapping[str, Mapping[str, Any]] | None = None
-    trouble: str = ""
+    was_tried: bool = False
+    specs: Mapping[str, Mapping[str, Any]] | None = None
+    error: str = ""
 
 
-def look(folder: Path, paper: str = "") -> list[Overview]:
-    """The studies of a paper, by default of all of them, sorted by paper.
+def overviews(folder: Path, paper: str = "") -> list[Overview]:
+    """Return the studies of a paper (by default of all papers), sorted by paper.
+
+    Args:
+        folder: Config folder.
+        paper: Name of a file in ``published/`` without its ending.
 
     Raises:
-        FedloomError: For a paper that no study is of.
+        FedloomError: If the paper has no study.
     """
     papers = sorted((path.stem for path in (folder / "published").glob("*.csv")), key=len)
-    each = [
-        _overview(folder, name, papers[::-1], paper) for name in required_runs.all_studies(folder)
-    ]
-    seen = [overview for overview in each if overview is not None]
-    if paper and not seen:
-        raise unknown_name(Location("the command line"), "paper", paper, [*papers, NONE])
-    return sorted(seen, key=lambda overview: (overview.paper == NONE, overview.paper))
+    names = required_runs.all_studies(folder)
+    candidates = [_overview(folder, name, papers[::-1], paper) for name in names]
+    studies = [overview for overview in candidates if overview is not None]
+    if paper and not studies:
+        raise unknown_name(Location("the command line"), "paper", paper, [*papers, NO_PAPER])
+    return sorted(studies, key=lambda overview: (overview.paper == NO_PAPER, overview.paper))
 
 
-def _overview(folder: Path, name: str, papers: Iterable[str], wanted: str) -> Overview | None:
+def _overview(
+    folder: Path, name: str, papers: Iterable[str], selected_paper: str
+) -> Overview | None:
+    """Return the overview of a study; None if it belongs to another paper."""
     try:
         study, _ = config.read_study(folder, name, Location(name))
         sources = {cells.source for cells in (*study.published, study.best) if cells is not None}
-        trouble, shows = "", study.shows
+        problem, shows = "", study.shows
     except FedloomError as error:
-        sources, trouble, shows = set(), str(error), ""
-    paper = next((p for p in papers if name.startswith(p) or f"{p}.csv" in sources), NONE)
-    if wanted not in ("", paper):
+        sources, problem, shows = set(), str(error), ""
+    paper = next((p for p in papers if name.startswith(p) or f"{p}.csv" in sources), NO_PAPER)
+    if selected_paper not in ("", paper):
         return None
-    if trouble:
-        return Overview(name, paper, shows, trouble=trouble)
+    if problem:
+        return Overview(name, paper, shows, error=problem)
     try:
         planned = plan.make(folder, [name], checked=False)
     except FedloomError as error:
-        return Overview(name, paper, shows, trouble=str(error))
-    content = planned.studies[name]
+        return Overview(name, paper, shows, error=str(error))
+    study_plan = planned.studies[name]
     specs = {run: member.spec for run, member in planned.members.items()}
     return Overview(
         name,
         paper,
         shows,
-        title=content.title,
-        datasets=tuple(content.names["data set"]),
-        methods=tuple(content.names["method"]),
-        published=len(content.published),
-        once=name in _ran_once(folder),
-        runs=specs,
+        title=study_plan.title,
+        datasets=tuple(study_plan.names["data set"]),
+        methods=tuple(study_plan.names["method"]),
+        published=len(study_plan.published),
+        was_tried=name in _tried_studies(folder),
+        specs=specs,
     )
 
 
-def _ran_once(folder: Path) -> set[str]:
+def _tried_studies(folder: Path) -> set[str]:
     path = folder / "published" / "ran-once.txt"
     return set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
 
 
-def _once(overviews: Iterable[Overview]) -> Iterator[str]:
-    if names := [each.name for each in overviews if each.once]:
-        yield f"Run for a round on generated files, from download to report: {', '.join(names)}."
+def _tried_line(studies: Iterable[Overview]) -> Iterator[str]:
+    if names := [study.name for study in studies if study.was_tried]:
+        yield (
+            f"Tried for one round on generated files, from download to report: {', '.join(names)}."
+        )
 
 
-def lines(overviews: Sequence[Overview], store: Store) -> Iterator[str]:
-    """A table; runs and hours are by what is in the store."""
+def lines(studies: Sequence[Overview], store: Store) -> Iterator[str]:
+    """Return the lines of a table; stored runs and times depend on the store."""
     rates, stored = Rates(store), {*store.runs()}
-    what = ["methods", "runs", "there", "time", "published"]
-    head = ("paper", "study", "shows", "data set", *what)
-    table, troubles = list[tuple[str, ...]]([head]), list[str]()
-    for each in overviews:
-        if each.trouble:
-            troubles.append(f"{each.name} cannot be planned: {each.trouble}")
+    counts = ["methods", "runs", "stored", "time", "published"]
+    head = ("paper", "study", "shows", "data set", *counts)
+    table, errors = list[tuple[str, ...]]([head]), list[str]()
+    for study in studies:
+        if study.error:
+            errors.append(f"{study.name} cannot be planned: {study.error}")
             continue
-        runs = each.runs or {}
-        seconds = rates.seconds(runs.values())
+        specs = study.specs or {}
+        seconds = rates.seconds(specs.values())
         table.append(
             (
-                *(each.paper, each.name, each.shows, ", ".join(each.datasets)),
-                *map(str, (len(each.methods), len(runs), len(stored & {*runs}))),
+                *(study.paper, study.name, study.shows, ", ".join(study.datasets)),
+                *map(str, (len(study.methods), len(specs), len(stored & {*specs}))),
                 "unknown" if seconds is None else duration(seconds),
-                str(each.published),
+                str(study.published),
             )
         )
     yield from aligned(table)
@@ -127,22 +141,22 @@ def lines(overviews: Sequence[Overview], store: Store) -> Iterator[str]:
         f"{quantity(len(table) - 1, 'study')}. Time: for one run after another, estimated from "
         "stored runs. Published: number of published cells beside measured values."
     )
-    yield from (*_once(overviews), *rates.remarks, *troubles)
+    yield from (*_tried_line(studies), *rates.remarks, *errors)
 
 
-def blocks(overviews: Iterable[Overview]) -> Iterator[str]:
-    """The same as Markdown, without what depends on a store: a table for each paper."""
+def markdown_tables(studies: Iterable[Overview]) -> Iterator[str]:
+    """Return a Markdown table for each paper, without columns that depend on a store."""
     by_paper: dict[str, list[Overview]] = {}
-    for overview in overviews:
+    for overview in studies:
         by_paper.setdefault(overview.paper, []).append(overview)
-    for paper, studies in by_paper.items():
+    for paper, rows_of_paper in by_paper.items():
         yield f"## {paper}"
         rows = [
             f"| [`{s.name}`](../config/studies/{s.name}.yaml) | {s.shows} | {s.title} "
-            f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {len(s.runs or {})} "
+            f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {len(s.specs or {})} "
             f"| {s.published} |"
-            for s in studies
+            for s in rows_of_paper
         ]
         head = "| study | shows | title | data set | methods | runs | published cells |"
         yield "\n".join([head, "|---|---|---|---|---|---:|---:|", *rows])
-        yield from _once(studies)
+        yield from _tried_line(rows_of_paper)

@@ -1,4 +1,4 @@
-"""A plan in words: what it means, which runs are there, what the rest will cost."""
+"""Plan in words: its runs, which of them exist, and the time that the rest will take."""
 
 from __future__ import annotations
 
@@ -24,82 +24,87 @@ from fl.report.summaries import KEY, evaluated_clients, gaps
 from fl.report.tables import point_text
 from fl.store.store import Store
 
-KEPT = "final weights or predictions that are asked for"
-"""What a run that is there may lack: by an analysis, by what starts from it, or by the study."""
+WEIGHTS = "final weights or predictions that are needed now"
+"""Files that a stored run may lack: an analysis, another run, or the study needs them."""
 
 
 def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
-    """One line per method and setting of each study, then the totals.
+    """Return a line for each method and setting of each study, then the totals.
 
-    A run that two studies ask for is counted once in the totals.
+    The totals count a run once that two studies share.
     """
     members, bundles = plan.members, plan.bundles
-    lacking = {
+    incomplete = {
         name: bundle for name, bundle in bundles.items() if jobs.missing_members(bundle, store)
     }
-    missing = [m for bundle in lacking.values() for m in jobs.missing_members(bundle, store)]
-    again = {member.run for member in missing if store.has(member.run)}
+    missing = [m for bundle in incomplete.values() for m in jobs.missing_members(bundle, store)]
+    repeated = {member.run for member in missing if store.has(member.run)}
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
         groups: dict[tuple[str, ...], list[PlannedRun]] = {}
         for run in study.runs:
             key = (run.method, run.dataset, run.partition, run.model)
             groups.setdefault(key, []).append(run)
-        for (method, *place), runs in groups.items():
-            there = sum(store.has(run.run) for run in runs)
-            bare = sum(run.run in again for run in runs)
-            note = f" ({bare} without {KEPT})" if bare else ""
-            yield f"  {method:16} {there:4} of {len(runs):4} runs there{note}   {' / '.join(place)}"
+        for (method, *setting), runs in groups.items():
+            stored = sum(store.has(run.run) for run in runs)
+            lacking = sum(run.run in repeated for run in runs)
+            note = f" ({lacking} without {WEIGHTS})" if lacking else ""
+            counts = f"{stored:4} of {len(runs):4} runs stored{note}"
+            yield f"  {method:16} {counts}   {' / '.join(setting)}"
             if every_run:
-                yield from (f"    {_run_line(run, store, again)}" for run in runs)
+                yield from (f"    {_run_line(run, store, repeated)}" for run in runs)
         for analysis in study.analyses:
-            made = analyses.exists(Path(plan.settings.results), analysis.analysis)
-            state = "there" if made else "to be made"
+            exists = analyses.exists(Path(plan.settings.results), analysis.analysis)
+            state = "exists" if exists else "will be made"
             yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
-    note = f", {len(again)} of them again, for {KEPT}" if again else ""
+    note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
     counts = f"{quantity(len(members), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
     if missing:
         rates = Rates(store)
-        others = sum(m.run not in again and digest(m.spec) in rates.specs for m in missing)
-        if others:
+        outdated = sum(m.run not in repeated and digest(m.spec) in rates.specs for m in missing)
+        if outdated:
             yield (
-                f"{quantity(others, 'run')} of the same spec with other numbers (another version of"
-                " code or data) in the store: python -m fl explain RUN"
+                f"the store has {quantity(outdated, 'run')} with the same settings, but of another "
+                "version of code or data. Try: fedloom explain RUN"
             )
         yield from rates.remarks
         yield _cost([member.spec for member in missing], rates)
-        yield _starts(plan, lacking, store, rates)
-        yield from _crowds(lacking.values())
+        yield _job_counts(plan, incomplete, store, rates)
+        yield from _large_metrics_line(incomplete.values())
 
 
-def _crowds(bundles: Iterable[Bundle]) -> Iterator[str]:
-    """A line if the metrics of some bundle take much of the memory that its job asks for."""
-    crowds = [(told, bundle) for bundle in bundles if (told := large_metrics(bundle))]
-    if crowds:
-        (rows, megabytes), bundle = max(crowds, key=lambda crowd: crowd[0])
+def _large_metrics_line(bundles: Iterable[Bundle]) -> Iterator[str]:
+    """Return a line if the metrics of a bundle need much of its job's memory."""
+    large = [(sizes, bundle) for bundle in bundles if (sizes := large_metrics(bundle))]
+    if large:
+        (rows, megabytes), bundle = max(large, key=lambda pair: pair[0])
         yield (
-            f"{bundle.title}: about {rows:,} rows of metrics, for which a job needs up to "
-            f"{megabytes:,} MB beside memory_mb: {bundle.execution.memory_mb}; fewer with "
-            "training: {evaluate_clients: 1000} or a larger evaluate_every"
+            f"{bundle.title}: about {rows:,} rows of metrics need up to {megabytes:,} MB in "
+            f"addition to memory_mb: {bundle.execution.memory_mb}. Try: training: "
+            "{evaluate_clients: 1000} or a larger evaluate_every"
         )
 
 
-def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) -> str:
-    """How many jobs are started, on this machine and on a cluster."""
+def _job_counts(plan: Plan, incomplete: dict[str, Bundle], store: Store, rates: Rates) -> str:
+    """Return the number of jobs on this machine and on a cluster, as a line."""
     cores = len(os.sched_getaffinity(0))
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
-    here = list(jobs.form_jobs(lacking, store, jobs.Machine(cores, 1), readers))
-    count = len(list(jobs.form_jobs(lacking, store, merge=True)))
-    text = f"{quantity(len(here), 'start')} on {quantity(cores, 'core')} here (snakemake), or "
-    text += f"{quantity(count, 'cluster job')} (snakemake --profile slurm)"
-    if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
-        text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
+    local = list(jobs.form_jobs(incomplete, store, jobs.Machine(cores, 1), readers))
+    count = len(list(jobs.form_jobs(incomplete, store, merge=True)))
+    text = (
+        f"{quantity(len(local), 'job')} on {quantity(cores, 'core')} of this machine (snakemake), "
+    )
+    text += f"or {quantity(count, 'cluster job')} (snakemake --profile slurm)"
+    if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in incomplete.values()):
+        text += (
+            "; fewer cluster jobs if you set the expected time of runs, `execution: run_minutes`"
+        )
     return text
 
 
-def _run_line(run: PlannedRun, store: Store, again: Collection[str]) -> str:
-    state = "there" if store.has(run.run) and run.run not in again else "to train"
+def _run_line(run: PlannedRun, store: Store, repeated: Collection[str]) -> str:
+    state = "stored" if store.has(run.run) and run.run not in repeated else "to train"
     return f"{run.run}  seed {run.seed:<6} {state:9} {point_text(run.point)}".rstrip()
 
 
@@ -107,44 +112,45 @@ def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:
     steps = sum(client_steps(spec) for spec in specs)
     seconds = rates.seconds(specs)
     if seconds is None:
-        time = "time unknown until a run like each of them is in the store"
+        time = "Time cannot be estimated before a similar run has finished."
     else:
-        time = f"about {duration(seconds)} one after another, at the rate of the runs there, and "
-        time += "seconds for each start"
-    return f"{steps:,} local steps of a client to go, for each pass and model of a method; {time}"
+        time = (
+            f"Time: about {duration(seconds)} one after another, by the speed of stored runs, and "
+        )
+        time += "some seconds for the start of each job."
+    return f"About {steps:,} local training steps remain (for each pass of a method). {time}"
 
 
-def there(study: dict[str, Any], store: Store) -> str:
-    """How many of a study's runs are in the store."""
+def count_stored(study: dict[str, Any], store: Store) -> str:
+    """Return the number of a study's runs in the store, as a line."""
     runs = {run["run"] for run in study["runs"]}
-    return f"{sum(map(store.has, runs))} of {len(runs)} runs there"
+    return f"{sum(map(store.has, runs))} of {len(runs)} runs stored"
 
 
 def results(facts: Facts) -> Iterator[str]:
-    """The summaries of a study (see `fl.report.summaries.summarise`) by method and setting, over
-    draws where data or partitions are drawn.
+    """Return lines with the summaries of a study by method and setting (over draws, if drawn).
 
-    Beside a method stand the chosen point of its grid (draws have their own), its missing and
-    diverged runs and the missing points of its grid, whose best point may yet change; at the end,
-    all missing and diverged runs.
+    See `fl.report.summaries.summarise`. A line has the method's chosen point of its grid (draws
+    have points of their own), its missing and diverged runs, and missing points of the grid, which
+    may change the choice. The last line counts missing and diverged runs.
     """
     study, runs, metric = facts.plan, facts.runs, facts.metric
     facts = facts.drawn or facts
     titles = {run["method"]: run["title"] for run in study["runs"]}
     points = runs[runs["selected"]].groupby(KEY)["point"].first()
     chosen = {} if facts.over_draws else points.to_dict()
-    # To summarise nothing takes as long as to summarise what there is.
+    # An empty summary would take as long as a full one.
     held_out = (facts.rows["split"] == UNSEEN).any()
     unseen = facts.unseen_summary if held_out else facts.summary[:0]
     yield study["title"]
     samples = evaluated_clients(study).items()
-    told = (f"{titles[m]} {' or '.join(f'{n:,}' for n in counts)}" for m, counts in samples)
+    texts = (f"{titles[m]} {' or '.join(f'{n:,}' for n in counts)}" for m, counts in samples)
     if samples:
-        yield f"scored on samples of clients, or on all if they are fewer: {', '.join(told)}"
-    for summary, whose in ((facts.summary, ""), (unseen, ", clients held out of training")):
+        yield f"number of evaluated clients, at most: {', '.join(texts)}"
+    for summary, group in ((facts.summary, ""), (unseen, ", clients held out of training")):
         for setting, rows in summary.groupby(SETTING, sort=False):
-            if rows["n_clients"].any() or not whose:
-                yield f"{' / '.join(map(str, setting))}: test {unit(metric)}{whose}"
+            if rows["n_clients"].any() or not group:
+                yield f"{' / '.join(map(str, setting))}: test {unit(metric)}{group}"
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:

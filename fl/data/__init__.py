@@ -87,7 +87,7 @@ def check_complete(dataset: Dataset, name: str) -> None:
     absent = object()
     for attribute in ("sources", "size", "shape", "classes", "natural", "read"):
         if inspect.getattr_static(dataset, attribute, absent) is absent:
-            whole = "`python -m fl new dataset NAME` writes a whole one"
+            whole = "`fedloom new dataset NAME` writes a whole one"
             raise DataError(f"data set {name}: its class has no `{attribute}`; {whole}")
 
 

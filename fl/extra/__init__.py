@@ -8,5 +8,6 @@ from __future__ import annotations
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "method built": ("fl.extra.uploads:with_upload_filters",),
+    "commands": ("fl.extra.commands:add_commands",),
 }
-"""By name of a seam, the functions that join it, as ``module:function``, in the order of calls."""
+"""Functions by the seam that they join, as ``module:function``, in the order of calls."""

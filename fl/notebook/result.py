@@ -61,7 +61,7 @@ class Result:
 
     @plainly
     def report(self) -> Path:
-        """Write the report, as ``python -m fl report`` does; the path of its page."""
+        """Write the report, as ``fedloom report`` does; the path of its page."""
         page, *_ = report.build(self.study["study"], self._results, self._store.root, self.study)
         return page
 

@@ -25,7 +25,7 @@ from fl.base import plugins
 from fl.base.errors import FedloomError
 
 FUTURE = "from __future__ import annotations"
-PLACE = "at the top of a cell or of a file; or in a plugin, see `python -m fl new`"
+PLACE = "at the top of a cell or of a file; or in a plugin, see `fedloom new`"
 PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
 READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 SEARCHED = ("fl.api", "typing")

@@ -60,7 +60,7 @@ def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
         pictures = tuple(_drawn(folder, panel["figure"]) for panel in record["panels"])
         return Analysis(title, record, parquet.read(folder / TABLE)[0], pictures)
     except FileNotFoundError:
-        trouble = f"{title}: not there yet; `python -m fl analyse {planned['analysis']}` makes it"
+        trouble = f"{title}: not there yet; `fedloom analyse {planned['analysis']}` makes it"
     except (DataError, OSError, KeyError, TypeError) as error:
         trouble = f"{title}: cannot be read ({error}); remove {folder}, and it is made again"
     return Analysis(title, {}, pd.DataFrame(), trouble=trouble)

@@ -261,7 +261,7 @@ def read_plan(study: str, results: Path) -> dict[str, Any]:
         known = sorted(path.stem for path in folder.glob("*.json"))
         raise DataError(
             f"{folder / study}.json: not there; planned studies: {', '.join(known) or 'none'}; "
-            "`python -m fl plan --write` makes the plan"
+            "`fedloom plan --write` makes the plan"
         )
     return plan_files.read_item(results / "plan", "studies", study)
 

@@ -59,7 +59,7 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
     """All tables, under a comment that says what they need."""
     study = facts.plan["study"]
     head = [
-        f"% {facts.plan['hash']}: python -m fl report {study}; needs {PREAMBLE}",
+        f"% {facts.plan['hash']}: fedloom report {study}; needs {PREAMBLE}",
         f"% {facts.status}",
         f"{FITTED}\n",
     ]

@@ -44,7 +44,7 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
     if identity.root_code(identity.entry("analysis", entry.name)) != planned["code"]:
         raise FedloomError(
             f"{planned['analysis']}: its code changed after it was planned; plan again (start "
-            "snakemake again, or `python -m fl plan --write`)"
+            "snakemake again, or `fedloom plan --write`)"
         )
     with _device(planned["execution"]) as device:
         runs, left_out = _runs(planned, results, store, device)
@@ -159,7 +159,7 @@ class _Stored:
         partition = partitions.read(self.results, name, self.planned["partition"])
         if partition is None:
             raise DataError(
-                f"{self.results / 'partitions' / name}: is not there; `python -m fl partition "
+                f"{self.results / 'partitions' / name}: is not there; `fedloom partition "
                 f"{name}` makes it"
             )
         return partition

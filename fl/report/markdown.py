@@ -31,7 +31,7 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
         ]
     lines += [f"\n{to_markdown(table)}" for table in tables]
     lines += [f"- analysis {literal(a.trouble)}" for a in facts.analyses if a.trouble]
-    lines.append(f"\nPlan {facts.plan['hash']}; `python -m fl report {facts.plan['study']}`\n")
+    lines.append(f"\nPlan {facts.plan['hash']}; `fedloom report {facts.plan['study']}`\n")
     return "\n".join(lines)
 
 

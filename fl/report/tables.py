@@ -260,7 +260,7 @@ def _metrics(
     try:
         rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
     except DataError as error:
-        remedy = "`python -m fl store verify --remove`, and train it again"
+        remedy = "`fedloom store verify --remove`, and train it again"
         raise DataError(f"{error}; {remedy}") from error
     rows["owner"] = np.repeat(np.arange(len(runs)), [len(table) for table in recorded])
     rows = rows.sort_values(["owner", *run_check.KEY], kind="stable", ignore_index=True)

@@ -24,7 +24,7 @@ def check_code(member: Member) -> None:
     if changed:
         raise FedloomError(
             f"{member.run}: the code of its {', '.join(changed)} changed after it was planned; "
-            "plan again (start snakemake again, or `python -m fl plan --write`)"
+            "plan again (start snakemake again, or `fedloom plan --write`)"
         )
 
 

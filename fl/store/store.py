@@ -282,7 +282,7 @@ class Store:
                         raise DataError(problem)
                 return read(path, record)
         except DataError as error:
-            remedy = "`python -m fl store verify --remove`, and train it again"
+            remedy = "`fedloom store verify --remove`, and train it again"
             raise DataError(f"{error}; {remedy}") from error
 
     def _sweep(self, run: str) -> None:

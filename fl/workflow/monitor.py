@@ -1,4 +1,4 @@
-"""One line about the whole plan while Snakemake runs, printed when it has changed."""
+"""Progress line while Snakemake runs, list of unfinished runs at its end, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,105 +22,127 @@ from fl.workflow import status
 log = logging.getLogger(__name__)
 
 
-def say(text: str) -> None:
-    """Print a line to the terminal, between those of Snakemake."""
+def print_line(text: str) -> None:
+    """Print a line to the terminal, between the lines of Snakemake."""
     print(text, file=sys.stderr, flush=True)
 
 
-class Watch(threading.Thread):
-    """Looks at the store every ``pause`` seconds, after some hours every minute.
+class ProgressMonitor(threading.Thread):
+    """Thread that reads the store every ``pause`` seconds, and every minute after some hours.
 
-    It prints a line if a run has begun or ended, and otherwise every five minutes. It is a daemon
+    It prints a line if a run has started or ended, and otherwise every five minutes. It is a daemon
     thread, so that it never keeps a process alive.
 
-    The costs of runs are read less often, as that reads the records of all runs: at most a
-    twentieth of the time is spent on it.
+    Speeds of runs are read less often, because that reads the records of all runs: it takes at most
+    a twentieth of the time.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], say: Callable[[str], None] = say, pause: float = 10.0
+        self,
+        settings: Mapping[str, Any],
+        output: Callable[[str], None] = print_line,
+        pause: float = 10.0,
     ) -> None:
+        """Prepare the thread.
+
+        Args:
+            settings: Settings of the plan: ``results`` and ``store``.
+            output: Function that prints a line.
+            pause: Seconds between two looks.
+        """
         super().__init__(daemon=True)
         self._results, self._store = Path(settings["results"]), Store(Path(settings["store"]))
-        self._say, self._pause, self._over = say, pause, threading.Event()
-        self._seen: Counter[str] | None = None
-        self._told = self._due = 0.0
+        self._output, self._pause, self._end = output, pause, threading.Event()
+        self._last_counts: Counter[str] | None = None
+        self._last_line_time = self._next_rates_time = 0.0
 
     def run(self) -> None:
-        """Look until `stop`, and then once more."""
-        bundles, begun = status.bundles(self._results), time.monotonic()
+        """Print progress until `stop`, and then once more."""
+        bundles, start = status.bundles(self._results), time.monotonic()
         while True:
-            late = (time.monotonic() - begun) / 60
-            over = self._over.wait(max(self._pause, min(late, 60.0)))
+            hours = (time.monotonic() - start) / 60
+            has_ended = self._end.wait(max(self._pause, min(hours, 60.0)))
             try:
-                self._look(bundles)
+                self._print_progress(bundles)
             except (OSError, FedloomError) as error:
-                log.debug("the store cannot be looked at now: %s", error)
-            if over:
+                log.debug("the store cannot be read now: %s", error)
+            if has_ended:
                 return
 
-    def _look(self, bundles: list[Bundle]) -> None:
-        begun = time.monotonic()
-        if begun >= self._due:
+    def _print_progress(self, bundles: list[Bundle]) -> None:
+        start = time.monotonic()
+        if start >= self._next_rates_time:
             self._rates = Rates(self._store)
-            self._due = time.monotonic() + 20 * (time.monotonic() - begun)
-        standings = status.look(bundles, self._store)
-        seen = Counter(standing.state for standing in standings)
-        if seen != self._seen or begun - self._told > 300:
-            self._seen, self._told = seen, begun
-            self._say(status.line(standings, self._rates))
+            self._next_rates_time = time.monotonic() + 20 * (time.monotonic() - start)
+        statuses = status.run_statuses(bundles, self._store)
+        counts = Counter(run_status.state for run_status in statuses)
+        if counts != self._last_counts or start - self._last_line_time > 300:
+            self._last_counts, self._last_line_time = counts, start
+            self._output(status.line(statuses, self._rates))
 
     def stop(self) -> None:
         """Print a last line."""
-        self._over.set()
+        self._end.set()
         if self.is_alive():
             self.join()
 
 
-def say_at_the_end(settings: Mapping[str, Any], say: Callable[[str], None] = say) -> None:
-    """Say which runs are not done, and why: after all that Snakemake has to say."""
+def print_failures_at_exit(
+    settings: Mapping[str, Any], output: Callable[[str], None] = print_line
+) -> None:
+    """List unfinished runs and reasons when the process exits, after the lines of Snakemake."""
     results, store = Path(settings["results"]), Store(Path(settings["store"]))
 
-    def summary() -> None:
-        say("Some jobs failed.")
+    def print_failures() -> None:
+        output("Some jobs failed.")
         try:
-            for line in status.unfinished(status.look(status.bundles(results), store)):
-                say(line)
+            statuses = status.run_statuses(status.bundles(results), store)
+            for line in status.unfinished_lines(statuses):
+                output(line)
         except (OSError, FedloomError) as error:
-            say(f"  {error}")
-        say(
-            f"The reports in {results}/report show what is there; what is finished or in a "
-            "checkpoint is kept, and snakemake goes on from there."
+            output(f"  {error}")
+        output(
+            f"The reports in {results}/report contain all finished runs. Finished runs and "
+            "checkpoints are kept; run snakemake again to continue."
         )
 
-    atexit.register(summary)
+    atexit.register(print_failures)
 
 
-class Stop:
-    """Ctrl-C, which a terminal sends to Snakemake and to its jobs alike: one sentence.
+class InterruptHandler:
+    """Handler of Ctrl-C, which a terminal sends to Snakemake and to its jobs.
 
-    What ``logger`` would tell the terminal from then on is about the jobs that Ctrl-C ended; its
-    files have it. Jobs save their state and leave, after another Ctrl-C at once.
+    It prints one message. Later messages of ``logger`` are about jobs that Ctrl-C ended, so they go
+    to its files only. Jobs save their state and exit; after a second Ctrl-C they exit at once.
+
+    Attributes:
+        was_interrupted: Whether Ctrl-C was pressed.
     """
 
-    def __init__(self, logger: logging.Logger, say: Callable[[str], None] = say) -> None:
-        self.asked = False
-        self._logger, self._say = logger, say
+    def __init__(self, logger: logging.Logger, output: Callable[[str], None] = print_line) -> None:
+        """Prepare the handler.
 
-    def listen(self) -> None:
-        """Be asked from now on, unless this process is to know nothing of Ctrl-C."""
+        Args:
+            logger: Snakemake's logger.
+            output: Function that prints a line.
+        """
+        self.was_interrupted = False
+        self._logger, self._output = logger, output
+
+    def install(self) -> None:
+        """Handle Ctrl-C from now on, unless this process ignores it."""
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._note)
+            signal.signal(signal.SIGINT, self._handle)
 
-    def _note(self, number: int, frame: object) -> None:
-        if self.asked:
+    def _handle(self, number: int, frame: object) -> None:
+        if self.was_interrupted:
             return
-        self.asked = True
+        self.was_interrupted = True
         for handler in self._logger.handlers:
             if not isinstance(handler, logging.FileHandler):
                 handler.addFilter(lambda record: False)
-        self._say(
-            "Stopping: jobs save their state, up to a round later (Ctrl-C again: at once); "
-            "what is finished or saved is kept, and the same command goes on from there."
+        self._output(
+            "Stopping: jobs save their state after the current round (press Ctrl-C again to stop "
+            "at once). Finished runs and saved states are kept; the same command continues."
         )
         sys.exit(EXIT_INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Whether the scheduler that jobs are to go to is there at all, and whether it keeps accounts."""
+"""Check of the scheduler before jobs are submitted: does it answer, and does it keep accounts?"""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from typing import Any
 
 from fl.base.errors import FedloomError
 
-PATIENCE = 60.0
-"""Seconds in which a scheduler answers."""
+TIMEOUT = 60.0
+"""Seconds in which a scheduler must answer."""
 
 
 def check(executor: str, settings: Any) -> None:
-    """Refuse (`FedloomError`) to hand jobs to a Slurm that does not answer: it would be asked again
-    for every job. Where it keeps no accounts, its queue is asked how jobs are.
+    """Check that Slurm answers; use its queue for the state of jobs if it keeps no accounts.
 
     Args:
-        settings: Of Snakemake's executor.
+        executor: Name of Snakemake's executor.
+        settings: Settings of the executor.
+
+    Raises:
+        FedloomError: If Slurm does not answer. Otherwise Snakemake would ask again for every job.
     """
     if executor != "slurm":
         return
     try:
         _ask("sinfo", "--noheader", "--format=%P")
     except (OSError, subprocess.SubprocessError) as error:
-        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
-        [reason, *_] = said.strip().splitlines() or [str(error)]
+        message = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        [reason, *_] = message.strip().splitlines() or [str(error)]
         raise FedloomError(
-            f"Slurm does not answer here ({reason}). Allowed: a machine on which `sinfo` lists "
-            "partitions; without --profile slurm, Snakemake trains on this one"
+            f"Slurm does not answer on this machine ({reason})",
+            advice="use a machine on which `sinfo` lists partitions, or leave out --profile slurm "
+            "to train on this machine",
         ) from None
     try:
         _ask("sacct", "--noheader", "--allocations")
@@ -36,4 +40,4 @@ def check(executor: str, settings: Any) -> None:
 
 
 def _ask(*command: str) -> None:
-    subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT)

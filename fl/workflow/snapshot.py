@@ -1,6 +1,4 @@
-"""The code that the jobs of a cluster run: a copy, so that neither an edit nor a pull harms what is
-queued.
-"""
+"""Copy of the code for the jobs of a cluster, so that an edit or a pull changes no queued job."""
 
 from __future__ import annotations
 
@@ -10,21 +8,21 @@ from pathlib import Path
 from fl.base import files, identity, plugins, syntax
 from fl.runner import environment
 
-LARGEST = 1 << 20
-"""Bytes of a file that is copied; a larger one, beside the code of a plugin, is linked."""
+MAX_COPIED_BYTES = 1 << 20
+"""Largest file that is copied; larger files, such as data in a plugin's folder, are linked."""
 
 
-def take(results: Path) -> Path:
-    """The folder in which ``fl`` and the plugins in use lie as they are now, named by its content.
+def copy_code(results: Path) -> Path:
+    """Copy ``fl`` and the plugins to a folder that is named by its content; return the folder.
 
     Raises:
-        FedloomError: If the disk refuses.
+        FedloomError: If a file cannot be written.
     """
     sources = {
         f"{name}/{path.relative_to(root).as_posix()}": path
         for name, root in plugins.roots().items()
         for path in sorted(root.rglob("[!.]*"))
-        if path.is_file() and not _passed_over(path.relative_to(root))
+        if path.is_file() and not _is_skipped(path.relative_to(root))
     }
     if (lock := environment.ROOT / "requirements.lock").is_file():
         sources[lock.name] = lock
@@ -33,10 +31,10 @@ def take(results: Path) -> Path:
         label: syntax.hash_bytes(path.read_bytes()) if _small(path) else str(path)
         for label, path in sources.items()
     }
-    place = (results / "code" / identity.digest([hashes, commit])).absolute()
-    if not place.exists():
-        draft = files.temporary_name(place)
-        with files.disk_errors(place):
+    folder = (results / "code" / identity.digest([hashes, commit])).absolute()
+    if not folder.exists():
+        draft = files.temporary_name(folder)
+        with files.disk_errors(folder):
             for label, path in sources.items():
                 (draft / label).parent.mkdir(parents=True, exist_ok=True)
                 if _small(path):
@@ -44,14 +42,14 @@ def take(results: Path) -> Path:
                 else:
                     (draft / label).symlink_to(path)
             files.write_json(draft / plugins.SNAPSHOT.name, {"commit": commit})
-            if not files.move(draft, place):  # Another Snakemake was first.
+            if not files.move(draft, folder):  # Another Snakemake was first.
                 shutil.rmtree(draft)
-    return place
+    return folder
 
 
-def _passed_over(path: Path) -> bool:
+def _is_skipped(path: Path) -> bool:
     return any(name == "__pycache__" or name.startswith(".") for name in path.parts)
 
 
 def _small(path: Path) -> bool:
-    return path.stat().st_size <= LARGEST
+    return path.stat().st_size <= MAX_COPIED_BYTES

@@ -1,8 +1,8 @@
-"""How far a plan is, read from its store alone: by anyone, on any host that sees the store.
+"""Progress of a plan, read from the store only, on any host that can read the store.
 
 A run is *done* if it is in the store. Otherwise it is *running* if a live process holds it,
-*failed* if the last process that tried left an error, *interrupted* if it ended otherwise, and
-*waiting* if there was none yet.
+*failed* if its last process ended with an error, *interrupted* if its last process ended in another
+way, and *waiting* if no process has tried it.
 """
 
 from __future__ import annotations
@@ -23,32 +23,36 @@ from fl.runner import slurm
 from fl.store.attempts import Attempt
 from fl.store.store import Store
 
-Why = Callable[[Attempt], str]
+ReasonOf = Callable[[Attempt], str]
 
 STATES = ("done", "running", "failed", "interrupted", "waiting")
 
-MANY = 40
-"""Unfinished runs that are named where something else was asked for."""
+MAX_UNFINISHED = 40
+"""Largest number of unfinished runs that are listed at the end of a workflow."""
 
-WHY = {
-    "time": "its time was nearly over",
-    "memory": "it exceeded its memory",
+TEXT_BY_REASON = {
+    "time": "its time limit was near",
+    "memory": "it exceeded its memory limit",
     "node": "its node failed",
     "cancelled": "it was cancelled",
-    "killed": "it was killed, by nobody knows whom; memory may have run out",
-    "": "its job goes on",
+    "killed": "it was killed for an unknown reason (possibly out of memory)",
+    "": "its job continues",
 }
-"""How an attempt ended, in words."""
+"""Texts of the reasons for which attempts end."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The state of one run.
+class RunStatus:
+    """Progress of one run.
 
     Attributes:
-        round: That of its newest checkpoint.
-        note: Its holder, or how the last attempt ended: why, in which job, with which log.
-        processes: That train it together.
+        run: Its id.
+        title: Title of its bundle, and its seed.
+        spec: Its spec.
+        state: One of `STATES`.
+        round: Round of its newest checkpoint.
+        note: Process that holds it, or reason, job and log of the end of its last attempt.
+        processes: Number of processes that train it together.
     """
 
     run: str
@@ -60,106 +64,115 @@ class Standing:
     processes: int = 1
 
     @property
-    def left(self) -> float:
-        """The share of its rounds that is still to do."""
+    def remaining_share(self) -> float:
+        """Share of its rounds that remain."""
         return 0.0 if self.state == "done" else 1 - self.round / self.spec["training"]["rounds"]
 
 
 def bundles(results: Path) -> list[Bundle]:
-    """The bundles of the plan in ``<results>/plan``, as Snakemake goes by it."""
-    home = results / "plan"
-    summary = plan_files.read_summary(home)
+    """Return the bundles of the plan in ``<results>/plan``, which Snakemake uses.
+
+    Raises:
+        DataError: If there is no plan, or it cannot be read.
+    """
+    folder = results / "plan"
+    summary = plan_files.read_summary(folder)
     if not summary:
-        raise DataError(f"{home}: there is no plan yet; make one: python -m fl plan --write")
-    return [plan_files.read_bundle(home, name) for name in summary["bundles"]]
+        raise DataError(f"{folder}: there is no plan", advice="`fedloom plan --write` makes one")
+    return [plan_files.read_bundle(folder, name) for name in summary["bundles"]]
 
 
-def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
-    """The present state of every run of these bundles."""
-    there = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
-    why = cache(slurm.ended)  # Runs of one job ended for one reason.
-    return [standing for bundle in planned for standing in _bundle(bundle, store, there, why)]
+def run_statuses(planned: Sequence[Bundle], store: Store) -> list[RunStatus]:
+    """Return the progress of every run of these bundles."""
+    names = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
+    reason = cache(slurm.ended)  # Runs of one job end for the same reason.
+    return [status for bundle in planned for status in _of_bundle(bundle, store, names, reason)]
 
 
-def _bundle(bundle: Bundle, store: Store, there: set[str], why: Why) -> Iterator[Standing]:
+def _of_bundle(
+    bundle: Bundle, store: Store, names: set[str], reason: ReasonOf
+) -> Iterator[RunStatus]:
     runs, processes = [member.run for member in bundle.runs], bundle.execution.processes
-    begun = [run for run in runs if f"{run}.partial" in there]
-    rounds = {run: store.round(run) or 0 for run in begun}
-    # Runs of a stack have one checkpoint, with the first of them.
-    most = max(rounds.values(), default=0)
+    started = [run for run in runs if f"{run}.partial" in names]
+    rounds = {run: store.round(run) or 0 for run in started}
+    # Runs of a stack share one checkpoint, in the folder of the first one.
+    last_round = max(rounds.values(), default=0)
     for member in bundle.runs:
         run = member.run
-        seed = f"{bundle.title}, seed {member.seed}"
-        if run in there and store.has(run, member.keep):
-            yield Standing(run, seed, member.spec, "done")
+        title = f"{bundle.title}, seed {member.seed}"
+        if run in names and store.has(run, member.keep):
+            yield RunStatus(run, title, member.spec, "done")
             continue
-        holder = store.holder(run) if run in begun else None
+        holder = store.holder(run) if run in started else None
         if holder is not None:
-            done = rounds[run] or most
-            yield Standing(run, seed, member.spec, "running", done, holder, processes)
+            round_ = rounds[run] or last_round
+            yield RunStatus(run, title, member.spec, "running", round_, holder, processes)
             continue
-        last = slurm.last(store, run, why) if run in begun else None
-        if last is None:
+        attempt = slurm.last(store, run, reason) if run in started else None
+        if attempt is None:
             state = "interrupted" if rounds.get(run) else "waiting"
-            yield Standing(run, seed, member.spec, state, rounds.get(run, 0), processes=processes)
+            round_ = rounds.get(run, 0)
+            yield RunStatus(run, title, member.spec, state, round_, processes=processes)
         else:
-            state = "failed" if last.ended == "error" else "interrupted"
-            done = rounds[run] or (most if last.stacked else 0)
-            yield Standing(run, seed, member.spec, state, done, _note(last), processes)
+            state = "failed" if attempt.ended == "error" else "interrupted"
+            round_ = rounds[run] or (last_round if attempt.stacked else 0)
+            yield RunStatus(run, title, member.spec, state, round_, _note(attempt), processes)
 
 
-def _note(last: Attempt) -> str:
-    """How an attempt ended."""
-    job = f"{last.scheduler} job {last.job}" if last.job else ""
-    location = ", ".join(filter(None, [job, f"log {last.log}" if last.log else ""]))
-    return f"{last.error or WHY[last.ended]}{f' ({location})' if location else ''}"
+def _note(attempt: Attempt) -> str:
+    """Return the reason for which an attempt ended, its job and its log."""
+    job = f"{attempt.scheduler} job {attempt.job}" if attempt.job else ""
+    details = ", ".join(filter(None, [job, f"log {attempt.log}" if attempt.log else ""]))
+    reason = attempt.error or TEXT_BY_REASON[attempt.ended]
+    return f"{reason}{f' ({details})' if details else ''}"
 
 
-def line(standings: Sequence[Standing], rates: Rates) -> str:
-    """A summary in one line: ``12 of 15 runs done, 2 running, 1 failed, about 3 min left``."""
-    counts = Counter(standing.state for standing in standings)
-    parts = [f"{counts['done']} of {len(standings)} runs done"]
-    parts += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]
-    if counts["done"] < len(standings):
-        parts.append(_time_left(standings, rates))
-    return ", ".join(parts)
+def line(statuses: Sequence[RunStatus], rates: Rates) -> str:
+    """Return a summary: ``12 of 15 runs done, 2 running, 1 failed, about 3 min left``."""
+    counts = Counter(status.state for status in statuses)
+    pieces = [f"{counts['done']} of {len(statuses)} runs done"]
+    pieces += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]
+    if counts["done"] < len(statuses):
+        pieces.append(_remaining_time(statuses, rates))
+    return ", ".join(pieces)
 
 
-def _time_left(standings: Sequence[Standing], rates: Rates) -> str:
-    left = [
-        (standing, rates.seconds([standing.spec]))
-        for standing in standings
-        if standing.state != "done"
+def _remaining_time(statuses: Sequence[RunStatus], rates: Rates) -> str:
+    unfinished = [
+        (status, rates.seconds([status.spec])) for status in statuses if status.state != "done"
     ]
-    holders = {standing.note for standing, _ in left if standing.state == "running"}
-    if any(seconds is None for _, seconds in left):
-        return "time left unknown until a run like each of them is done"
-    total = sum(standing.left * (seconds or 0.0) / standing.processes for standing, seconds in left)
-    by = f" by {len(holders)} at once" if len(holders) > 1 else ""
-    return f"about {duration(total / max(1, len(holders)))} left{by}"
+    holders = {status.note for status, _ in unfinished if status.state == "running"}
+    if any(seconds is None for _, seconds in unfinished):
+        return "time left unknown before a similar run has finished"
+    total = sum(
+        status.remaining_share * (seconds or 0.0) / status.processes
+        for status, seconds in unfinished
+    )
+    processes = f" with {len(holders)} processes" if len(holders) > 1 else ""
+    return f"about {duration(total / max(1, len(holders)))} left{processes}"
 
 
-def lines(standings: Sequence[Standing], rates: Rates) -> Iterator[str]:
-    """A line for every run that is running, failed or interrupted, and then `line`."""
+def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
+    """Return a line for every run that is running, failed or interrupted, and then `line`."""
     for state in STATES[1:4]:
-        for standing in standings:
-            if standing.state == state:
-                yield f"{state:12} {_told(standing)}"
+        for status in statuses:
+            if status.state == state:
+                yield f"{state:12} {_run_line(status)}"
     yield from rates.remarks
-    yield line(standings, rates)
+    yield line(statuses, rates)
 
 
-def unfinished(standings: Sequence[Standing]) -> Iterator[str]:
-    """A line for each run that was begun and is not done, and one for those that were not begun."""
-    begun = [standing for standing in standings if standing.state in STATES[1:4]]
-    yield from (f"  {_told(standing)}" for standing in begun[:MANY])
-    if len(begun) > MANY:
-        yield f"  and {len(begun) - MANY} more: python -m fl status"
-    if waiting := sum(standing.state == "waiting" for standing in standings):
-        yield f"  {quantity(waiting, 'run')} not begun"
+def unfinished_lines(statuses: Sequence[RunStatus]) -> Iterator[str]:
+    """Return a line for each started run that is not done, and one line for all waiting runs."""
+    started = [status for status in statuses if status.state in STATES[1:4]]
+    yield from (f"  {_run_line(status)}" for status in started[:MAX_UNFINISHED])
+    if len(started) > MAX_UNFINISHED:
+        yield f"  and {len(started) - MAX_UNFINISHED} more; `fedloom status` lists all"
+    if waiting := sum(status.state == "waiting" for status in statuses):
+        yield f"  {quantity(waiting, 'run')} not started"
 
 
-def _told(standing: Standing) -> str:
-    rounds = f"round {standing.round} of {standing.spec['training']['rounds']}"
-    note = f", {standing.note}" if standing.note else ""
-    return f"{standing.run}  {standing.title}: {rounds}{note}"
+def _run_line(status: RunStatus) -> str:
+    rounds = f"round {status.round} of {status.spec['training']['rounds']}"
+    note = f", {status.note}" if status.note else ""
+    return f"{status.run}  {status.title}: {rounds}{note}"

@@ -1,4 +1,4 @@
-"""``python -m fl store``: what it lists, finds, removes and moves."""
+"""``fedloom store``: what it lists, finds, removes and moves."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def content(place: Project) -> list[bytes]:
 
 
 def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
-    """What ``python -m fl`` says."""
+    """What ``fedloom`` says."""
     done = subprocess.run(
         [place.python, "-m", "fl", *arguments],
         cwd=place.root,

@@ -271,7 +271,7 @@ def test_an_analysis_is_made_once_and_shown(
     assert "2 of 2 runs are not in" in capsys.readouterr().err
     assert main.main(["report", "tiny"]) == 0
     page = (lab / "results/report/tiny.html").read_text()
-    assert f"python -m fl analyse {first}" in page
+    assert f"fedloom analyse {first}" in page
     assert second in (lab / "results/report/tiny.md").read_text()
 
     bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))

@@ -321,7 +321,7 @@ def bundle(root: Path) -> Reader:
     def read() -> None:
         found = bundles.read(path)
         list(jobs.missing_members(found, Store(root / "runs")))
-        status.look([found], Store(root / "runs"))
+        status.run_statuses([found], Store(root / "runs"))
 
     return json_reader(path, read, 150)
 

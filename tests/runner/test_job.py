@@ -31,7 +31,7 @@ Plan = Callable[..., Planned]
 
 
 def process(study: Planned, label: str, store: str = "runs") -> subprocess.Popen[str]:
-    """``python -m fl train`` on a bundle, in an empty folder."""
+    """``fedloom train`` on a bundle, in an empty folder."""
     elsewhere = study.root / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     return subprocess.Popen(

@@ -16,7 +16,7 @@ from fl.runner import environment
 from pathlib import Path
 import lab
 print([plugins.FL.parent, environment.commit(), environment.environment()["lock"], lab.VALUE])
-print(snapshot.take(Path("results")))
+print(snapshot.copy_code(Path("results")))
 """
 
 

@@ -24,9 +24,9 @@ from fl.workflow import markers, monitor, status
 Plan = Callable[..., Planned]
 
 
-def standings(study: Planned, *labels: str) -> dict[str, status.Standing]:
+def standings(study: Planned, *labels: str) -> dict[str, status.RunStatus]:
     """By run."""
-    told = status.look([read_bundle(study.spec(label)) for label in labels], study.store())
+    told = status.run_statuses([read_bundle(study.spec(label)) for label in labels], study.store())
     return {standing.run: standing for standing in told}
 
 
@@ -101,10 +101,10 @@ def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> 
     [standing] = standings(study, "fedavg").values()
     assert standing.state == "failed"
     assert "the code of its method changed after it was planned" in standing.note
-    [line] = status.unfinished([standing])
+    [line] = status.unfinished_lines([standing])
     assert line == f"  {run}  {standing.title}: round 0 of 6, {standing.note}"
-    *named, more = status.unfinished([standing] * 43)
-    assert (named, more) == ([line] * 40, "  and 3 more: python -m fl status")
+    *named, more = status.unfinished_lines([standing] * 43)
+    assert (named, more) == ([line] * 40, "  and 3 more: fedloom status")
     assert events(study, run)[-1]["event"] == "failed"
     assert events(study, run)[-1]["error"] == standing.note
     with study.store().open(run):
@@ -141,7 +141,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     config = write_config(tmp_path, {"methods": {"fedavg": None, "local": None}})
     arguments = ["status", "--config", str(config)]
     assert main.main(arguments) == 1
-    assert "there is no plan yet; make one: python -m fl plan --write" in capsys.readouterr().err
+    assert "there is no plan yet; make one: fedloom plan --write" in capsys.readouterr().err
     plan.current_summary(config)
     specs = sorted((tmp_path / "results" / "plan" / "bundles").iterdir())
     store = ["--store", str(tmp_path / "runs")]
@@ -161,7 +161,7 @@ def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     planned = plan.current_summary(config)
     said: list[str] = []
-    watching = monitor.Watch(planned["settings"], said.append, pause=0.05)
+    watching = monitor.ProgressMonitor(planned["settings"], said.append, pause=0.05)
     watching.start()
     end = time.monotonic() + 300
     while not said and time.monotonic() < end:

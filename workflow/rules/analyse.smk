@@ -1,19 +1,20 @@
-# Like training it may be a cluster's job: an analysis of weights runs models.
+# An analysis of weights runs models, so it can be a cluster's job, like training.
 rule analyse:
     input:
-        studied,
+        analysis_inputs,
     output:
         f"{RESULTS}/analyses/{{analysis}}/analysis.json",
     log:
         f"{RESULTS}/logs/analyse/{{analysis}}.log",
     conda:
         "../envs/fedloom.yaml"
-    threads: lambda wildcards: analysing(wildcards)["threads"]
+    threads: lambda wildcards: analysis_execution(wildcards)["threads"]
     resources:
-        **slurm_resources(analysing),
-        gpu=lambda wildcards: markers.gpus(analysing(wildcards)),
-        mem_mb=lambda wildcards, attempt: attempt * analysing(wildcards)["memory_mb"],
-        runtime=lambda wildcards: analysing(wildcards)["minutes"],
+        **slurm_resources(analysis_execution),
+        gpu=lambda wildcards: markers.gpus(analysis_execution(wildcards)),
+        mem_mb=lambda wildcards, attempt: attempt
+        * analysis_execution(wildcards)["memory_mb"],
+        runtime=lambda wildcards: analysis_execution(wildcards)["minutes"],
     params:
         fl=FL,
         config=CONFIG,

@@ -1,8 +1,8 @@
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 
-def settled():
-    """The config folder, as Snakemake's own config says it or `config`."""
+def config_folder():
+    """Return the config folder: `--config config=FOLDER`, or `config`."""
     try:
         return folders.checked_folder(
             str(config.get("config", "config")), Location("--config", "config")
@@ -11,79 +11,85 @@ def settled():
         sys.exit(f"error: {error}")
 
 
-def program():
-    """The words of `python -m fl`, for a job in whatever folder: Snakemake's own Python, or that
-    of the rule's environment where Snakemake was asked to make environments.
+def fedloom_command():
+    """Return the command `fedloom` as a list, for jobs in any folder.
+
+    Its Python is Snakemake's own, or that of the rule's environment if Snakemake makes environments.
     """
-    apart = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-    words = ["python" if apart else sys.executable, "-P", "-m", "fl"]
+    has_environments = (
+        DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
+    )
+    words = ["python" if has_environments else sys.executable, "-P", "-m", "fl"]
     if not CODE:
         return words
-    found = [CODE, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return ["env", f"PYTHONPATH={os.pathsep.join(found)}", *words]
+    path = [CODE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return ["env", f"PYTHONPATH={os.pathsep.join(path)}", *words]
 
 
-def named(studies):
-    """The studies of `--config studies=a,b`; a list where another workflow has read our config."""
-    found = studies if isinstance(studies, list) else str(studies or "").split(",")
-    return [str(name) for name in found if name]
+def split_names(studies):
+    """Return the studies of `--config studies=a,b`, or of a list in another workflow's config."""
+    names = studies if isinstance(studies, list) else str(studies or "").split(",")
+    return [str(name) for name in names if name]
 
 
-STOP = monitor.Stop(logger)
+INTERRUPT = monitor.InterruptHandler(logger)
 if workflow.is_main_process and workflow.modifier.is_main_snakefile():
-    STOP.listen()
+    INTERRUPT.install()
 
-CONFIG = settled()
-STUDIES = named(config.get("studies", ""))
-FL = program()
-# By config folder, as another workflow may use this one twice.
-PLANNED = f"FEDLOOM_PLAN_{identity.digest(CONFIG)}"
+CONFIG = config_folder()
+STUDIES = split_names(config.get("studies", ""))
+FL = fedloom_command()
+# One variable for each config folder, as another workflow can use this one twice.
+PLAN_VARIABLE = f"FEDLOOM_PLAN_{identity.digest(CONFIG)}"
 
 
-def merging():
-    """How bundles are merged into jobs: a cluster's profile asks for few of them, a machine of its
-    own for so many that its cores and cards are busy. Another executor gets a job for each.
+def merge_policy():
+    """Return how bundles are merged into jobs.
+
+    A cluster's profile wants few jobs. On one machine there are enough jobs to use its cores and
+    GPUs. Other executors get a job for each bundle.
     """
     if config.get("cluster"):
         return True
-    asked = workflow.resource_settings
-    if asked.nodes is not None or not asked.cores:
+    limits = workflow.resource_settings
+    if limits.nodes is not None or not limits.cores:
         return False
-    cards = workflow.global_resources.get("gpu")
-    return jobs.Machine(asked.cores, cards.value if cards else asked.cores)
+    gpus = workflow.global_resources.get("gpu")
+    return jobs.Machine(limits.cores, gpus.value if gpus else limits.cores)
 
 
 def read_plan():
-    """The plan, and by bundle that lacks runs the job that trains it. Only the main process makes a
-    plan anew, jobs read the one that they belong to.
+    """Return the plan, and the job of each bundle with missing runs.
+
+    Only the main process makes a new plan; jobs read the plan to which they belong.
     """
     if not workflow.is_main_process:
-        return plan_files.read_checked(Path(os.environ[PLANNED])), {}
+        return plan_files.read_checked(Path(os.environ[PLAN_VARIABLE])), {}
     try:
-        found = plan.current_summary(Path(CONFIG), STUDIES)
-        home = markers.settle(found, merge=merging())
-        if home and merging() is True:
-            code = snapshot.take(Path(found["settings"]["results"]))
+        current = plan.current_summary(Path(CONFIG), STUDIES)
+        job_by_bundle = markers.write_jobs(current, merge=merge_policy())
+        if job_by_bundle and merge_policy() is True:
+            code = snapshot.copy_code(Path(current["settings"]["results"]))
             os.environ.update(FEDLOOM_CODE=str(code))
     except FedloomError as error:
         sys.exit(f"error: {error}")
-    os.environ[PLANNED] = f"{found['settings']['results']}/plan/plan.json"
-    return found, home
+    os.environ[PLAN_VARIABLE] = f"{current['settings']['results']}/plan/plan.json"
+    return current, job_by_bundle
 
 
-PLAN, HOME = read_plan()
+PLAN, JOB_BY_BUNDLE = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
 if workflow.is_main_process:
-    WATCH = monitor.Watch(PLAN["settings"])
+    PROGRESS = monitor.ProgressMonitor(PLAN["settings"])
 
 
-# A job finds its plan by this, and so never reads a config that was edited meanwhile.
+# Jobs find their plan by this variable, so that they never read an edited config.
 envvars:
-    PLANNED,
+    PLAN_VARIABLE,
 
 
-# Cards are counted on this machine only; a cluster's scheduler counts its own.
+# GPUs are counted on this machine only; a cluster's scheduler counts its own.
 resource_scopes:
     gpu="local",
 
@@ -97,8 +103,8 @@ wildcard_constraints:
     raw=r"[\w-]+",
 
 
-def planned(kind, name):
-    """How to make one thing of the plan, as its file says."""
+def plan_item(kind, name):
+    """Return the content of one file of the plan."""
     with open(f"{RESULTS}/plan/{kind}/{name}.json") as file:
         return json.load(file)
 
@@ -107,26 +113,26 @@ DATASETS = sorted({bundle["dataset"] for bundle in PLAN["bundles"].values()})
 
 
 def raw(dataset):
-    """The folder of the raw files that a planned data set is made from."""
-    return raw_name(planned("datasets", dataset))
+    """Return the folder of the raw files of a planned data set."""
+    return raw_name(plan_item("datasets", dataset))
 
 
-def unless_there(outputs, inputs):
-    """The inputs of a job, none if its outputs are there.
+def inputs_if_missing(outputs, inputs):
+    """Return the inputs of a job; none if all its outputs exist.
 
-    Identity is in every name and `markers.settle` has removed what is stale, so that what is there is
-    right: it needs no inputs, and neither their times nor their absence bring its job back.
+    Every name contains a hash of what its content depends on, and `markers.write_jobs` removes
+    outdated files. So existing outputs are correct, and neither times nor absence of inputs matter.
     """
     return [] if all(Path(path).exists() for path in outputs) else inputs
 
 
 def job(wildcards):
-    """What a job trains, and what it needs for that."""
-    return planned("jobs", wildcards.job)
+    """Return the bundles, data and resources of a training job."""
+    return plan_item("jobs", wildcards.job)
 
 
 def slurm_resources(execution):
-    """What Slurm is asked for besides, as its plugin calls it; nothing where the config is silent."""
+    """Return Slurm options under the names of Snakemake's plugin; null for keys without a value."""
     names = {
         "slurm_partition": "slurm_partition",
         "account": "slurm_account",
@@ -135,21 +141,21 @@ def slurm_resources(execution):
         "constraint": "constraint",
     }
 
-    def asked(key):
+    def resource(key):
         return lambda wildcards: execution(wildcards)[key]
 
-    return {name: asked(key) for key, name in names.items()}
+    return {name: resource(key) for key, name in names.items()}
 
 
 def marker(name):
-    """What says that a job is done."""
+    """Return the marker file of a finished job."""
     return str(markers.marker(Path(RESULTS), name))
 
 
-def ingredients(wildcards):
-    """What a job needs: data, partitions, and the runs that its own start from."""
+def train_inputs(wildcards):
+    """Return the inputs of a job: data, partitions, and jobs of runs from which its runs start."""
     spec = job(wildcards)
-    return unless_there(
+    return inputs_if_missing(
         [marker(wildcards.job)],
         [
             *(f"{DATA}/prepared/{name}/dataset.json" for name in spec["datasets"]),
@@ -163,30 +169,35 @@ def ingredients(wildcards):
 
 
 def analysis(name):
-    """What says that an analysis is made."""
+    """Return the file of a finished analysis."""
     return str(analyses.folder_of(Path(RESULTS), name) / analyses.RECORD)
 
 
-def analysing(wildcards):
-    """How an analysis is computed: as its study is, and on a GPU only if it computes models."""
-    return planned("analyses", wildcards.analysis)["execution"]
+def analysis_execution(wildcards):
+    """Return the resources of an analysis: its study's, without a GPU if it runs no model."""
+    return plan_item("analyses", wildcards.analysis)["execution"]
 
 
-def studied(wildcards):
-    """What an analysis reads: its runs, and the data and partitions behind them."""
-    bundles = PLAN["analyses"][wildcards.analysis]["bundles"]
-    needs = [PLAN["bundles"][name] for name in bundles]
-    return unless_there(
+def analysis_inputs(wildcards):
+    """Return the inputs of an analysis: jobs of its runs, and their data and partitions."""
+    names = PLAN["analyses"][wildcards.analysis]["bundles"]
+    bundles = [PLAN["bundles"][name] for name in names]
+    return inputs_if_missing(
         [analysis(wildcards.analysis)],
         [
-            *sorted({marker(HOME[name]) for name in bundles if name in HOME}),
             *sorted(
-                {f"{DATA}/prepared/{one['dataset']}/dataset.json" for one in needs}
+                {marker(JOB_BY_BUNDLE[name]) for name in names if name in JOB_BY_BUNDLE}
             ),
             *sorted(
                 {
-                    f"{RESULTS}/partitions/{one['partition']}/partition.json"
-                    for one in needs
+                    f"{DATA}/prepared/{bundle['dataset']}/dataset.json"
+                    for bundle in bundles
+                }
+            ),
+            *sorted(
+                {
+                    f"{RESULTS}/partitions/{bundle['partition']}/partition.json"
+                    for bundle in bundles
                 }
             ),
         ],
@@ -194,26 +205,27 @@ def studied(wildcards):
 
 
 def table(wildcards):
-    """The long table of a study."""
+    """Return the long table of a study."""
     return f"{RESULTS}/tables/{wildcards.study}.parquet"
 
 
 def study(wildcards):
-    """What a study needs."""
+    """Return a study of the plan."""
     try:
         return PLAN["studies"][wildcards.study]
     except KeyError:
         raise WorkflowError(
-            f"error: {CONFIG}/config.yaml: studies: {wildcards.study!r} is not among them; "
-            f"planned: {', '.join(PLAN['studies'])}"
+            f"error: {CONFIG}/config.yaml: studies: does not contain {wildcards.study!r}. "
+            f"Allowed: {', '.join(PLAN['studies'])}. "
+            f"Try: snakemake --config studies={wildcards.study}"
         ) from None
 
 
-def shown(path, caption, what):
-    """An output of a study that `snakemake --report` shows, beside the study's others."""
+def report_output(path, caption, label):
+    """Return an output that `snakemake --report` shows in the group of its study."""
     return report(
         path,
         caption=f"../report/{caption}.rst",
         category="{study}",
-        labels={"what": what},
+        labels={"what": label},
     )

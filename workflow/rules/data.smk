@@ -20,7 +20,7 @@ rule download:
 
 rule prepare:
     input:
-        lambda wildcards: unless_there(
+        lambda wildcards: inputs_if_missing(
             [f"{DATA}/prepared/{wildcards.dataset}/dataset.json"],
             [f"{DATA}/raw/{raw(wildcards.dataset)}/sources.json"],
         ),
@@ -42,10 +42,10 @@ rule prepare:
 
 rule partition:
     input:
-        lambda wildcards: unless_there(
+        lambda wildcards: inputs_if_missing(
             [f"{RESULTS}/partitions/{wildcards.partition}/partition.json"],
             [
-                f"{DATA}/prepared/{planned('partitions', wildcards.partition)['dataset']}/dataset.json"
+                f"{DATA}/prepared/{plan_item('partitions', wildcards.partition)['dataset']}/dataset.json"
             ],
         ),
     output:

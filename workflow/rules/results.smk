@@ -1,12 +1,12 @@
 rule tables:
     input:
-        lambda wildcards: unless_there(
+        lambda wildcards: inputs_if_missing(
             [table(wildcards)],
             sorted(
                 {
-                    marker(HOME[name])
+                    marker(JOB_BY_BUNDLE[name])
                     for name in study(wildcards)["bundles"]
-                    if name in HOME
+                    if name in JOB_BY_BUNDLE
                 }
             ),
         ),
@@ -31,7 +31,7 @@ rule tables:
 
 rule report:
     input:
-        lambda wildcards: unless_there(
+        lambda wildcards: inputs_if_missing(
             [f"{RESULTS}/report/{wildcards.study}.html"],
             [
                 table(wildcards),
@@ -43,9 +43,9 @@ rule report:
             ],
         ),
     output:
-        shown(f"{RESULTS}/report/{{study}}.html", "page", "report"),
-        shown(f"{RESULTS}/report/{{study}}.md", "tables", "tables, Markdown"),
-        shown(f"{RESULTS}/report/{{study}}.tex", "tables", "tables, LaTeX"),
+        report_output(f"{RESULTS}/report/{{study}}.html", "page", "report"),
+        report_output(f"{RESULTS}/report/{{study}}.md", "tables", "tables, Markdown"),
+        report_output(f"{RESULTS}/report/{{study}}.tex", "tables", "tables, LaTeX"),
     log:
         f"{RESULTS}/logs/report/{{study}}.log",
     localrule: True

@@ -1,6 +1,6 @@
 rule train:
     input:
-        ingredients,
+        train_inputs,
     output:
         touch(f"{RESULTS}/markers/{{job}}"),
     log:
@@ -22,6 +22,6 @@ rule train:
         ],
     message:
         "train {params.title}, log {log}, gpu={resources.gpu}"
-    # In place of the shell, so that a signal to the job reaches the one that can save its state.
+    # `exec`, so that a signal to the job reaches the process that can save its state.
     shell:
         "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} > {log:q} 2>&1"
