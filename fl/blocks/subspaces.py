@@ -110,7 +110,7 @@ def disguise_directions(
 def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
     """Raise `FedloomError` if a client has fewer training samples than ``k``.
 
-    See `fl.api.protocols.Admit`.
+    See `fl.api.protocols.CheckClients`.
     """
     sizes = counts.sum(1)[clients]
     for row in torch.nonzero(sizes < k)[:1, 0].tolist():

@@ -54,4 +54,6 @@ def test_a_tensor_taken_for_a_number_in_a_stack_has_a_remedy(lab: str) -> None:
         vmap(importlib.import_module(lab).number)(torch.ones(2))
     told = error_text.describe(caught.value)
     assert told.startswith("faultylab/mine.py, line 11: RuntimeError: vmap: ")
-    assert told.endswith("`execution: {backend: loop}` trains without one")
+    assert told.endswith(
+        "this is impossible in a stack of clients; try `execution: {backend: loop}`"
+    )

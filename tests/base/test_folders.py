@@ -48,7 +48,7 @@ def test_what_a_folder_stands_for(text: str, meant: str) -> None:
         ("", "which is empty"),
         ("$NOWHERE/runs", "but the environment variable 'NOWHERE' is not set"),
         ("$EMPTY/runs", "but the environment variable 'EMPTY' is not set"),
-        ("~nobody-of-that-name/runs", "but '~nobody-of-that-name' is nobody's home"),
+        ("~nobody-of-that-name/runs", "but no user has the home folder '~nobody-of-that-name'"),
         ("$BRACES/runs", "('/scratch/{ann}/runs'), which has braces"),
         ("a\nb", "which has a line break or a control character"),
         ("runs ", "which begins or ends with a blank"),

@@ -123,7 +123,7 @@ def test_a_plugin_is_named_by_its_files(package: Path, file: str, expected: set[
 def test_a_file_that_nobody_touched_is_not_parsed(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syntax, "of_code", lambda path: pytest.fail(f"parsed {path}"))
+    monkeypatch.setattr(syntax, "hash_code", lambda path: pytest.fail(f"parsed {path}"))
     assert names() == dict.fromkeys(ROOTS, "1")
 
 

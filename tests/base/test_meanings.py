@@ -63,13 +63,13 @@ def test_what_is_read_of_a_file_is_what_its_import_says() -> None:
 
 def test_keys_of_all_schemes_are_described_where_a_scheme_says_nothing_else() -> None:
     lines = "\n".join(catalogue.details("partition scheme", "file"))
-    assert "  path: text; has to be given\n" in lines
+    assert "  path: text; required\n" in lines
     assert "  seed:" not in lines
     lines = "\n".join(catalogue.details("partition scheme", "homogeneous"))
     assert "  seed: a whole number >= 0; default: 0\n      of the partition\n" in lines
 
 
 def test_training_that_a_method_sets_is_told() -> None:
-    assert "training, where a study says nothing else: rounds 5, local_epochs 1" in list(
+    assert "training defaults of this method: rounds 5, local_epochs 1" in list(
         catalogue.details("method", "finetune")
     )

@@ -136,10 +136,10 @@ def test_new_says_what_it_wrote_and_how_it_is_found(
     assert main.main(["new", "method", "anchor"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "wrote mylab/methods/anchor.py",
-        "now say `plugins: [mylab]` in config/config.yaml",
+        "Next: write `plugins: [mylab]` in config/config.yaml",
     ]
     before = (tmp_path / "mylab/methods/anchor.py").read_bytes()
-    assert "is there already" in errors(capsys, "new", "method", "anchor")
+    assert "exists already" in errors(capsys, "new", "method", "anchor")
     assert (tmp_path / "mylab/methods/anchor.py").read_bytes() == before
     assert main.main(["new", "model", "net", "--in", "other"]) == 0
     assert (tmp_path / "other/models/net.py").is_file()
@@ -156,7 +156,7 @@ def test_a_name_that_configs_cannot_say_is_refused(
     planning.write_config(tmp_path)
     said = errors(capsys, "new", "method", "--", name)
     assert repr(name) in said
-    assert ". Allowed: small letters, digits and dashes" in said
+    assert ". Allowed: small letters, digits and single dashes" in said
     assert not (tmp_path / "mylab").exists()
 
 
@@ -185,17 +185,17 @@ def test_a_scheme_of_ones_own_deals_every_sample(lab: Path) -> None:
             "methods",
             "my-anchor",
             [
-                *("MyAnchor: what it does, in a line.", "Authors. Title. Venue 2026."),
-                "strength: a number >= 0; default: 0.1\n weight of the drift penalty; 0 is FedAvg",
+                *("MyAnchor: summary of the method in one line.", "Authors. Title. Venue 2026."),
+                "strength: a number >= 0; default: 0.1\n Weight of the penalty; 0 is FedAvg",
             ],
         ),
         (
             "partitions",
             "in-steps",
             [
-                "clients: a whole number >= 1; has to be given\n how many there are",
-                "ratio: a number > 0; default: 2.0\n of a client's size to that of the one before",
-                "seed: a whole number >= 0; default: 0\n of the partition",
+                "clients: a whole number >= 1; required\n Number of clients",
+                "ratio: a number > 0; default: 2.0\n ratio of a client's size to that of the previous client",
+                "seed: a whole number >= 0; default: 0\n seed of the random numbers",
             ],
         ),
     ],
@@ -232,7 +232,7 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     [asked] = (tmp_path / "results/plan/analyses").glob("*.json")
     assert main.main(["analyse", asked.stem]) == 0
     made = tmp_path / "results/analyses" / asked.stem
-    assert pd.read_parquet(made / "table.parquet")["held"].tolist() == [2.0, 2.0]
+    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0, 2.0]
     assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
 
 
@@ -270,7 +270,7 @@ def changed(before: dict[str, str]) -> set[str]:
 def test_code_of_ones_own_is_the_identity_of_what_uses_it_and_of_nothing_else(lab: Path) -> None:
     method = lab / "methods/my_anchor.py"
     before = identities()
-    edit(method, "what it does, in a line.", "what it does, in other words.")
+    edit(method, "summary of the method in one line.", "other words.")
     edit(method, "def drift", "# Why not?\n\n\ndef drift")
     assert changed(before) == set()
     edit(method, "mean(dim=1)", "sum(dim=1)")
@@ -322,8 +322,8 @@ def test_two_packages_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plugins.use(map(str, folders), WHERE)
     assert str(caught.value) == (
-        f"config/config.yaml: plugins.1: {folders[1]} has the name of {folders[0]}. "
-        "Allowed: packages of different names"
+        f"config/config.yaml: plugins.1: {folders[1]} has the same name as {folders[0]}. "
+        "Allowed: packages with different names"
     )
 
 

@@ -95,7 +95,7 @@ def crate(lab: Path) -> Path:
     words = ["export", "tiny", "--crate", str(place), "--license", LICENCE]
     done = run(lab, words)
     assert done.returncode == 0, done.stderr
-    assert "3 of 3 runs are in it" in done.stdout
+    assert "contains 3 of 3 runs" in done.stdout
     return place
 
 
@@ -162,7 +162,7 @@ def test_a_crate_is_a_folder_to_work_in(crate: Path, tmp_path: Path) -> None:
     for words in (["store", "verify"], ["report", "tiny"], ["plan"]):
         done = run(place, words, place / "code")
         assert done.returncode == 0, done.stderr
-        assert "3 of 3 runs there" in done.stdout or words != ["report", "tiny"]
+        assert "3 of 3 runs stored" in done.stdout or words != ["report", "tiny"]
     assert "0 to train" in done.stdout
     page = place / "results" / "report" / "tiny.html"
     assert page.read_bytes() == (crate / "results" / "report" / "tiny.html").read_bytes()
@@ -216,11 +216,11 @@ def test_an_anonymous_crate_names_nobody_and_is_as_whole(
     done = run(lab, [*words[:3], str(again), "--anonymous"])
     study.write_text(before)
     assert done.returncode == 1 and not again.exists()
-    problem = "config/studies/tiny.yaml: tells 'Ada Lovelace', and the crate is to be anonymous"
+    problem = "config/studies/tiny.yaml: contains 'Ada Lovelace', but the crate must be anonymous"
     assert problem in done.stderr
 
 
 def test_a_place_that_is_taken_is_refused(lab: Path, crate: Path) -> None:
     done = run(lab, ["export", "tiny", "--crate", str(crate)])
     assert done.returncode == 1
-    assert "is there already; choose another name" in done.stderr
+    assert "exists already. Try: choose another name" in done.stderr

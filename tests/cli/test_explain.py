@@ -68,7 +68,7 @@ def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path
     assert rest[3:] == [
         "method: fedavg",
         "training: lr 0.1, rounds 2",
-        "also: terms [], start None, seed 0",
+        "other keys: terms [], start None, seed 0",
     ]
 
 
@@ -78,7 +78,7 @@ MANY = {f"fl/api/{number}.py": HASH for number in range(130)}
 @pytest.mark.parametrize(
     ("ours", "theirs", "first"),
     [
-        (coded({}, method="2"), coded({}), "numbers of method: version 2, not 1"),
+        (coded({}, method="2"), coded({}), "version of method: 2, not 1"),
         (
             coded({"fl/methods/fedavg.py": HASH}, method=HASH),
             coded({}),
@@ -87,10 +87,10 @@ MANY = {f"fl/api/{number}.py": HASH for number in range(130)}
         (
             coded({}),
             coded({"fl/api/trees.py": HASH}, core=HASH),
-            "edited there: fl/api/trees.py",
+            "edited in the nearest run: fl/api/trees.py",
         ),
         (coded({}), coded(MANY, core=HASH), "; and 125 other differences"),
-        (coded({}), coded({}), "nothing sets it apart"),
+        (coded({}), coded({}), "equal in everything to the nearest run"),
     ],
 )
 def test_the_version_or_the_edit_that_differs_is_named_first(
@@ -112,12 +112,10 @@ def test_a_run_that_starts_from_another_is_told_by_what_that_one_is(tmp_path: Pa
 
 def test_an_id_that_no_run_or_several_have_is_refused(tmp_path: Path) -> None:
     planned = {"ab1": member(), "ab2": member()}
-    assert lines("ab1", planned, Store(tmp_path))[0] == f"no other run is in {tmp_path}"
-    with pytest.raises(
-        FedloomError, match=r"run 'ab': ab1, ab2 begin so of the 0 in .* and the 2 of"
-    ):
+    assert lines("ab1", planned, Store(tmp_path))[0] == f"{tmp_path} has no other run"
+    with pytest.raises(FedloomError, match=r"several run IDs start with 'ab': ab1, ab2. Try: "):
         lines("ab", planned, Store(tmp_path))
-    with pytest.raises(FedloomError, match=r"run 'x': begins no run of .*; a cannot be planned"):
+    with pytest.raises(FedloomError, match=r"no run ID starts with 'x' .*; a cannot be planned"):
         list(explain("x", planned, Store(tmp_path), ["a cannot be planned: b"]))
 
 
@@ -143,4 +141,4 @@ def test_a_run_of_the_written_plan_is_explained_without_planning(
         text=True,
     )
     assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith("no other run is in ")
+    assert told.stdout.partition("\n")[0].endswith("has no other run")

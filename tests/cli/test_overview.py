@@ -40,7 +40,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_time_and_cells_stand_in_a_line(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["studies"]) == 0
     head, line, told, trouble = capsys.readouterr().out.splitlines()
-    what = "methods runs there time published"
+    what = "methods runs stored time published"
     assert head.split() == ["paper", "study", "shows", "data", "set", *what.split()]
     cells = re.split(r"\s{2,}", line)
     shown = [
@@ -74,7 +74,7 @@ def test_what_has_run_once_on_generated_files_is_named(
     (lab / "config" / "published" / "ran-once.txt").write_text("# Studies.\nother\ntiny\n")
     assert main.main(["studies"]) == 0
     *_, once, trouble = capsys.readouterr().out.splitlines()
-    assert once == "Run for a round on generated files, from download to report: tiny."
+    assert once == "Tried for one round on generated files, from download to report: tiny."
     assert trouble.startswith("smith-bad")
 
 

@@ -85,7 +85,7 @@ def test_a_run_that_may_not_be_read_is_named_and_passed_over(lab: Path) -> None:
     run, _ = sorted(path.name for path in (lab / "runs").iterdir())
     for status, error in said(lab, *((f"runs/{run}", 0, command) for command in COMMANDS)):
         assert status == 0
-        assert f"runs/{run}: permission denied; passed over" in error
+        assert f"runs/{run}: permission denied; the run is skipped" in error
 
 
 def test_a_run_that_may_not_be_read_is_not_replaced(lab: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_run_trained_again_is_the_same_and_the_store_is_as_it_was(
         capsys.readouterr()
         assert recompute(study, run[:9]) == 0
         said = capsys.readouterr().out
-        assert said.splitlines()[-1] == "all metrics are the same, to the last digit"
+        assert said.splitlines()[-1] == "results are equal to the last digit"
         assert f"{run}, stored" in said
         assert "largest difference of accuracy: 0\n" in said
         [torch] = [line.split() for line in said.splitlines() if line.split()[0] == "torch"]
@@ -64,7 +64,7 @@ def test_a_run_of_a_stack_is_trained_in_its_stack(
     said = capsys.readouterr().out.splitlines()
     [stack] = [line.split()[-2:] for line in said if "runs in the stack" in line]
     assert stack == ["3", "3"]
-    assert said[-1] == "all metrics are the same, to the last digit"
+    assert said[-1] == "results are equal to the last digit"
 
 
 def test_other_numbers_are_found_and_the_environments_stand_side_by_side(
@@ -89,7 +89,7 @@ def test_other_numbers_are_found_and_the_environments_stand_side_by_side(
     assert "loss: 0.25: " in line and "round 4" in line
     [torch] = [line.split() for line in said.splitlines() if " torch " in line]
     assert torch[:3] == ["*", "torch", "1.0"]
-    assert said.splitlines()[-1] == "other numbers"
+    assert said.splitlines()[-1] == "results differ"
 
 
 def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(
@@ -114,7 +114,7 @@ def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"made by other code, method 0 (here {now}), of fedloom 0.1.0; --anyway" in error
     assert recompute(study, old, "--anyway") == 0
-    assert "all metrics are the same" in capsys.readouterr().out
+    assert "results are equal" in capsys.readouterr().out
 
 
 def test_a_key_that_came_after_a_run_has_its_default(
@@ -132,7 +132,7 @@ def test_a_key_that_came_after_a_run_has_its_default(
     files.write_described(path, record, described)
     capsys.readouterr()
     assert recompute(study, run) == 0
-    assert "all metrics are the same, to the last digit" in capsys.readouterr().out
+    assert "results are equal to the last digit" in capsys.readouterr().out
 
 
 def test_no_run_several_runs_and_a_damaged_run_are_refused(
@@ -141,7 +141,7 @@ def test_no_run_several_runs_and_a_damaged_run_are_refused(
     study = planned(seeds=[0, 1])
     assert study.train("fedavg") == 0
     assert recompute(study, "no-such") == 1
-    assert "run 'no-such': begins no finished run" in capsys.readouterr().err
+    assert "run 'no-such': no finished run matches" in capsys.readouterr().err
     assert recompute(study, "") == 1
     assert ", ".join(sorted(study.runs("fedavg"))) in capsys.readouterr().err
     run = study.runs("fedavg")[0]

@@ -192,7 +192,7 @@ def test_gc_removes_nothing_while_a_study_cannot_be_planned(place: Planned, say:
     wrong = place.root / "config" / "studies" / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({"datasets": ["digits"], "models": [{"mlp": {"hidden": [0]}}]}))
     said = say("gc", "--yes", exit_status=1)
-    assert "error: wrong cannot be planned: " in said and "nothing is removed" in said
+    assert "error: wrong cannot be planned: " in said and "nothing was removed" in said
     assert place.store().has(other)
     wrong.unlink()
     assert "1 run removed" in say("gc", "--yes")
@@ -230,7 +230,7 @@ def test_gc_removes_prepared_data_that_was_begun_and_left(place: Planned, say: S
     long_ago = time.time() - 2 * 86400
     for path in (left / "x.npy", left):
         os.utime(path, (long_ago, long_ago))
-    assert f"{left}: begun and left" in say("gc")
+    assert f"{left}: unfinished file of a stopped process" in say("gc")
     say("gc", "--yes")
     assert not left.exists() and fresh.exists()
 
@@ -259,7 +259,7 @@ def test_studies_and_the_plan_choose_what_goes(place: Planned, say: Say):
     assert Store(place.root / "c").has(other)
     place.store().remove(place.runs("fedavg")[0])
     said = say("export", str(place.root / "d"), "--planned", exit_status=1)
-    assert ": lacks 1 run of the plan, as " in said and not (place.root / "d").exists()
+    assert ": 1 run of the plan are missing, such as " in said and not (place.root / "d").exists()
 
 
 # All at once

@@ -72,8 +72,8 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     assert f"run {run}: complete;" in told("explain", run)
     planning.write_study(study.root, {"seeds": [0, 1], "keep_weights": True})
     said = told("plan", "--runs")
-    asked = "final weights or predictions that are asked for"
-    assert f"2 of    2 runs there (2 without {asked})" in said
+    asked = "final weights or predictions that are needed now"
+    assert f"2 of    2 runs stored (2 without {asked})" in said
     assert f"2 runs in 1 bundle; 2 to train, 2 of them again, for {asked}\n" in said
     assert f"{run}  seed 0      to train" in said
     other = study.root / "elsewhere"
@@ -81,11 +81,13 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     [*members] = study.bundle("fedavg")["runs"]
     for code in ({}, {"core": "0"}):
         write_run(study.root / "runs", f"r{len(code)}", [], spec=members[0]["spec"], code=code)
-    assert "\n1 run of the same spec with other numbers" in told("plan")
+    assert "\nthe store has 1 run with the same settings, but of another version" in told("plan")
     shutil.rmtree(study.root / "runs")
     other.rename(study.root / "runs")
     told("plan", "--write")
-    assert f"run {run}: complete, without the {asked} now: it is trained" in told("explain", run)
+    assert f"run {run}: complete, but its final weights or predictions, which" in told(
+        "explain", run
+    )
 
 
 def test_a_job_whose_metrics_need_its_memory_is_told_of(

@@ -216,7 +216,7 @@ def test_every_file_says_what_it_is_and_whose(kind: str, name: str) -> None:
     assert re.fullmatch(r"[A-Za-z].{10,110}\.", entry.summary), entry.summary
     if kind != "partition scheme":
         assert re.search(r"\b(19|20)\d\d\b", entry.citation) or entry.citation.startswith("No ")
-    said = catalogue.keys_of(entry)
+    said = catalogue.text_by_key(entry)
     for key in fields.fields(entry.target):
         assert len(said.get(key, "")) > 5, f"{key} is not explained in the docstring of the class"
 

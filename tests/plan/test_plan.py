@@ -156,7 +156,7 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ({"training": {"lr": 1e308}}, "training.lr: is 1e+308. Allowed: a number > 0 and <= "),
         (
             {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 1e30}},
-            "methods.fedavg.lr_decay: is 1e+30, by which the rate grows without end",
+            "methods.fedavg.lr_decay: is 1e+30, which makes the learning rate overflow",
         ),
         (
             {"methods": {"fedprox": {"mu": -1}}},
@@ -479,9 +479,10 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     said = capsys.readouterr().out
     assert "102 runs in 51 bundles; 102 to train" in said
     cores = len(os.sched_getaffinity(0))
-    assert f"1 start on {cores} core" in said
+    assert f"1 job on {cores} core" in said
     assert (
-        "51 cluster jobs (snakemake --profile slurm); fewer where `execution: run_minutes`" in said
+        "51 cluster jobs (snakemake --profile slurm); fewer cluster jobs if you set the expected time"
+        in said
     )
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
@@ -592,9 +593,9 @@ def test_results_follow_the_config_and_not_the_last_plan(config: Path, capsys):
     plan.current_summary(config)
     study(config, methods={"fedavg": None, "local": None})
     assert main.main(["report", "a"]) == 0
-    assert "0 of 4 runs there" in capsys.readouterr().out
+    assert "0 of 4 runs stored" in capsys.readouterr().out
     assert main.main(["report", "a", "--planned"]) == 0
-    assert "0 of 2 runs there" in capsys.readouterr().out
+    assert "0 of 2 runs stored" in capsys.readouterr().out
     assert main.main(["show", "a"]) == 0
     said = capsys.readouterr().out
     assert "2 missing" in said and "4 missing" in said

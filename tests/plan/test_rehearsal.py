@@ -72,7 +72,7 @@ def reason(lab: Path, line: str) -> str:
     [
         ("x = x + 1", ""),
         ("x = x if x.sum() > 0 else -x", "data-dependent control flow"),
-        ("x = x + float(x.detach().sum())", "in a stack of clients it has none"),
+        ("x = x + float(x.detach().sum())", "this is impossible in a stack of clients"),
     ],
 )
 def test_a_bundle_says_whether_its_clients_can_be_stacked(lab: Path, line: str, said: str) -> None:
@@ -86,7 +86,7 @@ def test_a_bundle_says_whether_its_clients_can_be_stacked(lab: Path, line: str, 
     [
         ("x = x.detach()", "no gradient reaches scale"),
         ("x = x[:, :1]", "mine does not take the inputs of synthetic"),
-        ("x = x + torch.rand(1)", "draws random numbers that no key decides"),
+        ("x = x + torch.rand(1)", "draws random numbers that do not depend on the batch's keys"),
         ("raise KeyError('gone')", "KeyError: 'gone'"),
         ("x = x[:, :1] if len(x) > 2 else x", "models/mine.py, line"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),

@@ -39,7 +39,7 @@ BASE = {
 """What an example that shows a part of a study is a part of."""
 MOST_WORDS = {
     "README.md": 1000,
-    "config/README.md": 2000,
+    "config/README.md": 2050,
     "docs/architecture.md": 1300,
     "docs/training-core.md": 1800,
     "docs/your-data.md": 950,
@@ -50,7 +50,7 @@ MOST_WORDS = {
 def test_generated_pages_are_current_and_say_what_every_key_means(name: str) -> None:
     text = reference.PAGES[name]()
     assert (ROOT / name).read_text() == text, "python -m tools.reference"
-    assert catalogue.UNSAID not in text
+    assert catalogue.NO_TEXT not in text
 
 
 def test_the_guide_shows_every_key_of_settings_and_of_a_study() -> None:

@@ -222,7 +222,7 @@ def test_a_place_that_is_a_pipe_or_no_tar_is_refused(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.tar")
     (tmp_path / "text.tar").write_bytes(b"no tar" * 1000)
     (tmp_path / "runs").write_bytes(b"no folder")
-    for name, problem in (("pipe.tar", "a pipe"), ("text.tar", "no tar file"), ("runs", "allowed")):
+    for name, problem in (("pipe.tar", "a pipe"), ("text.tar", "no tar file"), ("runs", "Allowed")):
         with pytest.raises(FedloomError, match=f"{name}: .*{problem}"):
             import_export.opened(tmp_path / name).__enter__()
 
@@ -250,7 +250,7 @@ def described(folder: Path, name: object, entry: object) -> None:
         ("/dev/zero", {"size": 0, "sha256": ""}, "has a file '/dev/zero'. Allowed: names of"),
         ("metrics.parquet", None, "describes 'metrics.parquet' without its size and sha256"),
         ("pipe", {"size": 0, "sha256": ""}, "pipe: is a folder, a pipe or a device"),
-        ("round", {"size": 0, "sha256": ""}, "round: is no file that can be opened"),
+        ("round", {"size": 0, "sha256": ""}, "round: cannot be opened as a file"),
         ("\ud800", {"size": 0, "sha256": ""}, "surrogates not allowed"),
     ],
 )

@@ -59,7 +59,7 @@ ROWS: dict[str, tuple[Edit, str]] = {
     "twice": (lambda t: t.assign(client=0), "two rows have one round, client"),
     "early end": (lambda t: t.assign(round=3), "ends after round 3. Allowed: round 50"),
     "empty": (lambda t: t[:0], "has no rows"),
-    "cut": (lambda t: t.to_parquet()[:-20], "is no readable Parquet file"),
+    "cut": (lambda t: t.to_parquet()[:-20], "cannot be read as Parquet"),
 }
 
 

@@ -16,12 +16,16 @@ def test_slurm_has_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", str(tmp_path))
     scheduler.check("local", None)
     settings = SimpleNamespace(status_command="sacct")
-    with pytest.raises(FedloomError, match=r"^Slurm does not answer here \(.*'sinfo'\). Allowed: "):
+    with pytest.raises(
+        FedloomError, match=r"^Slurm does not answer on this machine \(.*'sinfo'\). Try: "
+    ):
         scheduler.check("slurm", settings)
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 'no controller\nat all' >&2\nexit 1\n")
     sinfo.chmod(0o755)
-    with pytest.raises(FedloomError, match=r"does not answer here \(no controller\)\. Allowed"):
+    with pytest.raises(
+        FedloomError, match=r"does not answer on this machine \(no controller\)\. Try"
+    ):
         scheduler.check("slurm", settings)
     sinfo.write_text("#!/bin/sh\necho short\n")
     shutil.copy(sinfo, tmp_path / "sacct")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 SEEN = """
 from fl.base import plugins
-from fl.base.errors import Where
-plugins.use(["lab"], Where("plugins"))
+from fl.base.errors import Location
+plugins.use(["lab"], Location("plugins"))
 from fl.workflow import snapshot
 from fl.runner import environment
 from pathlib import Path

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from planning import Planned, signalled, write_config
 
+from fl.base.errors import EXIT_LEFT
 from fl.cli import main
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
@@ -40,13 +41,13 @@ def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
     rates = Rates(study.store())
     assert [each.state for each in standings(study, "fedavg").values()] == ["waiting"]
     with signalled(after=3):
-        assert study.train("fedavg") == main.LEFT
+        assert study.train("fedavg") == EXIT_LEFT
     [standing] = standings(study, "fedavg").values()
-    assert (standing.state, standing.round, standing.left) == ("interrupted", 3, 0.5)
+    assert (standing.state, standing.round, standing.remaining_share) == ("interrupted", 3, 0.5)
     assert "0 of 1 runs done, 1 interrupted, time left unknown" in status.line([standing], rates)
     assert study.train("fedavg") == 0
     [standing] = standings(study, "fedavg").values()
-    assert (standing.state, standing.left) == ("done", 0.0)
+    assert (standing.state, standing.remaining_share) == ("done", 0.0)
     assert status.line([standing], rates) == "1 of 1 runs done"
 
     told = events(study, run)
@@ -104,7 +105,7 @@ def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> 
     [line] = status.unfinished_lines([standing])
     assert line == f"  {run}  {standing.title}: round 0 of 6, {standing.note}"
     *named, more = status.unfinished_lines([standing] * 43)
-    assert (named, more) == ([line] * 40, "  and 3 more: fedloom status")
+    assert (named, more) == ([line] * 40, "  and 3 more; `fedloom status` lists all")
     assert events(study, run)[-1]["event"] == "failed"
     assert events(study, run)[-1]["error"] == standing.note
     with study.store().open(run):
@@ -116,7 +117,7 @@ def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> N
     study = planned(seeds=[0, 1], execution={"backend": "stacked"})
     runs, store = study.runs("fedavg"), study.store()
     with signalled(after=3):
-        assert study.train("fedavg") == main.LEFT
+        assert study.train("fedavg") == EXIT_LEFT
     job = {"runs": runs, "store": str(store.root), "most_mb": 7000}
 
     def memory(each: int) -> int:
@@ -130,7 +131,7 @@ def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> N
         attempt = Attempt("PBS", "7.host", "train.log", memory_mb=4000)
         attempts.write(store.partial(run), 2, attempt)
     for each in standings(study, "fedavg").values():
-        assert each.note.endswith("memory may have run out (PBS job 7.host, log train.log)")
+        assert each.note.endswith("(possibly out of memory) (PBS job 7.host, log train.log)")
     assert {store.attempts(run)[-1].ended for run in runs} == {"killed"}
     assert (memory(3000), memory(4000), memory(5000)) == (3000, 7000, 5000)
     (store.partial(runs[0]) / "attempt-3.json").write_text('{"ended": 5}')
@@ -141,7 +142,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     config = write_config(tmp_path, {"methods": {"fedavg": None, "local": None}})
     arguments = ["status", "--config", str(config)]
     assert main.main(arguments) == 1
-    assert "there is no plan yet; make one: fedloom plan --write" in capsys.readouterr().err
+    assert "there is no plan. Try: `fedloom plan --write` makes one" in capsys.readouterr().err
     plan.current_summary(config)
     specs = sorted((tmp_path / "results" / "plan" / "bundles").iterdir())
     store = ["--store", str(tmp_path / "runs")]
@@ -169,7 +170,7 @@ def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     [spec] = (tmp_path / "results" / "plan" / "bundles").iterdir()
     assert main.main(["train", str(spec), "--store", str(tmp_path / "runs")]) == 0
     watching.stop()
-    assert said[0] == "0 of 1 runs done, time left unknown until a run like each of them is done"
+    assert said[0] == "0 of 1 runs done, time left unknown before a similar run has finished"
     assert said[-1] == "1 of 1 runs done"
     assert len(said) == len(set(said))
 
