@@ -1,6 +1,6 @@
 """Unweighted means over clients, although uploads are averaged by samples.
 
-A server that uses nothing but the weighted mean of uploads (`fl.api.method.WeightedAverage`) need not
+A server that uses nothing but the weighted mean of uploads (`fl.api.WeightedAverage`) need not
 hold them all at once. For an unweighted mean, a client divides its values by its number of samples,
 and the server divides the mean by the mean of 1 / n: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N)
 (1/n_k) = mean_k t_k.

@@ -194,8 +194,8 @@ def test_a_scheme_of_ones_own_deals_every_sample(lab: Path) -> None:
             "in-steps",
             [
                 "clients: a whole number >= 1; required\n Number of clients",
-                "ratio: a number > 0; default: 2.0\n ratio of a client's size to that of the previous client",
-                "seed: a whole number >= 0; default: 0\n seed of the random numbers",
+                "ratio: a number > 0; default: 2.0\n Ratio of a client's size to that of the",
+                "seed: a whole number >= 0; default: 0\n Seed of the random numbers",
             ],
         ),
     ],
