@@ -26,7 +26,7 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.pytorch import allocator
+from fl.pytorch import memory
 
 Make = Callable[[], nn.Module]
 
@@ -57,7 +57,7 @@ def begin(what: str = "", device: str = "cpu") -> str:
 def quiet() -> None:
     """As in training: one thread, and freed memory kept."""
     torch.set_num_threads(1)
-    allocator.keep()
+    memory.keep_freed_memory()
 
 
 def simulation(

@@ -98,7 +98,7 @@ from fl.api.uploads import (
 
 # Networks.
 from fl.api.network import Around as Around, Network as Network, Output as Output
-from fl.pytorch.vision import pretrained as pretrained, torchvision as torchvision
+from fl.pytorch.vision import load_pretrained as load_pretrained, torchvision as torchvision
 
 # Types of the functions that these are made of.
 from fl.api.protocols import (

@@ -59,12 +59,12 @@ class Alterations:
         )
         # Numbers made before anything is traced: a compiled program cannot hash text.
         self._streams = {
-            (alteration.name, layer): keyed.stream_of(f"{alteration.name} {layer}")
+            (alteration.name, layer): keyed.stream_number(f"{alteration.name} {layer}")
             for alteration in alterations
             for layer in alteration.layers
         }
         self._noise_streams = {
-            alteration.name: keyed.stream_of(alteration.name) for alteration in alterations
+            alteration.name: keyed.stream_number(alteration.name) for alteration in alterations
         }
         self.needs_keys = bool(alterations)
 
@@ -78,7 +78,7 @@ class Alterations:
         """Return the changed batch of a pass."""
         for alteration in self._alterations:
             if alteration.change_batch:
-                key = keyed.derived(batch["key"], self._noise_streams[alteration.name])
+                key = keyed.derive_keys(batch["key"], self._noise_streams[alteration.name])
                 batch = {**alteration.change_batch({**batch, "key": key}), "key": batch["key"]}
         return batch
 
@@ -112,7 +112,7 @@ class Alterations:
             altered.append(layer)
             for alteration in self._alterations:
                 if layer in alteration.layers:
-                    key = keyed.derived(batch["key"], self._streams[alteration.name, layer])
+                    key = keyed.derive_keys(batch["key"], self._streams[alteration.name, layer])
                     state = states.get(alteration.name, {})
                     features, observed = alteration.apply(
                         layer, features, {**batch, "key": key}, state

@@ -15,11 +15,17 @@ from torch.func import functional_call
 
 from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
-from fl.pytorch import private
-from fl.pytorch.draws import ADVICE, Draws, culprit, drawn_since, streams
-from fl.pytorch.folding import fold, stacks
-from fl.pytorch.functions import calls, draws_numbers, replaced
-from fl.pytorch.sequences import Sequence
+from fl.pytorch import torch_internals
+from fl.pytorch.folding import fold_layers, unwrap_stacks
+from fl.pytorch.functions import draws_random_numbers, replace_functions, uses_replaced_functions
+from fl.pytorch.random_numbers import (
+    ADVICE,
+    RandomNumbers,
+    describe_drawing_layer,
+    generator_states,
+    have_generators_changed,
+)
+from fl.pytorch.sequences import LayerSequence
 
 NOTHING: Mapping[str, Tensor] = {}
 
@@ -127,22 +133,27 @@ class Network:
             "buffers": [name for name, _ in self._module.named_buffers()],
         }
         self.head = self._of(self.layers(nn.Linear)[-1:])
-        self.batch_norm = self._of(self.layers(private.BatchNorm))
+        self.batch_norm = self._of(self.layers(torch_internals.BatchNorm))
         self._probed = False
         layers = list(self._module.modules())
-        self._replace, self._random = any(map(calls, layers)), any(map(draws_numbers, layers))
+        self._replace, self._random = (
+            any(map(uses_replaced_functions, layers)),
+            any(map(draws_random_numbers, layers)),
+        )
         self._watched: set[str] = set()
         self._tapped: set[str] = set()
         self._surrounded: set[str] = set()
         self.uses_tokens = bool(self.layers(nn.Embedding))
-        self.uses_batch_statistics = any(private.by_batch(layer) for layer in layers)
+        self.uses_batch_statistics = any(
+            torch_internals.always_uses_batch_statistics(layer) for layer in layers
+        )
         self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
     def _install(self, module: nn.Module) -> None:
         """Use this module, which no other network uses, for all passes."""
         self._module, self._shares_module = module, False
-        self.folds = fold(module)
-        self._sequence = Sequence.of(module, self.folds)
+        self.folds = fold_layers(module)
+        self._sequence = LayerSequence.from_module(module, self.folds)
         self._slots = _slots(module)
         self._module_tensors = [
             (store, key, store[key]) for slots in self._slots.values() for store, key in slots
@@ -300,7 +311,7 @@ class Network:
         self._mode(True)
         if not self._origin._replace and not nested:
             return self._run({**params, **moving}, moving, x, _Call(alter, around))
-        with replaced(Draws(key, nested)):
+        with replace_functions(RandomNumbers(key, nested)):
             return self._run({**params, **moving}, moving, x, _Call(alter, around))
 
     def eval(
@@ -321,7 +332,7 @@ class Network:
             around: See `train`.
         """
         self._mode(False)
-        with replaced(Draws(None, nested)) if nested else nullcontext():
+        with replace_functions(RandomNumbers(None, nested)) if nested else nullcontext():
             return self._run({**params, **buffers}, dict(buffers), x, _Call(UNALTERED, around))
 
     def probe(self, x: Inputs) -> None:
@@ -340,20 +351,20 @@ class Network:
         self._probed = True
         variables = self.init(0)
         x = map_inputs(_example, x)
-        initial_streams, draws = streams(), Draws(torch.arange(2))
+        initial_streams, draws = generator_states(), RandomNumbers(torch.arange(2))
         first = self._probe_outputs(variables, x, draws)
-        second = self._probe_outputs(variables, x, Draws(draws.key))
-        if drawn_since(initial_streams):
-            layer = culprit(
-                self._module, lambda: self._probe_outputs(variables, x, Draws(draws.key))
+        second = self._probe_outputs(variables, x, RandomNumbers(draws.key))
+        if have_generators_changed(initial_streams):
+            layer = describe_drawing_layer(
+                self._module, lambda: self._probe_outputs(variables, x, RandomNumbers(draws.key))
             )
             raise FedloomError(
                 f"{layer} draws random numbers that do not depend on the batch's keys",
                 advice=ADVICE,
             )
         self._probe_outputs(variables, x)
-        if drawn_since(initial_streams):
-            layer = culprit(self._module, lambda: self._probe_outputs(variables, x))
+        if have_generators_changed(initial_streams):
+            layer = describe_drawing_layer(self._module, lambda: self._probe_outputs(variables, x))
             raise FedloomError(
                 f"{layer} draws random numbers in evaluation mode",
                 advice="draw random numbers in training mode only",
@@ -362,15 +373,17 @@ class Network:
             raise FedloomError(
                 "the model has two different outputs for the same input and keys", advice=ADVICE
             )
-        self._random = self._random or draws.drawn
-        self._replace = self._replace or draws.drawn or draws.wanted
+        self._random = self._random or draws.has_drawn
+        self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
 
     @torch.no_grad()
-    def _probe_outputs(self, variables: Tree, x: Inputs, draws: Draws | None = None) -> Tensor:
+    def _probe_outputs(
+        self, variables: Tree, x: Inputs, draws: RandomNumbers | None = None
+    ) -> Tensor:
         """Return the outputs of a pass without other effects; without draws, in evaluation mode."""
         self._mode(draws is not None)
         buffers = {name: b.clone() for name, b in variables["buffers"].items()}
-        with replaced(draws) if draws else nullcontext():
+        with replace_functions(draws) if draws else nullcontext():
             return self._run(
                 {**variables["params"], **buffers}, buffers, x, _Call(UNALTERED, PLAIN)
             ).outputs
@@ -408,7 +421,7 @@ class Network:
         sequence = None if self._watched or self._surrounded else self._sequence
         if sequence is None or not isinstance(x, Tensor):
             return None
-        unwrapped = stacks(x, *variables.values(), at=0)
+        unwrapped = unwrap_stacks(x, *variables.values(), client_dim=0)
         if unwrapped is None:
             return None
         level, (inputs, *tensors) = unwrapped
@@ -416,10 +429,10 @@ class Network:
         if stacked is None:
             return None
         with self._install_tensors(stacked):
-            outputs, features = private.outside(sequence, inputs)
+            outputs, features = torch_internals.call_outside_transforms(sequence, inputs)
         if features is not None:
-            call.head_inputs.append(private.add_batch_dim(features, 0, level))
-        return private.add_batch_dim(outputs, 0, level)
+            call.head_inputs.append(torch_internals.add_batch_dim(features, 0, level))
+        return torch_internals.add_batch_dim(outputs, 0, level)
 
     def _computing(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16) if self._mixed else nullcontext()
@@ -446,12 +459,12 @@ class Network:
 
 def _outside() -> bool:
     """Whether no transform of `torch.func` is active."""
-    return private.innermost_transform() is None
+    return torch_internals.innermost_transform() is None
 
 
 def _images_last(x: Tensor) -> Tensor:
     """Return images with channels last; in a stack of clients, tensors stay as they are."""
-    is_single = not torch.compiler.is_compiling() and not private.is_batched(x)
+    is_single = not torch.compiler.is_compiling() and not torch_internals.is_batched(x)
     if x.dim() == 4 and is_single:
         return x.contiguous(memory_format=torch.channels_last)
     return x
@@ -472,7 +485,7 @@ def _slots(module: nn.Module) -> dict[str, list[Slot]]:
     """Return the dictionaries of a module that hold each named tensor (several, if shared)."""
     slots: dict[int, tuple[str, list[Slot]]] = {}
     for prefix, layer in module.named_modules():
-        for store in private.slots(layer):
+        for store in torch_internals.variable_dicts(layer):
             for key, tensor in store.items():
                 if tensor is not None:
                     name = f"{prefix}.{key}" if prefix else key

@@ -11,7 +11,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.training import Training
 from fl.api.trees import Rate, Tree
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 Leaves = tuple[Tensor, ...]
 
@@ -46,7 +46,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
         if momentum:
             velocity = tuple(trees.leaves(state["momentum"]))
             if nesterov:
-                velocity = private.add_each(direction, velocity, alpha=momentum)
+                velocity = torch_internals.add_lists(direction, velocity, alpha=momentum)
                 direction = _sum(direction, velocity, momentum, free)
             else:
                 direction = velocity = _sum(direction, velocity, momentum, free)
@@ -91,16 +91,16 @@ def adamw(
         weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         if weight_decay and not decoupled:
             gradients = _sum(gradients, weights, weight_decay, _free(grads))
-        mean = private.lerp_each(trees.leaves(state["mean"]), gradients, 1 - first)
+        mean = torch_internals.lerp_lists(trees.leaves(state["mean"]), gradients, 1 - first)
         # In place where memory is fresh, which costs as much as the arithmetic.
-        square = private.multiply_each(trees.leaves(state["square"]), second)
-        private.addcmul_each_(square, gradients, gradients, value=1 - second)
+        square = torch_internals.multiply_lists(trees.leaves(state["square"]), second)
+        torch_internals.addcmul_lists_(square, gradients, gradients, value=1 - second)
         # Factors of a whole client, so that one pass over its weights applies them.
         correction = 1 - first**steps
         scale, floor = correction / (1 - second**steps).sqrt(), correction * eps
         divisor = tuple(
             root.mul_(trees.align(scale, root)).add_(trees.align(floor, root))
-            for root in private.sqrt_each(square)
+            for root in torch_internals.sqrt_lists(square)
         )
         if weight_decay and decoupled:
             weights = _times(weights, 1 - lr * weight_decay)
@@ -134,11 +134,11 @@ def _down(
     if divisor and not isinstance(lr, Tensor):
         if free:
             return _written(free, torch.addcdiv, weights, direction, divisor, value=-lr)
-        return private.addcdiv_each(weights, direction, divisor, value=-lr)
+        return torch_internals.addcdiv_lists(weights, direction, divisor, value=-lr)
     if divisor:
-        direction = private.divide_each(direction, divisor)
+        direction = torch_internals.divide_lists(direction, divisor)
     if isinstance(lr, Tensor):
-        return private.add_each(weights, _times(direction, -lr))
+        return torch_internals.add_lists(weights, _times(direction, -lr))
     return _sum(weights, direction, -lr, free)
 
 
@@ -146,14 +146,14 @@ def _times(leaves: Leaves, rate: Rate) -> Leaves:
     """Return leaves times a rate, or times each client's rate."""
     if isinstance(rate, Tensor) and rate.dim():
         return tuple(leaf * trees.align_rate(rate, leaf) for leaf in leaves)
-    return private.multiply_each(leaves, rate)
+    return torch_internals.multiply_lists(leaves, rate)
 
 
 def _sum(first: Leaves, second: Leaves, alpha: float, free: Leaves | None) -> Leaves:
     """Return first + alpha second."""
     if free:
         return _written(free, torch.add, first, second, alpha=alpha)
-    return private.add_each(first, second, alpha=alpha)
+    return torch_internals.add_lists(first, second, alpha=alpha)
 
 
 def _written(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
@@ -201,7 +201,7 @@ def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., An
         _load_rules()
         mapped = [tree for tree, dim in zip(arguments, dims, strict=True) if dim is not None]
         size = len(next(leaf for tree in mapped for leaf in leaves(tree)))
-        level = private.begin_vmap(size, "error")
+        level = torch_internals.begin_vmap(size, "error")
         try:
             inside = [
                 dict(tree) if dim is None else apply(_inside(level), tree)
@@ -209,17 +209,18 @@ def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., An
             ]
             results = fn(*inside)
             outside = apply(
-                lambda leaf: private.remove_batch_dim(leaf, level, size, 0), _as_tree(results)
+                lambda leaf: torch_internals.remove_batch_dim(leaf, level, size, 0),
+                _as_tree(results),
             )
         finally:
-            private.end_vmap()
+            torch_internals.end_vmap()
         return tuple(outside.values()) if isinstance(results, tuple) else outside
 
     return call
 
 
 def _inside(level: int) -> Callable[[Tensor], Tensor]:
-    return lambda leaf: private.add_batch_dim(leaf, 0, level)
+    return lambda leaf: torch_internals.add_batch_dim(leaf, 0, level)
 
 
 @cache

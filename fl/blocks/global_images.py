@@ -22,7 +22,7 @@ from fl.blocks.local_images import VIRTUAL_IMAGES
 
 GLOBAL_IMAGES = "anchors"
 """Key in a client's tree: its latest copy of the global images."""
-IMAGE_STREAM = keyed.stream_of("global images")
+IMAGE_STREAM = keyed.stream_number("global images")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fl.api import Network, Tree, keyed, sgd, trees
 from fl.blocks.distillation import gradient_distance
 
-MATCHING_STREAM = keyed.stream_of("gradient matching")
+MATCHING_STREAM = keyed.stream_number("gradient matching")
 
 
 def match_gradient(
@@ -52,7 +52,7 @@ def match_gradient(
     for step in range(steps):
         x = params["images"].detach().requires_grad_()
         keys = (
-            keyed.derived(key, MATCHING_STREAM)
+            keyed.derive_keys(key, MATCHING_STREAM)
             + step * len(x)
             + torch.arange(len(x), device=x.device)
         )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fl.api import Network, Tree, keyed
 
-WEIGHT_STREAM = keyed.stream_of("fresh weights")
+WEIGHT_STREAM = keyed.stream_number("fresh weights")
 
 
 def keyed_normal(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:
@@ -29,8 +29,8 @@ def keyed_normal(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tenso
         stream: A number that tells apart several draws by one key.
         shape: The shape of the draw of each key.
     """
-    angle = keyed.uniform(keyed.derived(key, stream), 0, shape) * 2 * math.pi
-    length = (-2 * (1 - keyed.uniform(keyed.derived(key, stream), 1, shape)).log()).sqrt()
+    angle = keyed.uniform(keyed.derive_keys(key, stream), 0, shape) * 2 * math.pi
+    length = (-2 * (1 - keyed.uniform(keyed.derive_keys(key, stream), 1, shape)).log()).sqrt()
     return length * angle.cos()
 
 
@@ -56,7 +56,7 @@ def parameter_sampler(network: Network) -> Callable[[Tensor, Tree], dict[str, Te
             if bound is None:
                 params[name] = constants[name]
                 continue
-            draw = keyed.uniform(keyed.derived(key, WEIGHT_STREAM), number, tuple(tensor.shape))
+            draw = keyed.uniform(keyed.derive_keys(key, WEIGHT_STREAM), number, tuple(tensor.shape))
             params[name] = ((2 * draw - 1) * bound).to(tensor.dtype)
         return params
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fl.api import Around, Batch, BuildContext, Output, Tree, rng, trees
 from fl.base.errors import FedloomError
 from fl.blocks.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 VARIANCE_FLOOR = 1e-5
 """A number that is added to variances before their root is taken."""
@@ -56,9 +56,9 @@ class L2PNetwork:
         network = context.network.view()
         self.network, self.task = network, context.task
         buffers = set(network.names["buffers"])
-        layers = network.layers(private.BatchNorm)
+        layers = network.layers(torch_internals.BatchNorm)
         self.normalised = [name for name in layers if f"{name}.running_mean" in buffers]
-        self.measured = network.layers(Convolution, private.BatchNorm, nn.Linear)
+        self.measured = network.layers(Convolution, torch_internals.BatchNorm, nn.Linear)
         network.surround(self.measured)
 
     # Statistics of the inputs of layers

@@ -47,7 +47,7 @@ Gaussian with mean 0 and deviation 1; `real`: some of the client's own images.
 
 VIRTUAL_IMAGES = "images"
 START_STREAM, ORDER_STREAM, PASS_STREAM = map(
-    keyed.stream_of, ("virtual start", "virtual order", "virtual passes")
+    keyed.stream_number, ("virtual start", "virtual order", "virtual passes")
 )
 
 
@@ -124,7 +124,7 @@ def statistics_sweep(context: BuildContext, count: int, start: InitialImages) ->
         return {**class_sums, "pixels": membership.sum(0) * x.shape[2]}
 
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-        key = keyed.derived(server["key"], START_STREAM) + client["id"]
+        key = keyed.derive_keys(server["key"], START_STREAM) + client["id"]
         shape = (context.classes, count, *context.shape)
         images = keyed_normal(key, 0, shape)
         if start == "statistics":
@@ -232,7 +232,9 @@ def distribution_matching(
         virtual = work["params"][VIRTUAL_IMAGES]
         with torch.no_grad():
             real_features = features(batch["x"], key)
-        keys = keyed.derived(key[0], PASS_STREAM) + torch.arange(len(virtual), device=key.device)
+        keys = keyed.derive_keys(key[0], PASS_STREAM) + torch.arange(
+            len(virtual), device=key.device
+        )
         virtual_features = features(virtual, keys).unflatten(0, (classes, -1))
         weight = batch["weight"].unflatten(0, (classes, -1))
         real_features = real_features.unflatten(0, (classes, -1))
@@ -294,7 +296,7 @@ def train_on_images(
         key, step = batch["key"], work["step"]
         epoch, position = step // batches_per_epoch, step % batches_per_epoch
         # The first key of the round: this step's key minus the samples of earlier steps.
-        order_key = keyed.derived(key[0] - step * size, ORDER_STREAM) + epoch
+        order_key = keyed.derive_keys(key[0] - step * size, ORDER_STREAM) + epoch
         order = keyed.uniform(order_key, 0, (count,)).argsort()
         indices = position * size + torch.arange(size, device=key.device)
         x, y = images(work)

@@ -46,7 +46,7 @@ class ResNet:
         Raises:
             ValueError: For stored weights with another normalisation than theirs.
         """
-        from fl.pytorch.vision import pretrained, torchvision
+        from fl.pytorch.vision import load_pretrained, torchvision
 
         if self.weights is not None and self.norm != "batch":
             raise ValueError(f"norm is {self.norm}, but the weights have batch normalisation")
@@ -54,7 +54,7 @@ class ResNet:
         network: Any = constructor(norm_layer=partial(norm_layer, self.norm))
         if self.weights is not None:
             published = torchvision.models.get_model_weights(constructor).DEFAULT
-            pretrained(network, self.weights, published)
+            load_pretrained(network, self.weights, published)
         head = classifier_layers(network.fc.in_features, classes, self.projection)
         network.fc = nn.Sequential(*head) if self.projection else head[0]
         if self.stem == "cifar":

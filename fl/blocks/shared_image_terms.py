@@ -18,7 +18,7 @@ from fl.api import Forward, Term, Tree, keyed
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
 
 ImageDistance = Literal["contrastive", "mmd"]
-SHARED_IMAGE_STREAM = keyed.stream_of("shared images")
+SHARED_IMAGE_STREAM = keyed.stream_number("shared images")
 KERNEL_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -37,7 +37,7 @@ def shared_image_term(
     def term(forward: Forward) -> Tensor:
         x, y = shared(forward.work)
         batch = forward.batch
-        key = keyed.derived(batch["key"][0], SHARED_IMAGE_STREAM) + torch.arange(
+        key = keyed.derive_keys(batch["key"][0], SHARED_IMAGE_STREAM) + torch.arange(
             len(x), device=x.device
         )
         shared_output = forward.network.train(forward.params, forward.work["buffers"], x, key=key)

@@ -21,14 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import keyed
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 AUGMENTATIONS = ("colour", "crop", "cutout", "flip", "scale", "rotate")
 BRIGHTNESS, SATURATION, CONTRAST = 1.0, 2.0, 0.5
 CROP, CUTOUT = 0.125, 0.5
 """The largest shift of a crop and the side of a cutout, as shares of an image's side."""
 SCALE, DEGREES = 1.2, 15.0
-CHANGE_STREAM = keyed.stream_of("siamese augmentation")
+CHANGE_STREAM = keyed.stream_number("siamese augmentation")
 
 
 class Change(NamedTuple):
@@ -55,7 +55,7 @@ def draw_change(key: Tensor) -> Change:
 
 def augment_groups(x: Tensor, change: Change) -> Tensor:
     """Change groups of images [g, n, channels, height, width], each group in one way."""
-    batched = private.is_batched(x) or private.is_batched(change.kind)
+    batched = torch_internals.is_batched(x) or torch_internals.is_batched(change.kind)
     if batched or x.device.type != "cpu" or torch.compiler.is_compiling():
         return _augment_by_choice(x, change)
     kinds = change.kind.tolist()

@@ -28,7 +28,7 @@ from fl.engine import turns
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches, ask
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 logger = logging.getLogger(__name__)
 
@@ -155,4 +155,4 @@ def _program(pass_: Pass, several: bool, whole: bool, clip_norm: float | None) -
         # once more for that.
         return trees.apply(torch.Tensor.contiguous, work), total
 
-    return private.compiled(chunk, {"cpp_wrapper": whole})
+    return torch_internals.compile_function(chunk, {"cpp_wrapper": whole})

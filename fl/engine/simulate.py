@@ -23,7 +23,7 @@ from fl.engine import engine, modality, stopping
 from fl.engine.evaluate import as_rows
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundPlan, State
-from fl.pytorch import draws
+from fl.pytorch import random_numbers
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def lockstep(
         runs = [simulations[key] for key in running]
         plans = [run.plan(number) for run in runs]
         methods = [run.method for run in runs]
-        before = draws.streams()
+        before = random_numbers.generator_states()
         run_rounds = modality.run_rounds if methods[0].by_modality else engine.run_rounds
         results = run_rounds(methods, list(running.values()), plans, backend)
-        if draws.drawn_since(before):
+        if random_numbers.have_generators_changed(before):
             raise FedloomError(
                 f"round {number} drew from PyTorch's shared random numbers, so that the run would "
                 "not come out again; allowed in a method, a term and a model: numbers by a key of "

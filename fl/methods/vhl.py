@@ -53,7 +53,7 @@ from fl.blocks.local_images import check_image_inputs, image_labels
 from fl.blocks.untrained_generator import generate_images
 
 IMAGES = "virtual"
-STREAM = keyed.stream_of("virtual batch")
+STREAM = keyed.stream_number("virtual batch")
 
 
 @declare("global", one_input=True)
@@ -119,7 +119,7 @@ class VHL:
 
         def added(forward: Forward) -> Tensor:
             batch, images = forward.batch, forward.work[IMAGES]
-            key = keyed.derived(batch["key"][0], STREAM)
+            key = keyed.derive_keys(batch["key"][0], STREAM)
             place = keyed.uniform(key, 0, (self.batch,)) * len(images)
             chosen = place.long()
             x, y = images[chosen], image_labels(classes, self.images, images)[chosen]

@@ -26,10 +26,12 @@ class EfficientNetB0:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (3, height, width) that returns logits, from 1,280 features."""
-        from fl.pytorch.vision import pretrained, torchvision
+        from fl.pytorch.vision import load_pretrained, torchvision
 
         network: nn.Module = torchvision.models.efficientnet_b0()
         if self.weights is not None:
-            pretrained(network, self.weights, torchvision.models.EfficientNet_B0_Weights.DEFAULT)
+            load_pretrained(
+                network, self.weights, torchvision.models.EfficientNet_B0_Weights.DEFAULT
+            )
         network.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes))
         return network

@@ -30,13 +30,13 @@ class MobileNetV3:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with 1,024 features."""
-        from fl.pytorch.vision import pretrained, torchvision
+        from fl.pytorch.vision import load_pretrained, torchvision
 
         depth, _, _ = shape
         network: Any = torchvision.models.mobilenet_v3_small()
         if self.weights is not None:
             published = torchvision.models.MobileNet_V3_Small_Weights.DEFAULT
-            pretrained(network, self.weights, published)
+            load_pretrained(network, self.weights, published)
         network.classifier[3] = nn.Linear(1024, classes)
         if self.stem == "cifar" or depth != 3:
             network.features[0][0] = _convolution(depth, stride=1 if self.stem == "cifar" else 2)

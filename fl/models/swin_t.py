@@ -43,7 +43,7 @@ class SwinT:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with 768 features."""
-        from fl.pytorch.vision import pretrained, torchvision
+        from fl.pytorch.vision import load_pretrained, torchvision
 
         patch, window = ([4, 4], [7, 7]) if self.stem == "imagenet" else ([2, 2], [4, 4])
         if self.weights is not None and self.stem != "imagenet":
@@ -52,7 +52,7 @@ class SwinT:
             patch, WIDTH, DEPTHS, HEADS, window, stochastic_depth_prob=self.stochastic_depth
         )
         if self.weights is not None:
-            pretrained(network, self.weights, torchvision.models.Swin_T_Weights.DEFAULT)
+            load_pretrained(network, self.weights, torchvision.models.Swin_T_Weights.DEFAULT)
         if shape[0] != 3:
             network.features[0][0] = nn.Conv2d(shape[0], WIDTH, patch[0], patch[0])
         return _Swin(network, classes)

@@ -11,7 +11,7 @@ from fl.api.network import Network
 from fl.base.errors import ConfigError, FedloomError
 from fl.plan.components import Inputs
 from fl.plan.scenario import Scenario
-from fl.pytorch.memory import exhausted
+from fl.pytorch.memory import is_out_of_memory
 
 
 def probed_network(
@@ -36,7 +36,7 @@ def probed_network(
     except FedloomError as error:
         raise ConfigError(model.location, str(error)) from None
     except (Exception, SystemExit) as error:
-        if exhausted(error):
+        if is_out_of_memory(error):
             problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
             raise ConfigError(model.location, problem, advice="a smaller model") from None
         problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"

@@ -25,7 +25,7 @@ from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study, Values
 from fl.plan.plan_files import PlanSummary
 from fl.plan.study_plan import StudyPlan
-from fl.pytorch import allocator
+from fl.pytorch import memory
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def make_from(
     rehearsals: dict[str, Rehearsal] = {}
     problems = ConfigProblems()
     expansions: list[Expansion] = []
-    with allocator.kept():
+    with memory.keeping_freed_memory():
         for name, (study, location) in studies.items():
             with problems.collected():
                 expansion = expand(

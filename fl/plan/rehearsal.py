@@ -48,7 +48,7 @@ from fl.plan.model_probe import probed_network
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario
 from fl.plan.use_recorder import UseRecorder
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 SUFFICIENT_BATCH = 4
 """Samples in a batch above which more make no difference to whether a step can be taken.
@@ -372,7 +372,7 @@ class _Trial:
         return SeveralArrays(samples) if inputs.modalities else samples
 
 
-_prepare_meta = cache(private.quick_shapes)
+_prepare_meta = cache(torch_internals.register_fast_meta_kernels)
 
 
 def _names(tree: Tree) -> Iterator[str]:

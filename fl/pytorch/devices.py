@@ -1,4 +1,4 @@
-"""Which devices a job computes on: two jobs never take the same GPU unless the user says so."""
+"""The devices of a job: two jobs never use the same GPU."""
 
 from __future__ import annotations
 
@@ -19,53 +19,64 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claim(
-    wanted: str, waiting: Callable[[], None] = lambda: None, count: int = 1
+def claim_devices(
+    choice: str, while_waiting: Callable[[], None] = lambda: None, count: int = 1
 ) -> Iterator[list[torch.device]]:
-    """The CPU ``count`` times, or as many GPUs of this machine that no other job has claimed; waits
-    for them if necessary.
+    """Claim a device for each process of a job; wait until enough GPUs of this machine are free.
 
     The claim is a file lock, so it ends with the process, however that ends.
 
     Args:
-        wanted: `auto` (a GPU where there is one), `cpu` or `cuda`.
-        waiting: Called while it waits.
-        count: Processes of the job, each of which has a GPU of its own.
+        choice: `auto` (a GPU if the machine has one), `cpu` or `cuda`.
+        while_waiting: Function that is called once a second while it waits.
+        count: Number of processes of the job, each of which gets its own GPU.
+
+    Yields:
+        The CPU ``count`` times, or ``count`` GPUs that no other job has claimed.
+
+    Raises:
+        FedloomError: If the machine has too few GPUs.
     """
-    if wanted == "cuda" and not torch.cuda.is_available():
+    if choice == "cuda" and not torch.cuda.is_available():
         raise FedloomError(
-            "config/config.yaml: execution.device: is 'cuda', but torch finds no GPU here. "
-            "Allowed: auto, cpu"
+            "config/config.yaml: execution.device: is 'cuda', but torch finds no GPU on this "
+            "machine",
+            "auto, cpu",
         )
-    if wanted == "cpu" or not torch.cuda.is_available():
+    if choice == "cpu" or not torch.cuda.is_available():
         yield [torch.device("cpu")] * count
         return
-    there = torch.cuda.device_count()
-    if count > there:
+    gpu_count = torch.cuda.device_count()
+    if count > gpu_count:
         raise FedloomError(
-            f"config/config.yaml: execution.processes: is {count}, each with a GPU, but torch "
-            f"finds {there} here. Allowed: up to {there}, or device: cpu"
+            f"config/config.yaml: execution.processes: is {count}, but torch finds {gpu_count} "
+            "GPUs on this machine, and each process needs one",
+            f"up to {gpu_count}",
+            "set fewer processes, or device: cpu",
         )
-    told = False
+    has_logged = False
     while True:
-        # All at once or none, so that no two jobs wait for each other.
+        # Claim all GPUs at once or none, so that no two jobs wait for each other.
         with contextlib.ExitStack() as stack:
-            cards = [stack.enter_context(_lock_file(index).open("w")) for index in range(there)]
-            free: list[int] = []
-            for index, card in enumerate(cards):
-                if len(free) < count and _locked(card):
-                    free.append(index)
-            if len(free) == count:
-                yield [torch.device("cuda", index) for index in free]
+            lock_files = [
+                stack.enter_context(_lock_path(index).open("w")) for index in range(gpu_count)
+            ]
+            claimed: list[int] = []
+            for index, lock_file in enumerate(lock_files):
+                if len(claimed) < count and _try_lock(lock_file):
+                    claimed.append(index)
+            if len(claimed) == count:
+                yield [torch.device("cuda", index) for index in claimed]
                 return
-        if not told:
-            logger.info("%d of %d GPUs are wanted and in use; waiting", count, there)
-            told = True
-        waiting()
+        if not has_logged:
+            logger.info("Waiting for %d of %d GPUs, which other jobs use", count, gpu_count)
+            has_logged = True
+        while_waiting()
         time.sleep(1.0)
 
 
-def _locked(file: TextIO) -> bool:
+def _try_lock(file: TextIO) -> bool:
+    """Lock a file; return False if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -73,6 +84,7 @@ def _locked(file: TextIO) -> bool:
     return True
 
 
-def _lock_file(index: int) -> Path:
+def _lock_path(index: int) -> Path:
+    """Return the lock file of a GPU."""
     card = torch.cuda.get_device_properties(index)
     return Path(tempfile.gettempdir()) / f"fedloom-{getattr(card, 'uuid', index)}.lock"

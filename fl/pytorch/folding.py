@@ -1,13 +1,15 @@
-"""Layers that see a whole stack of clients, and not one client, as `torch.func.vmap` shows it.
+"""Layers that compute a whole stack of clients at once, faster than `torch.func.vmap` does.
 
-Layers for images work on each channel alone, or on groups of them: to these a stack is one model of
-more channels. vmap folds clients into the channels of a convolution, too, but it scales and shifts
-what batch normalisation gives in further passes over memory, and puts clients first before it
-pools. Here they stay folded from layer to layer, and in plain models on a CPU with channels last,
-which suits all of these layers where there are many. A linear layer is one product that begins with
-the bias, where vmap multiplies first and adds then, and its gradient lies in memory as its weights
-do, where PyTorch's is transposed: whatever reads one across the other takes several times as long
-(docs/benchmarks.md).
+Layers for images work on single channels or groups of channels, so a stack of clients is one model
+with more channels. vmap also folds clients into the channels of a convolution. But it scales and
+shifts the result of batch normalisation in extra passes over memory, and moves clients to the first
+dimension before it pools. Here clients stay folded from layer to layer. In plain models on a CPU,
+images also have channels last, which all of these layers compute faster where there are many
+channels.
+
+A linear layer is one product that starts from the bias, where vmap multiplies first and then adds.
+Its gradient has the memory layout of its weights, where PyTorch's is transposed; reading the two
+together would take several times as long (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
-LAST = (torch.float32, torch.bfloat16)
-"""What PyTorch computes by a library that knows channels last."""
+CHANNELS_LAST_TYPES = (torch.float32, torch.bfloat16)
+"""Types for which PyTorch uses a library that supports channels last."""
 
 POOLS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d}
 NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
 POINTWISE = {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
-PLAIN = {
+PLAIN_LAYERS = {
     nn.Sequential,
     nn.Conv2d,
     nn.Linear,
@@ -39,81 +41,125 @@ PLAIN = {
     nn.Dropout2d,
     *(POOLS | NORMS | POINTWISE),
 }
-"""Of such layers alone a plain model consists."""
+"""A plain model consists of these layers only."""
 
-MANY = 8
-"""Of so many weights for each number of the images it takes longer to put their channels last than
-that saves.
+MAX_WEIGHTS_PER_PIXEL = 8
+"""With more weights for each number of the images, converting the weights to channels last takes
+longer than it saves.
 """
 
 
-def fold(module: nn.Module) -> bool:
-    """Let the layers of a module that can be folded be so wherever they see a stack.
+def fold_layers(module: nn.Module) -> bool:
+    """Replace the forward functions of a module's layers by functions that fold stacks of clients.
+
+    Args:
+        module: The module; it is changed.
 
     Returns:
-        Whether a stack of it has channels last on a CPU: it has convolutions, and nothing that
-        might not understand what vmap then shows it, as group normalisation does not (torch 2.13).
+        Whether a stack of the module has channels last on a CPU. It has if it has convolutions and
+        only `PLAIN_LAYERS`; group normalisation, for example, fails with channels last under vmap
+        (torch 2.13).
     """
-    kinds = {type(layer) for layer in module.modules()}
-    last = nn.Conv2d in kinds and kinds <= PLAIN
+    layer_types = {type(layer) for layer in module.modules()}
+    channels_last = nn.Conv2d in layer_types and layer_types <= PLAIN_LAYERS
     for layer in module.modules():
         if type(layer) is nn.Conv2d:
-            layer.forward = partial(_convolved, layer, last)  # type: ignore[method-assign]
+            layer.forward = partial(_convolution, layer, channels_last)  # type: ignore[method-assign]
         elif type(layer) is nn.Linear:
             layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
         elif type(layer) in POOLS:
-            layer.forward = partial(_pooled, layer)
+            layer.forward = partial(_pool, layer)
         elif type(layer) in NORMS:
-            layer.forward = partial(_NORMALISING, layer)
-    return last
+            layer.forward = partial(_BATCH_NORM_FORWARD, layer)
+    return channels_last
 
 
-def whole(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """A function of tensors; where all of them are stacked it is called with the stacks, and so
-    must take what has further dimensions in front.
+def call_on_stacks(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Call a function of tensors once with whole stacks if all tensors are stacked by vmap.
+
+    Args:
+        function: Function that accepts tensors with further dimensions in front.
+        tensors: Its arguments.
+
+    Returns:
+        The result, as vmap would return it.
     """
-    inside = stacks(*tensors, at=0)
-    if inside is None:
+    unwrapped = unwrap_stacks(*tensors, client_dim=0)
+    if unwrapped is None:
         return function(*tensors)
-    level, whole_stacks = inside
-    return private.add_batch_dim(private.outside(function, *whole_stacks), 0, level)
+    level, stacks = unwrapped
+    result = torch_internals.call_outside_transforms(function, *stacks)
+    return torch_internals.add_batch_dim(result, 0, level)
 
 
-def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
-    plain = layer.padding_mode == "zeros" and x.dim() == 4
-    inside = stacks(x, layer.weight, layer.bias) if plain else None
-    if inside is None:
+def _convolution(layer: nn.Conv2d, channels_last: bool, x: Tensor) -> Tensor:
+    """Forward function of a convolution."""
+    can_fold = layer.padding_mode == "zeros" and x.dim() == 4
+    unwrapped = unwrap_stacks(x, layer.weight, layer.bias) if can_fold else None
+    if unwrapped is None:
         return nn.Conv2d.forward(layer, x)
-    level, (x, weight, bias) = inside
+    level, (x, weight, bias) = unwrapped
     clients = len(weight)
-    given = convolution(layer, last, x, _flat(weight), _flat(bias), clients)
-    return _unfolded(given, clients, level)
+    outputs = folded_convolution(
+        layer, channels_last, x, _flatten_clients(weight), _flatten_clients(bias), clients
+    )
+    return _unfold_and_wrap(outputs, clients, level)
 
 
-def convolution(
-    layer: nn.Conv2d, last: bool, x: Tensor, weight: Tensor, bias: Tensor | None, clients: int
+def folded_convolution(
+    layer: nn.Conv2d,
+    channels_last: bool,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    clients: int,
 ) -> Tensor:
-    """What the layer gives of `images`, folded as its weight and bias are."""
-    few = weight.numel() < MANY * x.numel()
-    given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
-    return F.conv2d(images(x, last and few), weight, bias, *given)
+    """Apply a stack of convolutions as one convolution with more groups.
+
+    Args:
+        layer: The layer, for stride, padding, dilation and groups.
+        channels_last: Whether images may have channels last.
+        x: Images as for `fold_images`.
+        weight: Weights, [clients * out, in / groups, height, width].
+        bias: Shifts, [clients * out], or None.
+        clients: Number of clients.
+
+    Returns:
+        Outputs, [b, clients * out, ...].
+    """
+    is_conversion_worthwhile = weight.numel() < MAX_WEIGHTS_PER_PIXEL * x.numel()
+    options: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
+    x = fold_images(x, channels_last and is_conversion_worthwhile)
+    return F.conv2d(x, weight, bias, *options)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    inside = stacks(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
-    if inside is None:
+    """Forward function of a linear layer."""
+    can_stack = x.dim() == 2
+    unwrapped = unwrap_stacks(x, layer.weight, layer.bias, client_dim=0) if can_stack else None
+    if unwrapped is None:
         return nn.Linear.forward(layer, x)
-    level, tensors = inside
-    return private.add_batch_dim(private.outside(product, *tensors), 0, level)
+    level, stacks = unwrapped
+    outputs = torch_internals.call_outside_transforms(stacked_product, *stacks)
+    return torch_internals.add_batch_dim(outputs, 0, level)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W' + b of each client, from x [clients, b, in], W [clients, out, in], b [clients, out]."""
+def stacked_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute x W' + b for each client.
+
+    Args:
+        x: Inputs, [clients, b, in].
+        weight: Weights W, [clients, out, in].
+        bias: Shifts b, [clients, out], or None.
+
+    Returns:
+        Outputs, [clients, b, out].
+    """
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
-        # Which chooses types for each operation, backward as well.
+        # Autocast chooses types for each operation, backward as well.
         return _product(x, weight, bias)
-    inside: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return inside
+    outputs: Tensor = _StackedProduct.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -122,110 +168,128 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
 
 
-class _Product(torch.autograd.Function):
-    """`product`, whose gradients lie as what they are of."""
+class _StackedProduct(torch.autograd.Function):
+    """`stacked_product` whose gradients have the memory layout of inputs and weights."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product."""
+        """Return the product."""
         ctx.save_for_backward(x, weight)
         return _product(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        """What it gives can be differentiated again."""
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients, which can be differentiated again."""
         x, weight = ctx.saved_tensors
-        by_x, by_weight, by_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         return (
-            torch.bmm(slope, weight) if by_x else None,
-            torch.bmm(slope.mT, x) if by_weight else None,
-            slope.sum(-2) if by_bias else None,
+            torch.bmm(grad_output, weight) if needs_x else None,
+            torch.bmm(grad_output.mT, x) if needs_weight else None,
+            grad_output.sum(-2) if needs_bias else None,
         )
 
 
-def _pooled(layer: nn.Module, x: Tensor) -> Any:
+def _pool(layer: nn.Module, x: Tensor) -> Any:
+    """Forward function of a pooling layer."""
     pool = type(layer).forward
-    inside = stacks(x) if x.dim() == 4 else None
-    if inside is None:
+    unwrapped = unwrap_stacks(x) if x.dim() == 4 else None
+    if unwrapped is None:
         return pool(layer, x)
-    level, (x,) = inside
+    level, (x,) = unwrapped
     pooled = pool(layer, x.flatten(1, 2))
     if isinstance(pooled, tuple):
-        return tuple(_unfolded(tensor, x.shape[1], level) for tensor in pooled)
-    return _unfolded(pooled, x.shape[1], level)
+        return tuple(_unfold_and_wrap(tensor, x.shape[1], level) for tensor in pooled)
+    return _unfold_and_wrap(pooled, x.shape[1], level)
 
 
-def _normalised(x: Tensor, *given: Any) -> Tensor:
-    """As `torch.nn.functional.batch_norm`; given: running statistics, weight, bias, and more."""
-    inside = stacks(x, *given[:4])
-    if inside is None:
-        return F.batch_norm(x, *given)
-    level, (x, *others) = inside
-    folded = F.batch_norm(x.flatten(1, 2), *map(_flat, others), *given[4:])
-    return _unfolded(folded, x.shape[1], level)
+def _batch_norm(x: Tensor, *arguments: Any) -> Tensor:
+    """Replace `torch.nn.functional.batch_norm`.
+
+    Args:
+        x: Inputs.
+        arguments: Running mean and variance, weight, bias, and further options.
+    """
+    unwrapped = unwrap_stacks(x, *arguments[:4])
+    if unwrapped is None:
+        return F.batch_norm(x, *arguments)
+    level, (x, *variables) = unwrapped
+    folded = F.batch_norm(x.flatten(1, 2), *map(_flatten_clients, variables), *arguments[4:])
+    return _unfold_and_wrap(folded, x.shape[1], level)
 
 
-def _flat(stack: Any) -> Any:
-    """[clients, channels, ...] as [clients channels, ...]; None stays None."""
+def _flatten_clients(stack: Any) -> Any:
+    """Reshape [clients, channels, ...] to [clients * channels, ...]; None stays None."""
     return stack if stack is None else stack.flatten(0, 1)
 
 
-def stacks(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[Any]] | None:
-    """The level of vmap, and what it stacks: x [b, clients, channels, ...], the others [clients,
-    ...]. None where it does not stack all of them, or is not the only transform.
+def unwrap_stacks(
+    x: Tensor, *variables: Tensor | None, client_dim: int = 1
+) -> tuple[int, list[Any]] | None:
+    """Return the stacks behind tensors that vmap shows as one client's.
 
     Args:
-        at: Which dimension of x is that of the clients.
+        x: The first tensor.
+        variables: Further tensors, or None.
+        client_dim: Dimension of the clients in the result for x.
+
+    Returns:
+        The level of vmap, and the stacks: x [b, clients, channels, ...], the others [clients, ...].
+        None if vmap does not stack all tensors, or is not the only active transform.
     """
-    level = None if torch.compiler.is_compiling() else private.only_vmap()
+    level = None if torch.compiler.is_compiling() else torch_internals.only_vmap()
     if level is None:
         return None
-    whole_stacks: list[Tensor | None] = []
-    for tensor in (x, *others):
+    stacks: list[Tensor | None] = []
+    for tensor in (x, *variables):
         if tensor is None:
-            whole_stacks.append(None)
+            stacks.append(None)
             continue
-        whole, dim = private.unwrap_batched(tensor, level)
+        stack, dim = torch_internals.unwrap_batched(tensor, level)
         if dim is None:
             return None
-        place = 0 if whole_stacks else at
-        whole_stacks.append(whole if dim == place else whole.movedim(dim, place))
-    return level, whole_stacks
+        new_dim = 0 if stacks else client_dim
+        stacks.append(stack if dim == new_dim else stack.movedim(dim, new_dim))
+    return level, stacks
 
 
-def images(x: Tensor, last: bool) -> Tensor:
-    """[b, clients, channels, height, width], or folded already, as [b, clients channels, ...].
+def fold_images(x: Tensor, channels_last: bool) -> Tensor:
+    """Fold clients into the channels of images.
 
     Args:
-        last: With channels last, on a CPU and where PyTorch has a library that knows them.
+        x: Images, [b, clients, channels, height, width], or folded already.
+        channels_last: Whether the result has channels last on a CPU, if PyTorch's library for the
+            type supports that.
+
+    Returns:
+        Images, [b, clients * channels, height, width].
     """
-    last = last and x.device.type == "cpu" and x.dtype in LAST
-    # So there is one copy at most.
-    if x.dim() == 5 and last and x.stride(1) != x.shape[2] * x.stride(2):
+    channels_last = channels_last and x.device.type == "cpu" and x.dtype in CHANNELS_LAST_TYPES
+    # This order of steps copies the images at most once.
+    if x.dim() == 5 and channels_last and x.stride(1) != x.shape[2] * x.stride(2):
         x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
-    chosen = torch.channels_last if last else torch.contiguous_format
-    return (x.flatten(1, 2) if x.dim() == 5 else x).contiguous(memory_format=chosen)
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    return (x.flatten(1, 2) if x.dim() == 5 else x).contiguous(memory_format=memory_format)
 
 
-def apart(x: Tensor, clients: int) -> Tensor:
-    """[b, clients channels, ...] as [b, clients, channels, ...]."""
+def unfold_clients(x: Tensor, clients: int) -> Tensor:
+    """Reshape [b, clients * channels, ...] to [b, clients, channels, ...]."""
+    unfolded: Tensor
     if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        # So its gradient, which is copied where it comes from a layer of another kind, has channels
-        # last, too.
-        last: Tensor = x.movedim(1, -1).unflatten(-1, (clients, -1))
-        return last.movedim((-2, -1), (1, 2))
-    apart: Tensor = x.unflatten(1, (clients, -1))
-    return apart
+        # By these steps a gradient that must be copied has channels last, too.
+        unfolded = x.movedim(1, -1).unflatten(-1, (clients, -1))
+        return unfolded.movedim((-2, -1), (1, 2))
+    unfolded = x.unflatten(1, (clients, -1))
+    return unfolded
 
 
-def _unfolded(x: Tensor, clients: int, level: int) -> Tensor:
-    return private.add_batch_dim(apart(x, clients), 1, level)
+def _unfold_and_wrap(x: Tensor, clients: int, level: int) -> Tensor:
+    return torch_internals.add_batch_dim(unfold_clients(x, clients), 1, level)
 
 
-def _calling(method: Callable[..., Any], **functions: Callable[..., Any]) -> FunctionType:
-    """A method of PyTorch's in which functions of `torch.nn.functional` are others."""
+def _with_functions(method: Callable[..., Any], **functions: Callable[..., Any]) -> FunctionType:
+    """Copy a method of PyTorch, with functions of `torch.nn.functional` replaced."""
     names = {**method.__globals__, "F": SimpleNamespace(**functions)}
     return FunctionType(method.__code__, names, method.__name__, method.__defaults__)
 
 
-_NORMALISING = _calling(private.BatchNorm.forward, batch_norm=_normalised)
+_BATCH_NORM_FORWARD = _with_functions(torch_internals.BatchNorm.forward, batch_norm=_batch_norm)

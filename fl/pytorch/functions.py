@@ -1,10 +1,10 @@
-"""Functions of PyTorch as models call them, replaced while a model is trained.
+"""Replacements of PyTorch functions that models call while they are trained.
 
-What modules draw by these functions (dropout, attention) is drawn by keys
-instead, see `fl.pytorch.keyed`. Where gradients are nested, operations for which PyTorch is wrong
-or has no derivative are computed in another way. The names in PyTorch's own modules are replaced,
-so that every caller gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that
-calls ``F.dropout``.
+Functions that draw random numbers (dropout, attention) draw them by keys instead, see
+`fl.pytorch.keyed`. Where gradients are nested, operations whose second derivative is missing
+or wrong in PyTorch are computed in another way. The names are replaced in PyTorch's own modules, so
+that every caller gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, or a model that calls
+``F.dropout``.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from fl.pytorch.draws import Draws
+from fl.pytorch.random_numbers import RandomNumbers
 
 
-def _checked(p: float) -> None:
+def _check_probability(p: float) -> None:
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
 def _dropout(
-    batched: int | None,
-    draws: Draws,
+    min_batched_dims: int | None,
+    random_numbers: RandomNumbers,
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> Tensor:
-    """batched: None drops elements; otherwise channels, of inputs of so many dimensions at least
-    (with fewer there is no dimension of samples).
+    """Drop elements or channels; the arguments after the second are those of `F.dropout`.
+
+    If ``min_batched_dims`` is None, elements are dropped, otherwise channels; inputs with fewer
+    dimensions have no dimension of samples.
     """
-    _checked(p)
+    _check_probability(p)
     if not training or not p:
         return input
-    dims = None if batched is None else 2 if input.dim() >= batched else 1
-    return draws.drop(input, p, inplace, dims)
+    dims = None if min_batched_dims is None else 2 if input.dim() >= min_batched_dims else 1
+    return random_numbers.drop(input, p, inplace, dims)
 
 
-_fused = F.scaled_dot_product_attention
+_fused_attention = F.scaled_dot_product_attention
 
 
 def _attention(
-    draws: Draws,
+    random_numbers: RandomNumbers,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -62,14 +64,14 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(Q K' scale + mask) V, with weights dropped.
+    """Compute softmax(Q K' scale + mask) V with dropout of the attention weights.
 
-    In plain arithmetic, because PyTorch's own function draws numbers that cannot be keyed, has no
-    second derivative, and on a CPU no rule for a stack of clients.
+    The computation is in plain arithmetic, because PyTorch's own function draws numbers without
+    keys, has no second derivative, and on a CPU has no rule for a stack of clients.
     """
-    draws.wanted = True
-    if not dropout_p and not draws.nested and query.device.type != "cpu":
-        return _fused(
+    random_numbers.needs_replaced_functions = True
+    if not dropout_p and not random_numbers.nested and query.device.type != "cpu":
+        return _fused_attention(
             query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     if enable_gqa:
@@ -86,59 +88,64 @@ def _attention(
         scores = scores + attn_mask
     weights = scores.softmax(dim=-1)
     if dropout_p:
-        _checked(dropout_p)
-        weights = draws.drop(weights, dropout_p)
+        _check_probability(dropout_p)
+        weights = random_numbers.drop(weights, dropout_p)
     return weights @ value
 
 
-_attending = FunctionType(
+_multi_head_attention_copy = FunctionType(
     F.multi_head_attention_forward.__code__,
     F.__dict__,
-    "_attending",
+    "_multi_head_attention_copy",
     F.multi_head_attention_forward.__defaults__,
 )
 
 
-def _heads(draws: Draws, *args: Any, **kwargs: Any) -> Any:
-    """PyTorch's, by a name that the compiler does not know: it then looks into it, and finds what
-    is replaced there.
+def _multi_head_attention(random_numbers: RandomNumbers, *args: Any, **kwargs: Any) -> Any:
+    """Call PyTorch's function by a name that the compiler does not know.
+
+    The compiler then traces into the function and finds the replacements.
     """
-    return _attending(*args, **kwargs)
+    return _multi_head_attention_copy(*args, **kwargs)
 
 
 def _stochastic_depth(
-    draws: Draws, input: Tensor, p: float, mode: str, training: bool = True
+    random_numbers: RandomNumbers, input: Tensor, p: float, mode: str, training: bool = True
 ) -> Tensor:
-    """Torchvision's: without whole samples (`row`), or all of them at once (`batch`)."""
+    """Drop single samples (mode `row`) or the whole batch (mode `batch`), as torchvision does."""
     if not training or not p:
         return input
-    return draws.drop(input, p, dims=1 if mode == "row" else 0)
+    return random_numbers.drop(input, p, dims=1 if mode == "row" else 0)
 
 
-_layer = F.layer_norm
+_original_layer_norm = F.layer_norm
 
 
-def _normalised(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A normalisation of channels in two steps, normalising and scaling, where gradients are
-    nested: the derivative of a derivative of both in one is wrong under vmap (torch 2.13, found by
-    the contract that stacked equals loop); in two steps it is right. So it is with layers.
+def _channel_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a normalisation of channels that normalises and scales in two steps.
+
+    Two steps are used where gradients are nested: the second derivative of the single step is wrong
+    under vmap (torch 2.13, found by the test that stacked clients equal a loop). `_layer_norm` does
+    the same.
     """
 
     def call(
-        draws: Draws,
+        random_numbers: RandomNumbers,
         input: Tensor,
         running_mean: Tensor | None = None,
         running_var: Tensor | None = None,
         weight: Tensor | None = None,
         bias: Tensor | None = None,
-        *rest: Any,
-        **given: Any,
+        *arguments: Any,
+        **keyword_arguments: Any,
     ) -> Tensor:
-        if not draws.nested or weight is None:
-            return function(input, running_mean, running_var, weight, bias, *rest, **given)
+        if not random_numbers.nested or weight is None:
+            return function(
+                input, running_mean, running_var, weight, bias, *arguments, **keyword_arguments
+            )
         shape = (-1, *[1] * (input.dim() - 2))
         x = input.to(weight.dtype)
-        x = function(x, running_mean, running_var, None, None, *rest, **given)
+        x = function(x, running_mean, running_var, None, None, *arguments, **keyword_arguments)
         x = x * weight.reshape(shape)
         return x if bias is None else x + bias.reshape(shape)
 
@@ -146,16 +153,16 @@ def _normalised(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _layer_norm(
-    draws: Draws,
+    random_numbers: RandomNumbers,
     input: Tensor,
     normalized_shape: list[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    if not draws.nested or weight is None:
-        return _layer(input, normalized_shape, weight, bias, eps)
-    x = _layer(input.to(weight.dtype), normalized_shape, None, None, eps) * weight
+    if not random_numbers.nested or weight is None:
+        return _original_layer_norm(input, normalized_shape, weight, bias, eps)
+    x = _original_layer_norm(input.to(weight.dtype), normalized_shape, None, None, eps) * weight
     return x if bias is None else x + bias
 
 
@@ -165,50 +172,53 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "dropout2d": partial(_dropout, 3),
     "dropout3d": partial(_dropout, 5),
     "scaled_dot_product_attention": _attention,
-    "multi_head_attention_forward": _heads,
-    "batch_norm": _normalised(F.batch_norm),
+    "multi_head_attention_forward": _multi_head_attention,
+    "batch_norm": _channel_norm(F.batch_norm),
     "layer_norm": _layer_norm,
-    "instance_norm": _normalised(F.instance_norm),
+    "instance_norm": _channel_norm(F.instance_norm),
     "stochastic_depth": _stochastic_depth,
 }
 
 
-def _places() -> list[tuple[Any, str]]:
-    """The modules in which the functions are looked up when they are called."""
-    places: list[tuple[Any, str]] = [(F, name) for name in _FUNCTIONS if hasattr(F, name)]
-    # A model can have torchvision's layers only where it is imported already.
-    if depth := sys.modules.get("torchvision.ops.stochastic_depth"):
-        places.append((depth, "stochastic_depth"))
-    return places
+def _replaceable_names() -> list[tuple[Any, str]]:
+    """List the modules and names by which callers look up the functions."""
+    names: list[tuple[Any, str]] = [(F, name) for name in _FUNCTIONS if hasattr(F, name)]
+    # A model can have torchvision's layers only if torchvision is imported already.
+    if module := sys.modules.get("torchvision.ops.stochastic_depth"):
+        names.append((module, "stochastic_depth"))
+    return names
 
 
 @contextmanager
-def replaced(draws: Draws) -> Iterator[None]:
-    """A context in which the functions draw from ``draws``, wherever in this process they are
-    called.
+def replace_functions(random_numbers: RandomNumbers) -> Iterator[None]:
+    """Replace the functions in this process within the context.
+
+    Args:
+        random_numbers: The source of their random numbers.
     """
-    replaced_functions = [(place, name, getattr(place, name)) for place, name in _places()]
+    originals = [(module, name, getattr(module, name)) for module, name in _replaceable_names()]
     try:
-        for place, name, _ in replaced_functions:
-            setattr(place, name, partial(_FUNCTIONS[name], draws))
+        for module, name, _ in originals:
+            setattr(module, name, partial(_FUNCTIONS[name], random_numbers))
         yield
     finally:
-        for place, name, function in replaced_functions:
-            setattr(place, name, function)
+        for module, name, function in originals:
+            setattr(module, name, function)
 
 
-def calls(layer: nn.Module) -> bool:
+def uses_replaced_functions(layer: nn.Module) -> bool:
     """Whether a module draws by one of the replaced functions, or computes attention."""
-    return isinstance(layer, (_DropoutNd, nn.MultiheadAttention, *_depths()))
+    return isinstance(layer, (_DropoutNd, nn.MultiheadAttention, *_stochastic_depth_types()))
 
 
-def draws_numbers(layer: nn.Module) -> bool:
+def draws_random_numbers(layer: nn.Module) -> bool:
     """Whether a module draws random numbers in training mode."""
     if isinstance(layer, nn.MultiheadAttention):
         return bool(layer.dropout)
-    return bool(calls(layer) and layer.p)
+    return bool(uses_replaced_functions(layer) and layer.p)
 
 
-def _depths() -> tuple[type[nn.Module], ...]:
+def _stochastic_depth_types() -> tuple[type[nn.Module], ...]:
+    """Return torchvision's layer type; empty if torchvision is not imported."""
     torchvision = sys.modules.get("torchvision")
     return (torchvision.ops.StochasticDepth,) if torchvision else ()

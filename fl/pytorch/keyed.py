@@ -1,4 +1,4 @@
-"""Random numbers inside a step: a pure function of a key, for layers such as dropout.
+"""Random numbers inside a training step: a pure function of a key, for layers such as dropout.
 
 A generator cannot run inside `torch.func.vmap`, and if clients shared one, a client's numbers would
 depend on who else takes part. Here a number is a hash of (key of the sample, stream, counter), so
@@ -23,48 +23,66 @@ _SECOND = 0x94D049BB133111EB - 2**64
 
 
 def uniform(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:
-    """Numbers in [0, 1), float64 [..., *shape].
-
-    The streams of one key are independent of each other.
+    """Draw numbers in [0, 1); the streams of one key are independent of each other.
 
     Args:
-        key: int64 [...].
+        key: Keys, int64 [...].
+        stream: Number of the stream.
+        shape: Shape of the numbers of each key.
+
+    Returns:
+        Numbers, float64 [..., *shape].
     """
     count = torch.arange(math.prod(shape), device=key.device).reshape(shape)
-    base = derived(key, stream).reshape((*key.shape, *[1] * len(shape)))
+    base = derive_keys(key, stream).reshape((*key.shape, *[1] * len(shape)))
     return _shift(_mix(base + count * _GOLDEN), 11).double() * 2.0**-53
 
 
-def derived(key: Tensor, stream: int) -> Tensor:
-    """Keys int64 [...] for a stream; their numbers are independent of those of ``key``."""
+def derive_keys(key: Tensor, stream: int) -> Tensor:
+    """Derive keys for a stream; their numbers are independent of those of ``key``.
+
+    Args:
+        key: Keys, int64 [...].
+        stream: Number of the stream.
+
+    Returns:
+        Derived keys, int64 [...].
+    """
     offset = (stream * _STREAM + 2**63) % 2**64 - 2**63
     return _mix(key + offset)
 
 
-def stream_of(name: str) -> int:
-    """The number of a stream that has a name; it is far from the small numbers that others use."""
+def stream_number(name: str) -> int:
+    """Return the number of a named stream; it is far from the small numbers of unnamed streams."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-FAILING = 1e-12
-"""The chance that `beta` accepts no try. Even then it gives a number in [0, 1]."""
+FAILURE_PROBABILITY = 1e-12
+"""Probability that `beta` accepts no try. Even then it returns a number in [0, 1]."""
 
 
 def beta(key: Tensor, stream: int, a: float, b: float, shape: tuple[int, ...] = ()) -> Tensor:
-    """Numbers of a Beta(a, b) distribution, float64 [..., *shape].
+    """Draw numbers from the distribution Beta(a, b) by rejection.
 
-    The tries needed grow with Gamma(1 + a + b) / (Gamma(1 + a) Gamma(1 + b)): 7 for a = b = 0.1, 40
-    for 1, 152 for 2.
+    The number of tries grows with Gamma(1 + a + b) / (Gamma(1 + a) Gamma(1 + b)): 7 for a = b =
+    0.1, 40 for 1, 152 for 2.
 
     M. D. Jöhnk. Erzeugung von betaverteilten und gammaverteilten Zufallszahlen. Metrika 8, 1964: x
     = u^(1/a) and y = v^(1/b) for uniform u and v; if x + y <= 1, then x / (x + y) is the number.
 
     Args:
-        key: int64 [...].
+        key: Keys, int64 [...].
+        stream: Number of the stream.
+        a: First parameter, > 0.
+        b: Second parameter, > 0.
+        shape: Shape of the numbers of each key.
+
+    Returns:
+        Numbers, float64 [..., *shape].
     """
     accepted = math.exp(math.lgamma(1 + a) + math.lgamma(1 + b) - math.lgamma(1 + a + b))
-    tries = math.ceil(math.log(FAILING) / math.log1p(-accepted))
-    # In logarithms, as u^(1/a) is too small for a float already at a = 0.01.
+    tries = math.ceil(math.log(FAILURE_PROBABILITY) / math.log1p(-accepted))
+    # Logarithms, because u^(1/a) underflows even at a = 0.01.
     x, y = torch.log1p(-uniform(key, stream, (2, *shape, tries))).movedim(key.dim(), 0)
     x, y = x / a, y / b
     fits = torch.logaddexp(x, y) <= 0
@@ -79,5 +97,5 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """z >> bits without its sign: PyTorch's shift of int64 carries the sign along."""
+    """Shift right and fill with zeros; PyTorch's shift of int64 fills with the sign."""
     return (z >> bits) & (2 ** (64 - bits) - 1)

@@ -1,7 +1,8 @@
 """Counting the operations of matrix products and convolutions, forward and backward.
 
-As `torch.utils.flop_counter.FlopCounterMode` does, by its formulas. That one imports PyTorch's
-compiler when it is first used, which takes a second or two at the end of every training job.
+The formulas are those of `torch.utils.flop_counter.FlopCounterMode`. That class itself imports
+PyTorch's compiler at its first use, which takes one or two seconds at the end of every training
+job.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from typing import Any
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from fl.pytorch.private import DispatchMode
+from fl.pytorch.torch_internals import DispatchMode
 
 FORMULAS: Mapping[Any, Callable[..., int]] = flop_registry
 
 
-class Operations(DispatchMode):
-    """A context that counts.
+class OperationCounter(DispatchMode):
+    """Counts the operations within the context.
 
     Attributes:
         total: Floating-point operations so far.
-        calls: Operations on tensors so far, whatever they take.
-        read: Storages (`storage`) of the tensors that operations were given so far.
+        calls: Operations on tensors so far, whatever their cost.
+        read_addresses: Addresses (`storage_address`) of the tensors that operations have read.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = self.calls = 0
-        self.read = set[int]()
+        self.read_addresses = set[int]()
 
     def __torch_dispatch__(
         self,
@@ -38,29 +39,31 @@ class Operations(DispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Count one operation, or those that it is made of."""
-        given = dict(kwargs or {})
+        """Count one operation, or the operations that it consists of."""
+        keyword_arguments = dict(kwargs or {})
         with self:
-            parts = func.decompose(*args, **given)
-        if parts is not NotImplemented:
-            return parts
-        out = func(*args, **given)
+            result = func.decompose(*args, **keyword_arguments)
+        if result is not NotImplemented:
+            return result
+        result = func(*args, **keyword_arguments)
         self.calls += 1
-        self.read.update(map(storage, _tensors((args, given.values()))))
+        self.read_addresses.update(
+            map(storage_address, _tensors((args, keyword_arguments.values())))
+        )
         formula = FORMULAS.get(func.overloadpacket)
         if formula is not None:
-            self.total += formula(*args, **given, out_val=out)
-        return out
+            self.total += formula(*args, **keyword_arguments, out_val=result)
+        return result
 
 
-def storage(tensor: Tensor) -> int:
-    """Where the numbers of a tensor and of its views are, as long as one of them lives."""
+def storage_address(tensor: Tensor) -> int:
+    """Return the memory address that a tensor shares with its views while one of them exists."""
     return tensor.untyped_storage().data_ptr()
 
 
-def _tensors(given: Iterable[Any]) -> Iterator[Tensor]:
-    """Those among arguments, and in lists of them."""
-    for value in given:
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among arguments and in nested lists."""
+    for value in arguments:
         if isinstance(value, Tensor):
             yield value
         elif not isinstance(value, (str, Mapping)) and isinstance(value, Iterable):

@@ -1,7 +1,7 @@
 """Models that are plain layers one after another, called once with a whole stack of clients.
 
-Layer by layer (`fl.pytorch.folding`) each would find out anew what is stacked, and would show the
-next one what it gives as one client sees it. Here clients are folded once.
+If layers are called one by one (`fl.pytorch.folding`), each layer must unwrap its stack and wrap
+its result again. Here the clients are folded once for the whole model.
 """
 
 from __future__ import annotations
@@ -10,86 +10,111 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
-from fl.pytorch import private
-from fl.pytorch.folding import POINTWISE, POOLS, apart, convolution, images, product
+from fl.pytorch import torch_internals
+from fl.pytorch.folding import (
+    POINTWISE,
+    POOLS,
+    fold_images,
+    folded_convolution,
+    stacked_product,
+    unfold_clients,
+)
 
-FOLDED = {nn.Conv2d, nn.BatchNorm2d} | POOLS
-"""Layers to which a stack of images is one of more channels."""
+FOLDED_LAYERS = {nn.Conv2d, nn.BatchNorm2d} | POOLS
+"""Layers that take a stack of clients as more channels of one image."""
 
-APART = {nn.Flatten, nn.Linear}
-"""Layers that want clients in front."""
+STACKED_LAYERS = {nn.Flatten, nn.Linear}
+"""Layers that take clients as the first dimension."""
 
-KINDS = FOLDED | APART | POINTWISE | {nn.Identity}
+SUPPORTED_LAYERS = FOLDED_LAYERS | STACKED_LAYERS | POINTWISE | {nn.Identity}
 
 
-class Sequence:
-    """A module as the layers that it calls one after another.
+class LayerSequence:
+    """The layers that a module calls one after another.
 
-    last: whether images have channels last on a CPU, see `fl.pytorch.folding.fold`.
+    Args:
+        module: The module.
+        channels_last: Whether images have channels last on a CPU, see
+            `fl.pytorch.folding.fold_layers`.
     """
 
-    def __init__(self, module: nn.Module, last: bool) -> None:
-        self._layers, self._last = [*_layers(module)], last
-        self._images = any(type(layer) in FOLDED for layer in self._layers)
-        self._flat = {
+    def __init__(self, module: nn.Module, channels_last: bool) -> None:
+        self._layers, self._channels_last = [*_layers(module)], channels_last
+        self._has_images = any(type(layer) in FOLDED_LAYERS for layer in self._layers)
+        self._folded_names = {
             f"{prefix}.{name}"
             for prefix, layer in module.named_modules()
             for name in ("weight", "bias", "running_mean", "running_var")
-            if type(layer) in FOLDED
+            if type(layer) in FOLDED_LAYERS
         }
 
     @classmethod
-    def of(cls, module: nn.Module, last: bool) -> Sequence | None:
-        """None for a module that is more than a sequence, or that has another layer."""
-        plain = isinstance(module, nn.Sequential) and all(map(_plain, _layers(module)))
-        return cls(module, last) if plain else None
+    def from_module(cls, module: nn.Module, channels_last: bool) -> LayerSequence | None:
+        """Return the layers of a module; None for other modules than sequences of known layers."""
+        is_supported = isinstance(module, nn.Sequential) and all(
+            map(_is_supported, _layers(module))
+        )
+        return cls(module, channels_last) if is_supported else None
 
     def variables(self, x: Tensor, stacks: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """What the module's parameters and buffers must be for such inputs [clients, b, ...]; None
-        where it cannot be called with them.
+        """Return the parameters and buffers with which the module takes a stack of inputs.
+
+        Args:
+            x: Inputs, [clients, b, ...].
+            stacks: Stacked parameters and buffers by name, [clients, ...].
+
+        Returns:
+            Variables by name; None if the module cannot be called with these inputs.
         """
-        if self._images and x.dim() != 5:
+        if self._has_images and x.dim() != 5:
             return None
-        return {name: t.flatten(0, 1) if name in self._flat else t for name, t in stacks.items()}
+        return {
+            name: stack.flatten(0, 1) if name in self._folded_names else stack
+            for name, stack in stacks.items()
+        }
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Outputs, and what goes into the last linear layer if there is one, [clients, b, ...]."""
+        """Return the outputs and the inputs of the last linear layer, if any, [clients, b, ...]."""
         clients, folded, features = len(x), False, None
         for layer in self._layers:
-            kind = type(layer)
-            if kind in FOLDED and not folded:
-                x, folded = images(x.movedim(0, 1), self._last), True
-            elif kind in APART and folded:
-                x, folded = apart(x, clients).movedim(1, 0), False
-            if kind is nn.Flatten:
+            layer_type = type(layer)
+            if layer_type in FOLDED_LAYERS and not folded:
+                x, folded = fold_images(x.movedim(0, 1), self._channels_last), True
+            elif layer_type in STACKED_LAYERS and folded:
+                x, folded = unfold_clients(x, clients).movedim(1, 0), False
+            if layer_type is nn.Flatten:
                 x = x.flatten(2)
             elif isinstance(layer, nn.Conv2d):
-                x = convolution(layer, self._last, x, layer.weight, layer.bias, clients)
+                x = folded_convolution(
+                    layer, self._channels_last, x, layer.weight, layer.bias, clients
+                )
             elif isinstance(layer, nn.Linear):
                 features, x = x, _linear(layer, x)
             else:
-                x = kind.forward(layer, x)
-        return apart(x, clients).movedim(1, 0) if folded else x, features
+                x = layer_type.forward(layer, x)
+        return unfold_clients(x, clients).movedim(1, 0) if folded else x, features
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Apply stacked linear layers to inputs [clients, b, ..., in]."""
     if x.dim() == 3:
-        return product(x, layer.weight, layer.bias)
-    rows = product(x.flatten(1, -2), layer.weight, layer.bias)
+        return stacked_product(x, layer.weight, layer.bias)
+    rows = stacked_product(x.flatten(1, -2), layer.weight, layer.bias)
     return rows.reshape(*x.shape[:-1], -1)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    if type(module) is not nn.Sequential or private.hooked(module):
+    """Yield the layers of nested sequences in the order of calls."""
+    if type(module) is not nn.Sequential or torch_internals.has_hooks(module):
         yield module
         return
     for layer in module:
         yield from _layers(layer)
 
 
-def _plain(layer: nn.Module) -> bool:
-    """Whether a layer does nothing but what `Sequence` does in its place."""
-    if type(layer) not in KINDS or private.hooked(layer):
+def _is_supported(layer: nn.Module) -> bool:
+    """Whether `LayerSequence` computes the same as the layer."""
+    if type(layer) not in SUPPORTED_LAYERS or torch_internals.has_hooks(layer):
         return False
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode == "zeros"

@@ -1,11 +1,12 @@
-"""torchvision, importable also where its compiled part does not fit torch.
+"""Import torchvision, also where its compiled extension does not fit torch.
 
-Beside a CPU-only torch, the torchvision of PyPI (built for CUDA) cannot load its extension, and
-``import torchvision`` then fails with "operator torchvision::nms does not exist", because it
-describes operators that only the extension defines. Models, datasets and transforms need none of
-them. Declaring the two by name is enough; where the extension loads, nothing is done.
+Next to a CPU-only torch, the torchvision of PyPI (built for CUDA) cannot load its extension. Then
+``import torchvision`` fails with "operator torchvision::nms does not exist", because torchvision
+describes operators that only the extension defines. Models, datasets and transforms do not need
+these operators, so it is enough to declare two of them by name. If the extension loads, this module
+declares nothing.
 
-Import it before torchvision: ``from fl.pytorch.vision import torchvision``.
+Import this module before torchvision: ``from fl.pytorch.vision import torchvision``.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ SCHEMAS = (
 
 
 def _extension_loads() -> bool:
+    """Whether torchvision's compiled extension can be loaded."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
-        return True  # Not installed: let the import below say so.
+        return True  # Not installed: the import below raises the error.
     try:
         for path in Path(spec.origin).parent.glob("_C*.*"):
             torch.ops.load_library(str(path))
@@ -48,27 +50,28 @@ import torchvision  # noqa: E402  (only after the declarations)
 
 from fl.base.errors import FedloomError  # noqa: E402
 
-__all__ = ["pretrained", "torchvision"]
+__all__ = ["load_pretrained", "torchvision"]
 
 
-def pretrained(network: nn.Module, weights: str, published: Any) -> None:
+def load_pretrained(network: nn.Module, weights: str, published: Any) -> None:
     """Load weights trained on ImageNet into a torchvision model of 1,000 classes.
 
     Args:
-        weights: The file, or ``imagenet`` for ``published`` as it is in the user's cache; nothing
-            is downloaded.
-        published: An entry of one of torchvision's enumerations.
+        network: The model; it is changed.
+        weights: The file, or ``imagenet`` for the file of ``published`` in the user's cache;
+            nothing is downloaded.
+        published: A member of one of torchvision's enumerations of weights.
 
     Raises:
-        FedloomError: If the file is missing or not of this model; says what to put where.
+        FedloomError: If the file is missing or does not fit the model.
     """
     path = Path(weights)
     if weights == "imagenet":
         path = Path(torch.hub.get_dir()) / "checkpoints" / Path(published.url).name
     if not path.is_file():
         raise FedloomError(
-            f"weights: {path} is not there; fetch {published.url} where you can, and put it there, "
-            "or name the file you have"
+            f"weights: the file {path} does not exist",
+            advice=f"download {published.url} to that path, or name a file that you have",
         )
     try:
         network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
@@ -82,6 +85,6 @@ def pretrained(network: nn.Module, weights: str, published: Any) -> None:
     ) as error:
         reason = str(error).strip().split("\n")[0]
         raise FedloomError(
-            f"weights: {path} cannot be loaded into {type(network).__name__} ({reason}). Allowed: "
-            "the state of a torchvision model of this architecture with its 1,000 classes"
+            f"weights: {path} cannot be loaded into {type(network).__name__} ({reason})",
+            "the state of a torchvision model of this architecture with its 1,000 classes",
         ) from None

@@ -63,9 +63,9 @@ def _device(execution: Mapping[str, Any]) -> Iterator[str]:
     if execution["device"] == "cpu":  # All that an analysis needs that computes no model.
         yield "cpu"
         return
-    from fl.pytorch.devices import claim
+    from fl.pytorch.devices import claim_devices
 
-    with claim(execution["device"]) as [device]:
+    with claim_devices(execution["device"]) as [device]:
         yield str(device)
 
 

@@ -23,7 +23,7 @@ from fl.api.uploads import without_upload_state
 from fl.engine.modality import state_of
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.pytorch.operations import Operations
+from fl.pytorch.operations import OperationCounter
 from fl.runner.counting import ShortRound, short_round, steps_stated
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
     """Operations of the server's own steps, mean over rounds; one step of each kind is taken."""
     total = 0
     for work in method.server_work:
-        with Operations() as counter:
+        with OperationCounter() as counter:
             work.step(server)
         total += counter.total * sum(map(work.steps, rounds))
     return total / len(rounds)

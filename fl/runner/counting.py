@@ -20,7 +20,7 @@ from fl.engine.batches import Schedule
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
-from fl.pytorch.operations import Operations, storage
+from fl.pytorch.operations import OperationCounter, storage_address
 
 ONCE = 2**62
 """A refresh that comes after the first step and, in any round, never again."""
@@ -123,7 +123,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         client_data=data,
     )
     plan, done, renewed = replace(short.plan(round_), team=None), ShortRound(), True
-    operations = Operations()
+    operations = OperationCounter()
     row = plan.n.argmax()[None].cpu().numpy()
     phases = zip(short.method.phases, simulation.method.phases, plan.rosters, strict=True)
     for number, (phase, stated, roster) in enumerate(phases):
@@ -184,7 +184,7 @@ def _first(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:
 class _Laps:
     """What had been counted before and after each function of a pass, one after another."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: OperationCounter) -> None:
         self._operations, self.totals, self.calls = operations, list[int](), list[int]()
         self._there = list[Tensor]()
         self._memory = 0
@@ -213,7 +213,7 @@ class _Laps:
             work = trees.apply(Tensor.clone, begin(server, client))
             kept = {key: tree for key, tree in work.items() if key != "optimizer"}
             self._there = trees.leaves(server) + trees.leaves(kept)
-            self._operations.read.clear()
+            self._operations.read_addresses.clear()
             return work
 
         return call
@@ -221,7 +221,11 @@ class _Laps:
     def _weighed(self, end: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(end)
         def call(*given: Any) -> Any:
-            read = [leaf for leaf in self._there if storage(leaf) in self._operations.read]
+            read = [
+                leaf
+                for leaf in self._there
+                if storage_address(leaf) in self._operations.read_addresses
+            ]
             self._memory = sum(leaf.numel() * leaf.element_size() for leaf in read)
             return end(*given)
 

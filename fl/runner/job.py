@@ -20,7 +20,7 @@ from fl.engine import backends, simulate
 from fl.engine.backends import TOGETHER
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
-from fl.pytorch.devices import claim
+from fl.pytorch.devices import claim_devices
 from fl.runner import auto, simulations, slurm
 from fl.runner.following import follow
 from fl.runner.leaving import Interrupted, asked_to_leave
@@ -76,7 +76,7 @@ def train_bundle(
                         workspace.begin(attempt)
             if runs.workspaces:
                 size = team.size if team else 1
-                with claim(bundle.execution.device, leaving.now, size) as devices:
+                with claim_devices(bundle.execution.device, leaving.now, size) as devices:
                     _Job(runs, store, team).train(devices)
         except (Interrupted, KeyboardInterrupt):
             asked_by = slurm.asked_by()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fl.base import error_text
 from fl.base.errors import FedloomError
-from fl.pytorch.memory import exhausted
+from fl.pytorch.memory import is_out_of_memory
 
 REMEDY = (
     "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
@@ -14,12 +14,12 @@ REMEDY = (
 
 def known(error: Exception) -> bool:
     """Whether an error needs no traceback."""
-    return exhausted(error) or isinstance(error, FedloomError)
+    return is_out_of_memory(error) or isinstance(error, FedloomError)
 
 
 def told(error: Exception) -> str:
     """The error in one line."""
-    if exhausted(error):
+    if is_out_of_memory(error):
         [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
         return f"memory ran out ({reason}); {REMEDY}"
     return str(error) if known(error) else error_text.describe(error)

@@ -13,7 +13,7 @@ from fl.engine import assembly, train_on
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
-from fl.pytorch import allocator
+from fl.pytorch import memory
 from fl.runner import compiler
 from fl.store.store import Store
 
@@ -22,7 +22,7 @@ def settle(bundle: Bundle, store: Store) -> None:
     """Make this process one that computes the runs of a bundle."""
     plugins.use(bundle.plugins, Location(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
-    allocator.keep()
+    memory.keep_freed_memory()
     compiler.keep_beside(store.root)
     compiler.silence()
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.

@@ -38,7 +38,7 @@ from fl.blocks.drift import (
     update_where_different,
 )
 from fl.blocks.mmd import DeepKernel
-from fl.pytorch.folding import whole
+from fl.pytorch.folding import call_on_stacks
 
 WEIGHT_DECAY = 0.01
 """AdamW's weight decay, PyTorch's default, which the released code does not change."""
@@ -106,7 +106,7 @@ class MMDD:
             def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
                 return DeepKernel(kernel, self.form).with_params(leaves).mmd2(x, y)
 
-            return whole(mmd2, pair["own"], pair["shared"], *trees.leaves(kernel))
+            return call_on_stacks(mmd2, pair["own"], pair["shared"], *trees.leaves(kernel))
 
         def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
             layers = drift.features(forward)

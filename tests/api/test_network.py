@@ -17,7 +17,7 @@ from fl.methods.fedavg import FedAvg
 from fl.methods.fedfa import FedFA
 from fl.methods.fedl2p import FedL2P
 from fl.methods.perfedavg import PerFedAvg
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 from fl.terms.alterations.mixstyle import MixStyle
 from fl.terms.cosine import Cosine
 
@@ -84,9 +84,9 @@ def test_names_that_pytorch_does_not_promise_are_used_in_one_place() -> None:
     unpromised = re.compile(
         r"\btorch(\.\w+)*\._[a-z]\w*|_functorch|_BatchNorm|\._(parameters|buffers|modules)\b"
     )
-    root = Path(private.__file__).parent
+    root = Path(torch_internals.__file__).parent
     users = [p.name for p in root.rglob("*.py") if unpromised.search(p.read_text(encoding="utf-8"))]
-    assert users == ["private.py"]
+    assert users == ["torch_internals.py"]
 
 
 def test_a_view_is_tapped_and_the_network_is_not() -> None:

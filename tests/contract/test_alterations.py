@@ -220,7 +220,8 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
     work = pass_.begin(state.server, state.client(0, "cpu"))
     _, aux = pass_.loss(state.server, work, batch)
     inner, outer = (
-        keyed.derived(batch["key"][i::2], keyed.stream_of(f"noting {LAYERS[0]}")) for i in (0, 1)
+        keyed.derive_keys(batch["key"][i::2], keyed.stream_number(f"noting {LAYERS[0]}"))
+        for i in (0, 1)
     )
     assert len(met) == 2 and torch.equal(met[0], inner) and torch.equal(met[1], outer)
     after = pass_.update(state.server, work, work["params"], aux, 0.0)

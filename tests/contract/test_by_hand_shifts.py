@@ -75,7 +75,7 @@ def test_fedmix_adds_the_slope_along_the_mean_sample() -> None:
 
 def test_fedmix_draws_every_mean_that_is_known_and_no_other() -> None:
     known = tensor([0.0, 1.0, 0.0, 1.0, 1.0])
-    keys = keyed.derived(torch.arange(300), 7)
+    keys = keyed.derive_keys(torch.arange(300), 7)
     found = [int(drawn(known, key)) for key in keys]
     assert set(found) == {1, 3, 4}
     assert min(found.count(k) for k in (1, 3, 4)) > 60
@@ -96,7 +96,7 @@ def test_fedsr_holds_representations_to_their_class_by_the_kl_divergence() -> No
 
 
 def test_fedsr_draws_standard_normal_numbers_by_key() -> None:
-    found = normal(keyed.derived(torch.arange(20000), 3), torch.zeros(20000, 2).double())
+    found = normal(keyed.derive_keys(torch.arange(20000), 3), torch.zeros(20000, 2).double())
     assert abs(float(found.mean())) < 0.02
     assert abs(float(found.std()) - 1) < 0.02
     assert abs(float((found[:, 0] * found[:, 1]).mean())) < 0.02

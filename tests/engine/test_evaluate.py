@@ -21,7 +21,7 @@ from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
 from fl.engine.state import State
-from fl.pytorch.private import is_batched
+from fl.pytorch.torch_internals import is_batched
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 NETWORK = Network(lambda: nn.Linear(3, 3, bias=False), torch.float64)

@@ -16,7 +16,7 @@ from fl.base import plugins
 from fl.base.errors import ConfigError
 from fl.cli import main
 from fl.plan import plan, rehearsal
-from fl.pytorch import private
+from fl.pytorch import torch_internals
 
 MODEL = '''"""A model of one's own."""
 
@@ -133,7 +133,7 @@ def test_a_sweep_is_tried_before_training(tmp_path: Path) -> None:
 
 
 def test_shapes_of_batch_normalisation_are_those_of_numbers() -> None:
-    private.quick_shapes()
+    torch_internals.register_fast_meta_kernels()
     shapes = []
     for device in ("cpu", "meta"):
         layer = nn.BatchNorm2d(3, device=device)

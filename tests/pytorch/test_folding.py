@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fl.api import trees
 from fl.api.network import Network
 from fl.api.trees import Tree
-from fl.pytorch.folding import whole
+from fl.pytorch.folding import call_on_stacks
 
 CLIENTS, BATCH = 3, 4
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -145,9 +145,11 @@ def test_a_function_sees_whole_stacks_where_all_it_takes_is_stacked() -> None:
         return (x * y).sum(-1)
 
     x, y = torch.arange(6.0).reshape(3, 2), torch.ones(3, 2)
-    assert vmap(partial(whole, total))(x, y).tolist() == [1, 5, 9]
-    assert vmap(partial(whole, total), (0, None))(x, y[0]).tolist() == [1, 5, 9]
-    assert whole(total, x[1], y[1]) == 5 and vmap(grad(partial(whole, total)))(x, y).equal(y)
+    assert vmap(partial(call_on_stacks, total))(x, y).tolist() == [1, 5, 9]
+    assert vmap(partial(call_on_stacks, total), (0, None))(x, y[0]).tolist() == [1, 5, 9]
+    assert call_on_stacks(total, x[1], y[1]) == 5 and vmap(grad(partial(call_on_stacks, total)))(
+        x, y
+    ).equal(y)
     assert seen == [2, 1, 1, 1]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fl.pytorch.keyed import beta, derived, stream_of, uniform
+from fl.pytorch.keyed import beta, derive_keys, stream_number, uniform
 
 KEYS = torch.arange(1000) + 2**61
 
@@ -70,8 +70,8 @@ def test_beta_is_by_key_and_stream() -> None:
 
 
 def test_derived_keys_are_new_ones() -> None:
-    own = derived(KEYS, stream_of("mixstyle 0"))
-    other = derived(KEYS, stream_of("mixstyle 1"))
+    own = derive_keys(KEYS, stream_number("mixstyle 0"))
+    other = derive_keys(KEYS, stream_number("mixstyle 1"))
     assert len(torch.cat([KEYS, own, other]).unique()) == 3000
     first, second = uniform(own, 0, (50,)).flatten(), uniform(KEYS, 0, (50,)).flatten()
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.02

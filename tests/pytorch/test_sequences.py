@@ -12,7 +12,7 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.network import Network
-from fl.pytorch.sequences import Sequence
+from fl.pytorch.sequences import LayerSequence
 
 Make = Callable[[], nn.Module]
 
@@ -91,7 +91,7 @@ def test_a_sequence_gives_what_its_clients_give(
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_more_than_a_sequence_is_none(name: str) -> None:
-    assert Sequence.of(OTHERS[name](), last=True) is None
+    assert LayerSequence.from_module(OTHERS[name](), channels_last=True) is None
 
 
 def test_what_is_to_be_done_between_layers_is_done() -> None:

@@ -37,7 +37,9 @@ def test_weights_are_loaded_from_a_file_or_the_cache_and_never_fetched(
 ) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     made = ResNet18(weights="imagenet")
-    with pytest.raises(FedloomError, match=r"resnet18-\w+\.pth is not there; fetch https://\S+"):
+    with pytest.raises(
+        FedloomError, match=r"resnet18-\w+\.pth does not exist. Try: download https://\S+"
+    ):
         made.build((3, 32, 32), 7)
     source = torchvision.models.resnet18()
     place = tmp_path / "hub" / "checkpoints"

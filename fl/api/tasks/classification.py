@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, mixed_labels
 from fl.api.task import DEFAULT, Task, client_means, weighted_mean
-from fl.pytorch.folding import whole
+from fl.pytorch.folding import call_on_stacks
 
 CLASS_WEIGHT, SMOOTHING = "class_weight", "smoothing"
 """Keys of batches if a run uses `class_weights` or `label_smoothing` of its training, [b] each."""
@@ -39,7 +39,7 @@ def classification_loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         values = F.cross_entropy(outputs, shares, reduction="none")
         return weighted_mean(_smoothed(values, outputs, smoothing), {"weight": weight})
     optional = () if smoothing is None else (smoothing,)
-    return whole(_mean, outputs, batch["y"], weight, *optional)
+    return call_on_stacks(_mean, outputs, batch["y"], weight, *optional)
 
 
 def _mean(

@@ -20,7 +20,7 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Location
 from fl.engine.simulation import Simulation
 from fl.pytorch import functions
-from fl.pytorch.draws import Draws
+from fl.pytorch.random_numbers import RandomNumbers
 
 KEY = torch.arange(400) + 2**60
 
@@ -138,7 +138,7 @@ def test_attention_in_plain_arithmetic_is_pytorchs(mask: str | None, causal: boo
         if "enable_gqa" in extra:
             k, v = k[:, :2], v[:, :2]
         expected = F.scaled_dot_product_attention(q, k, v, masks[mask], 0.0, causal, **extra)
-        with functions.replaced(Draws(None)):
+        with functions.replace_functions(RandomNumbers(None)):
             found = F.scaled_dot_product_attention(q, k, v, masks[mask], 0.0, causal, **extra)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -146,7 +146,7 @@ def test_attention_in_plain_arithmetic_is_pytorchs(mask: str | None, causal: boo
 def test_functions_drop_as_they_say() -> None:
     """Shares and moments of 400 samples of 6 channels of 50, by PyTorch's definitions."""
     x = torch.randn(400, 6, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with functions.replaced(Draws(KEY)):
+    with functions.replace_functions(RandomNumbers(KEY)):
         elements, channels = F.dropout(x, 0.25), F.dropout1d(x, 0.25)
         untouched = F.dropout(x, 0.5, training=False)
         inside = x.clone()
@@ -164,7 +164,7 @@ def test_functions_drop_as_they_say() -> None:
 
 def test_a_layer_that_is_called_twice_drops_other_elements() -> None:
     layer = nn.Dropout(0.5)
-    with functions.replaced(Draws(KEY)):
+    with functions.replace_functions(RandomNumbers(KEY)):
         assert not torch.equal(layer(torch.ones(400, 3)), layer(torch.ones(400, 3)))
 
 
@@ -193,10 +193,10 @@ class Recurrent(nn.Module):
 
 OWN = torch.Generator().manual_seed(0)
 REFUSED = {
-    "lstm": (lambda: Recurrent(nn.LSTM), r"layer 'rnn' \(LSTM\) draws random .*nn\.Dropout, in pl"),
+    "lstm": (lambda: Recurrent(nn.LSTM), r"layer 'rnn' \(LSTM\) draws random .*nn\.Dropout in"),
     "noise": (
         lambda: Drawing(lambda m: torch.randn(()) if m.training else 0),
-        r"the model \(Drawing\) draws random numbers that no key decides. Allowed: the layers",
+        r"the model \(Drawing\) draws random numbers that do not depend on the batch's keys. Try",
     ),
     "alpha-dropout": (
         lambda: nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.2)),
@@ -204,7 +204,7 @@ REFUSED = {
     ),
     "own-generator": (
         lambda: Drawing(lambda m: torch.randn((), generator=OWN) if m.training else 0),
-        "the model gives two results for one input and one key",
+        "two different outputs for the same input and keys",
     ),
     "evaluation": (
         lambda: Drawing(lambda m: 0 if m.training else torch.randn(())),
