@@ -480,10 +480,7 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     assert "102 runs in 51 bundles; 102 to train" in said
     cores = len(os.sched_getaffinity(0))
     assert f"1 job on {cores} core" in said
-    assert (
-        "51 cluster jobs (snakemake --profile slurm); fewer cluster jobs if"
-        in said
-    )
+    assert "51 cluster jobs (snakemake --profile slurm); fewer cluster jobs if" in said
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
     assert main.main(["plan"]) == 0
