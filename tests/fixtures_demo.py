@@ -31,8 +31,8 @@ from sources.server import serving  # noqa: E402
 from fl.base import registry  # noqa: E402
 from fl.base.errors import Location  # noqa: E402
 from fl.base.schema import COMPLETE  # noqa: E402
-from fl.data import materials  # noqa: E402
-from fl.data.lock import NAME as LOCK  # noqa: E402
+from fl.data import preparation  # noqa: E402
+from fl.data.download import LOCK_FILE as LOCK  # noqa: E402
 
 WHERE = Location("fixtures-demo")
 METHODS = {"local": None, "fedavg": None}
@@ -122,8 +122,8 @@ def prepared(folder: Path, name: str, url: str) -> str:
     keys = registry.find("data set", name, WHERE).parse(sources.generator(name).PARAMS, WHERE)
     spec = {"name": name, **keys}
     lock = folder / "config" / LOCK
-    found = materials.prepare(
-        spec, folder / "data", materials.supply(spec, {name: f"{url}/{name}"}, lock)
+    found = preparation.prepare_dataset(
+        spec, folder / "data", preparation.source_policy(spec, {name: f"{url}/{name}"}, lock)
     )
     return f"{found.folder} (no model here takes it)"
 

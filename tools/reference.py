@@ -15,7 +15,7 @@ from fl.base import fields, key_texts, plugins, registry
 from fl.base.registry import Component
 from fl.cli import catalogue
 from fl.cli import studies as overview
-from fl.data.scheme import Common
+from fl.data.scheme import CommonKeys
 from fl.plan.config import Execution, Node, Settings, Study
 from fl.plan.published_tables import Best, Cells
 from tools import api_reference
@@ -40,7 +40,7 @@ RECORDS = {
     Node: "nodes",
     Study: "studies/NAME.yaml",
     Training: "training",
-    Common: "partitions",
+    CommonKeys: "partitions",
     Cells: "published",
     Best: "best",
 }
@@ -158,7 +158,7 @@ def _section(entry: Component) -> Iterator[str]:
     if about := key_texts.summary_of(entry.target):
         yield about
     declared = fields.fields(entry.target)
-    common = fields.fields(Common).keys()
+    common = fields.fields(CommonKeys).keys()
     shared = entry.kind == "partition scheme" and common <= declared.keys()
     own_keys = {key: field for key, field in declared.items() if not (shared and key in common)}
     yield _keys(own_keys, catalogue.text_by_key(entry))

@@ -53,15 +53,15 @@ def details(kind: str, name: str) -> Iterator[str]:
 
 
 def text_by_key(component: Component) -> dict[str, str]:
-    """Return the texts of a component's keys; `Common` has those that all schemes share."""
+    """Return the texts of a component's keys; `CommonKeys` has those that all schemes share."""
     by_key = key_texts.key_texts(component.target)
     if inspect.isfunction(component.target):
-        from fl.data.scheme import Common  # It imports pandas, which a list does not need.
+        from fl.data.scheme import CommonKeys  # It imports pandas, which a list does not need.
 
-        shared = {field.name for field in dataclass_fields(Common)} & set(
+        shared = {field.name for field in dataclass_fields(CommonKeys)} & set(
             fields.fields(component.target)
         )
-        common = key_texts.key_texts(Common)
+        common = key_texts.key_texts(CommonKeys)
         by_key = {key: common[key] for key in shared} | by_key
     return by_key
 

@@ -360,7 +360,7 @@ def _recompute(parsed: argparse.Namespace) -> int:
     store = readable(parsed.store or settings.store)
     run = recomputed.matching_run(parsed.run_prefix, store)
     with loading():
-        from fl.data.lock import NAME as LOCK
+        from fl.data.download import LOCK_FILE as LOCK
         from fl.runner.recompute import recompute
     comparison = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
     for line in recomputed.lines(comparison):
@@ -437,29 +437,29 @@ def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, 
 
 
 def _download(parsed: argparse.Namespace) -> None:
-    from fl.data import materials
+    from fl.data import preparation
 
     settings = config.read_settings(parsed.config)
     spec = _planned(Path(settings.results), "datasets", parsed.name)
-    materials.download(spec, Path(settings.data), _supply(parsed, settings, spec))
+    preparation.download_files(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
 def _prepare(parsed: argparse.Namespace) -> None:
-    from fl.data import materials
+    from fl.data import preparation
 
     settings = config.read_settings(parsed.config)
     spec = _planned(Path(settings.results), "datasets", parsed.name)
-    materials.prepare(spec, Path(settings.data), _supply(parsed, settings, spec))
+    preparation.prepare_dataset(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
 def _partition(parsed: argparse.Namespace) -> None:
-    from fl.data import materials
+    from fl.data import partitioning
 
     settings = config.read_settings(parsed.config)
     planned = _planned(Path(settings.results), "partitions", parsed.name)
     supply = _supply(parsed, settings, planned["spec"])
     root, results = Path(settings.data), Path(settings.results)
-    materials.partition(planned["scheme"], planned["spec"], root, results, supply)
+    partitioning.make_partition(planned["scheme"], planned["spec"], root, results, supply)
 
 
 def _analyse(parsed: argparse.Namespace) -> None:
@@ -477,10 +477,10 @@ def _analyse(parsed: argparse.Namespace) -> None:
 
 
 def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[str, Any]) -> Any:
-    from fl.data import materials
-    from fl.data.lock import NAME as LOCK
+    from fl.data import preparation
+    from fl.data.download import LOCK_FILE as LOCK
 
-    return materials.supply(spec, settings.sources, parsed.config / LOCK)
+    return preparation.source_policy(spec, settings.sources, parsed.config / LOCK)
 
 
 def _planned(results: Path, kind: ItemKind, name: str) -> dict[str, Any]:

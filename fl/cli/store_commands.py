@@ -19,7 +19,7 @@ from fl.base.errors import FedloomError, Location
 from fl.base.units import config_text, quantity, size
 from fl.cli.commands import PUBLISH, Commands
 from fl.cli.printing import aligned, printable, say
-from fl.data import materials
+from fl.data import partitioning
 from fl.plan import config
 from fl.store import import_export, maintenance
 from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
@@ -196,7 +196,9 @@ def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[s
     settings = config.read_settings(folder)
     for run in sorted(runs):
         record = store.record(run)
-        if problem := materials.another(record, Path(settings.data), Path(settings.results)):
+        if problem := partitioning.find_data_change(
+            record, Path(settings.data), Path(settings.results)
+        ):
             yield f"{store.place(run)}: {problem}"
 
 

@@ -20,21 +20,23 @@ from typing import Any, BinaryIO, cast
 from fl.base.errors import DataError, wrap_read_errors
 
 Archive = Path | BinaryIO
-Wanted = Callable[[str], bool]
+NameFilter = Callable[[str], bool]
 
-MAGIC = {
+FORMAT_BY_MAGIC = {
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",
     b"\x1f\x8b": "gz",
     b"BZh": "bz2",
     b"\xfd7zXZ\x00": "xz",
 }
-CHUNK = 1 << 20
+READ_SIZE = 1 << 20
 """Bytes that are asked for at once: tarfile holds all that it is asked for three times."""
 OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 
 
-def entries(archive: Archive, wanted: Wanted | None = None) -> Iterator[tuple[str, BinaryIO]]:
+def iter_members(
+    archive: Archive, wanted: NameFilter | None = None
+) -> Iterator[tuple[str, BinaryIO]]:
     """The files in a zip or a tar (plain, gz, bz2, xz), in the archive's order.
 
     Args:
@@ -50,35 +52,35 @@ def entries(archive: Archive, wanted: Wanted | None = None) -> Iterator[tuple[st
         DataError: For an archive that is truncated, corrupt or no archive. It names the archive,
             and the member that is at fault.
     """
-    title = name_of(archive)
+    title = stream_name(archive)
     with ExitStack() as stack:
-        with _blamed(title):
+        with _member_errors(title):
             if isinstance(archive, Path):
                 stream: BinaryIO = stack.enter_context(archive.open("rb"))
             else:
                 stream = archive
-            kind = _kind(stream)
-        read = _zipped(stream, title) if kind == "zip" else _tarred(stream, kind, title)
+            kind = _archive_format(stream)
+        read = _zip_members(stream, title) if kind == "zip" else _tar_members(stream, kind, title)
         for raw_name, content in read:
             name = "/".join(PurePosixPath(raw_name).parts)
             if wanted is None or wanted(name):
-                named = Content(content, title, name)
+                named = MemberStream(content, title, name)
                 yield name, cast(BinaryIO, io.BufferedReader(named, 1 << 16))
 
 
-def member(archive: Archive, name: str) -> BinaryIO:
+def read_member(archive: Archive, name: str) -> BinaryIO:
     """The content of one file of an archive, in memory; `DataError` if it is not there."""
-    for _, content in entries(archive, lambda other: other == name):
+    for _, content in iter_members(archive, lambda other: other == name):
         return io.BytesIO(content.read())
-    raise DataError(f"{name_of(archive)}: has no member {name}; fetch it again, or look inside")
+    raise DataError(f"{stream_name(archive)}: has no member {name}; fetch it again, or look inside")
 
 
-def name_of(archive: Archive) -> str:
+def stream_name(archive: Archive) -> str:
     """What an error calls a file or a content: its path, or ``archive: member``."""
     return str(archive) if isinstance(archive, Path) else str(getattr(archive, "name", "a stream"))
 
 
-class Content(io.RawIOBase):
+class MemberStream(io.RawIOBase):
     """A member's bytes; whatever is wrong with them is an error that names archive and member."""
 
     def __init__(self, inner: BinaryIO, archive: str, member: str = "") -> None:
@@ -91,31 +93,31 @@ class Content(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """As any stream, or `DataError`."""
-        with _blamed(self._archive, self._member):
-            chunk = self._inner.read(min(len(buffer), CHUNK))
+        with _member_errors(self._archive, self._member):
+            chunk = self._inner.read(min(len(buffer), READ_SIZE))
         buffer[: len(chunk)] = chunk
         return len(chunk)
 
 
-def _kind(stream: Any) -> str:
+def _archive_format(stream: Any) -> str:
     start = stream.peek(8)[:8]
-    return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), "tar")
+    return next((kind for magic, kind in FORMAT_BY_MAGIC.items() if start.startswith(magic)), "tar")
 
 
-def _zipped(stream: BinaryIO, title: str) -> Iterator[tuple[str, BinaryIO]]:
-    with _blamed(title):
+def _zip_members(stream: BinaryIO, title: str) -> Iterator[tuple[str, BinaryIO]]:
+    with _member_errors(title):
         book = zipfile.ZipFile(stream if stream.seekable() else io.BytesIO(stream.read()))
     with book:
         for info in sorted(book.infolist(), key=lambda info: info.header_offset):
             if not info.is_dir():
-                with _blamed(title, info.filename):
+                with _member_errors(title, info.filename):
                     content = book.open(info)
                 with content:
                     yield info.filename, cast(BinaryIO, content)
 
 
-def _tarred(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, BinaryIO]]:
-    with _blamed(title):
+def _tar_members(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, BinaryIO]]:
+    with _member_errors(title):
         plain = OPENERS[kind](stream) if kind in OPENERS else stream
         with tarfile.open(fileobj=plain, mode="r|") as tar:
             while info := tar.next():
@@ -124,11 +126,11 @@ def _tarred(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, Bina
                     yield info.name, cast(BinaryIO, content)
                 # All that was read stays in a list otherwise, and sets have a million members.
                 tar.members.clear()  # type: ignore[attr-defined]
-        while plain.read(CHUNK):  # The checksum of a compressed stream stands at its end.
+        while plain.read(READ_SIZE):  # The checksum of a compressed stream stands at its end.
             pass
 
 
-def _blamed(archive: str, member: str = "") -> AbstractContextManager[None]:
+def _member_errors(archive: str, member: str = "") -> AbstractContextManager[None]:
     """Errors inside as `DataError` that names the archive and the member."""
     at = f"{archive}: member {member}" if member else archive
     wrong = "is truncated, damaged or of another kind than expected"

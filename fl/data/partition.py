@@ -1,14 +1,14 @@
 """Partitions by name: ``fl.data.partition.dirichlet(labels, clients=8, alpha=0.3, seed=0)``.
 
-Every scheme returns a partition table, see `fl.data.holdings`, whose functions are here too.
+Every scheme returns a partition table, see `fl.data.partition_table`, whose functions are here too.
 """
 
-from fl.data.holdings import content_hash as content_hash
-from fl.data.holdings import read as read
-from fl.data.holdings import statistics as statistics
-from fl.data.holdings import unseen as unseen
-from fl.data.holdings import validate as validate
-from fl.data.holdings import write as write
+from fl.data.partition_table import content_hash as content_hash
+from fl.data.partition_table import read as read
+from fl.data.partition_table import statistics as statistics
+from fl.data.partition_table import unseen_clients as unseen_clients
+from fl.data.partition_table import validate as validate
+from fl.data.partition_table import write as write
 from fl.data.schemes.client_dirichlet import client_dirichlet as client_dirichlet
 from fl.data.schemes.dirichlet import dirichlet as dirichlet
 from fl.data.schemes.domain import domain as domain

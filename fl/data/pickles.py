@@ -20,20 +20,20 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import name_of
+from fl.data.archives import stream_name
 
-DEPTH = 8
+MAX_DEPTH = 8
 """How deep containers may lie in containers."""
-NUMBERS = re.compile(r"[iu][1248]|f[248]|[SU][1-9][0-9]{0,5}|O[48]")
+ARRAY_TYPES = re.compile(r"[iu][1248]|f[248]|[SU][1-9][0-9]{0,5}|O[48]")
 """The types of arrays that are taken; O stands for Python's objects."""
-LEAVES = (bytes, str, int, float, bool, type(None))
+PLAIN_TYPES = (bytes, str, int, float, bool, type(None))
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A pickle asks for something that is no plain data."""
 
 
-def load(stream: Path | BinaryIO) -> Any:
+def load_pickle(stream: Path | BinaryIO) -> Any:
     """What is pickled in a file or a stream: arrays, numbers, text, lists, tuples, dictionaries.
 
     Arrays of protocol 5, which no published file has, are not read. Text of Python 2 becomes bytes;
@@ -43,17 +43,17 @@ def load(stream: Path | BinaryIO) -> Any:
         DataError: If the pickle is damaged or asks for anything else; it names the file and what is
             asked for.
     """
-    title = name_of(stream)
+    title = stream_name(stream)
     try:
         content = stream.read_bytes() if isinstance(stream, Path) else stream.read()
         for instruction, argument, _ in pickletools.genops(content):
             # Python would make room for as many values as the number says.
             if instruction.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
                 raise ValueError(f"it numbers a value {argument:,}")
-        return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load())
+        return _resolve(_Unpickler(io.BytesIO(content), encoding="bytes").load())
     except DataError:
         raise  # The archive that it is in is damaged.
-    except Refused as error:
+    except RefusedError as error:
         raise DataError(
             f"{title}: asks for {error}; allowed in a pickle: numpy arrays, numbers, text and"
             " containers of them; nothing of it was run. Get the file from its publisher"
@@ -68,12 +68,12 @@ def load(stream: Path | BinaryIO) -> Any:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
-        if full not in KNOWN:
-            raise Refused(full[:200])
-        return KNOWN[full]
+        if full not in ALLOWED_NAMES:
+            raise RefusedError(full[:200])
+        return ALLOWED_NAMES[full]
 
 
-class _Named:
+class _StandIn:
     """What a name in a pickle stands for, called with arguments: nothing, until it has a state."""
 
     value: Any = None
@@ -82,53 +82,55 @@ class _Named:
         pass
 
     def __setstate__(self, state: Any) -> None:
-        raise Refused(f"a state of {type(self).__name__}")
+        raise RefusedError(f"a state of {type(self).__name__}")
 
 
-class _Kind(_Named):
+class _ArrayType(_StandIn):
     """The type of an array's items, which gets its byte order as a state."""
 
     def __init__(self, code: Any, *rest: Any) -> None:
         self.code, self.order = _text(code), "|"
-        if not NUMBERS.fullmatch(self.code):
-            raise Refused(f"an array of type {self.code[:20]!r}")
+        if not ARRAY_TYPES.fullmatch(self.code):
+            raise RefusedError(f"an array of type {self.code[:20]!r}")
 
     def __setstate__(self, state: Any) -> None:
         _, order, *inner = state
         if inner[:3] != [None] * 3:
-            raise Refused("an array whose items have parts")
+            raise RefusedError("an array whose items have parts")
         self.order = _text(order)
 
 
-class _Array(_Named):
+class _Array(_StandIn):
     """An array, which gets its shape and content as a state."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, by_columns, content = state
-        self.value = _array(kind, shape, bool(by_columns), content)
+        self.value = _build_array(kind, shape, bool(by_columns), content)
 
 
-class _Scalar(_Named):
+class _Scalar(_StandIn):
     def __init__(self, kind: Any, content: Any) -> None:
-        self.value = _array(kind, (1,), False, content)[0]
+        self.value = _build_array(kind, (1,), False, content)[0]
 
 
-class _Encoded(_Named):
+class _Encoded(_StandIn):
     """How Python 3 writes bytes for Python 2; to call it gives the bytes."""
 
     def __new__(cls, text: str = "", encoding: str = "latin1") -> Any:
         return text.encode("latin-1")
 
 
-def _array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
+def _build_array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
     """An array of exactly ``content``; a list where it holds objects."""
-    if not isinstance(kind, _Kind) or not all(type(size) is int and size >= 0 for size in shape):
+    if not isinstance(kind, _ArrayType) or not all(
+        type(size) is int and size >= 0 for size in shape
+    ):
         raise ValueError("an array has no type, or no shape")
     count = math.prod(shape)
     if kind.code[0] == "O":
         # Of bytes, numpy would make addresses in memory.
         if type(content) is not list or len(shape) != 1 or len(content) != count:
-            raise Refused(f"an array of objects {[*shape]} that is no list of them")
+            raise RefusedError(f"an array of objects {[*shape]} that is no list of them")
         return content
     dtype = np.dtype(kind.order + kind.code)
     if type(content) not in (bytes, bytearray) or len(content) != count * dtype.itemsize:
@@ -144,30 +146,30 @@ def _text(value: Any) -> str:
     return value.decode("ascii") if type(value) is bytes else str(value)
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _resolve(value: Any, depth: int = 0) -> Any:
     """The value with arrays in place of what stands for them."""
-    if depth > DEPTH:
-        raise Refused(f"values deeper than {DEPTH} in each other")
+    if depth > MAX_DEPTH:
+        raise RefusedError(f"values deeper than {MAX_DEPTH} in each other")
     kind = type(value)
-    if kind in LEAVES or kind is np.ndarray or isinstance(value, np.generic):
+    if kind in PLAIN_TYPES or kind is np.ndarray or isinstance(value, np.generic):
         return value
     if kind in (list, tuple):
-        return kind(_plain(item, depth + 1) for item in value)
-    if kind is dict and all(type(key) in LEAVES for key in value):
-        return {key: _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, _Named) and value.value is not None:
-        return _plain(value.value, depth + 1)
-    raise Refused(f"a value that is no data ({kind.__name__.strip('_')})")
+        return kind(_resolve(item, depth + 1) for item in value)
+    if kind is dict and all(type(key) in PLAIN_TYPES for key in value):
+        return {key: _resolve(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, _StandIn) and value.value is not None:
+        return _resolve(value.value, depth + 1)
+    raise RefusedError(f"a value that is no data ({kind.__name__.strip('_')})")
 
 
-KNOWN: dict[str, type] = {
-    "numpy.ndarray": _Named,
-    "numpy.dtype": _Kind,
+ALLOWED_NAMES: dict[str, type] = {
+    "numpy.ndarray": _StandIn,
+    "numpy.dtype": _ArrayType,
     "_codecs.encode": _Encoded,
     # Both are how Python 3 writes no bytes for Python 2.
     "__builtin__.bytes": _Encoded,
     "builtins.bytes": _Encoded,
 }
 for core in ("core", "_core"):  # numpy 2 has another name for the same modules.
-    KNOWN[f"numpy.{core}.multiarray._reconstruct"] = _Array
-    KNOWN[f"numpy.{core}.multiarray.scalar"] = _Scalar
+    ALLOWED_NAMES[f"numpy.{core}.multiarray._reconstruct"] = _Array
+    ALLOWED_NAMES[f"numpy.{core}.multiarray.scalar"] = _Scalar

@@ -7,6 +7,8 @@ sample, ``mask.npy`` uint8 ``[samples, height, width]`` what is to be segmented,
 ``[samples, ...]`` the tokens that belong to each input. Further inputs of the samples, numbers of
 any kind, are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written last and the
 folder gets its name after that: a folder with this file is complete.
+
+An array on disk that grows row by row.
 """
 
 from __future__ import annotations
@@ -27,17 +29,15 @@ import numpy as np
 from fl.base.digest import digest
 from fl.base.errors import DataError
 from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, write_sealed
-from fl.data.contents import stamp
-from fl.data.rows import Rows
+from fl.data.inputs import IDENTITY_NORMALISATION
+from fl.data.own_files import change_stamp
 
 ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
-SPLIT = ("train", "test", "val")
+SPLIT_NAMES = ("train", "test", "val")
 """The published split of a sample, by its number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
-INPUT = re.compile(r"input_[a-z][a-z0-9_]*")
+INPUT_ARRAY = re.compile(r"input_[a-z][a-z0-9_]*")
 """The name of the array of a further input."""
-IDENTITY: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-"""The normalisation that changes nothing."""
 
 
 class Writer:
@@ -56,8 +56,8 @@ class Writer:
         unique = f".{self.folder.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
         self.temporary = self.folder.with_name(unique)
         self.temporary.mkdir(parents=True)
-        self.description: dict[str, Any] = {"domains": [], "normalisation": IDENTITY}
-        self._growing: dict[str, Rows] = {}
+        self.description: dict[str, Any] = {"domains": [], "normalisation": IDENTITY_NORMALISATION}
+        self._growing: dict[str, GrowingArray] = {}
 
     def __enter__(self) -> Writer:
         return self
@@ -69,7 +69,7 @@ class Writer:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def save(self, name: str, array: np.ndarray | Sequence[str]) -> None:
-        """Store a whole array under one of the names in `ARRAYS`, or one such as `INPUT`.
+        """Store a whole array under one of the names in `ARRAYS`, or one such as `INPUT_ARRAY`.
 
         Published splits may be numbers or names, ``save("split", ["train", "test", ...])``;
         `DataError` for another name. So it is of `append` and `add`.
@@ -93,7 +93,7 @@ class Writer:
         """Add rows ``[n, ...]`` to an array whose length is not known before its end."""
         rows = self._settled(name, rows)
         if name not in self._growing:
-            self._growing[name] = Rows(self._path(name), rows)
+            self._growing[name] = GrowingArray(self._path(name), rows)
         self._growing[name].add(rows)
 
     def add(self, **values: Any) -> None:
@@ -105,7 +105,7 @@ class Writer:
         self,
         classes: Sequence[str],
         *,
-        normalisation: Mapping[str, Any] | None = IDENTITY,
+        normalisation: Mapping[str, Any] | None = IDENTITY_NORMALISATION,
         domains: Sequence[str] = (),
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
@@ -115,7 +115,7 @@ class Writer:
             classes, domains: The names into which labels and domains index.
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
                 per channel. Where mean and sd are None, they are those of the samples that a
-                partition trains on, see `fl.data.normalisation`; with ``missing: mean`` beside
+                partition trains on, see `fl.data.inputs`; with ``missing: mean`` beside
                 them, so are numbers in place of NaN. None in place of the three says that inputs
                 are tokens, whole numbers that stay what they are.
             inputs: By array, how further inputs are normalised; those left out are tokens.
@@ -142,7 +142,9 @@ class Writer:
         """
         for rows in self._growing.values():
             rows.close()
-        further = sorted(p.stem for p in self.temporary.glob("*.npy") if INPUT.fullmatch(p.stem))
+        further = sorted(
+            p.stem for p in self.temporary.glob("*.npy") if INPUT_ARRAY.fullmatch(p.stem)
+        )
         names = [name for name in ARRAYS if self._path(name).exists()]
         paths = {name: self._path(name) for name in (*names, *further)}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
@@ -159,14 +161,14 @@ class Writer:
         given = np.asarray(array)
         if name != "split" or given.dtype.kind not in "UO":
             return given
-        others = {str(text) for text in given.tolist()} - {*SPLIT}
+        others = {str(text) for text in given.tolist()} - {*SPLIT_NAMES}
         if others:
             problem = f"{self.folder}: array split has {min(others)!r}"
-            raise DataError(f"{problem}. Allowed: {', '.join(SPLIT)}")
-        return np.array([SPLIT.index(text) for text in given.tolist()], np.int8)
+            raise DataError(f"{problem}. Allowed: {', '.join(SPLIT_NAMES)}")
+        return np.array([SPLIT_NAMES.index(text) for text in given.tolist()], np.int8)
 
     def _path(self, name: str) -> Path:
-        if name not in ARRAYS and not INPUT.fullmatch(name):
+        if name not in ARRAYS and not INPUT_ARRAY.fullmatch(name):
             raise ValueError(f"array {name!r}. Allowed: {', '.join(ARRAYS)}, input_NAME")
         return self.temporary / f"{name}.npy"
 
@@ -217,7 +219,9 @@ class Prepared:
         """
         folder = Path(folder)
         text = _read_description(folder)
-        arrays = {name: _map(folder / f"{name}.npy", text["files"]) for name in text["arrays"]}
+        arrays = {
+            name: _map_array(folder / f"{name}.npy", text["files"]) for name in text["arrays"]
+        }
         return cls(
             folder=folder,
             name=text["name"],
@@ -261,7 +265,7 @@ class Prepared:
         described = _read_description(self.folder)
         hashes = {name: entry["sha256"] for name, entry in described["files"].items()}
         content = digest([hashes, described["normalisation"], described.get("inputs", {})])
-        _verify(self.folder, stamp([self.folder]))
+        _verify_files(self.folder, change_stamp([self.folder]))
         return content
 
 
@@ -281,9 +285,11 @@ def _description(
             f"{folder}: labels run from {low} to {high}. Allowed: 0 to {len(classes) - 1}, as there"
             f" are {len(classes)} class names"
         )
-    if "split" in arrays and (arrays["split"].min() < 0 or arrays["split"].max() >= len(SPLIT)):
+    if "split" in arrays and (
+        arrays["split"].min() < 0 or arrays["split"].max() >= len(SPLIT_NAMES)
+    ):
         raise DataError(
-            f"{folder}: array split has unknown numbers. Allowed: 0 to {len(SPLIT) - 1}"
+            f"{folder}: array split has unknown numbers. Allowed: 0 to {len(SPLIT_NAMES) - 1}"
         )
     return {
         **meta,
@@ -292,11 +298,11 @@ def _description(
 
 
 @lru_cache(maxsize=64)
-def _verify(folder: Path, stamped: str) -> None:
+def _verify_files(folder: Path, stamped: str) -> None:
     """See `Prepared.verify`."""
     for name, described in _read_description(folder)["files"].items():
         if problem := find_damage(folder / name, described):
-            raise DataError(f"{problem}; {_remedy(folder)}")
+            raise DataError(f"{problem}; {_advice(folder)}")
 
 
 def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
@@ -308,7 +314,7 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
     if not samples:
         return "array x is empty. Allowed: at least one sample"
     for name in sorted(set(arrays) - {"x"}):
-        array, further = arrays[name], INPUT.fullmatch(name)
+        array, further = arrays[name], INPUT_ARRAY.fullmatch(name)
         what = "numbers" if further else "one whole number"
         dimensions = {"mask": 3, "text": array.ndim}.get(name, array.ndim if further else 1)
         if name in ("mask", "text"):
@@ -328,16 +334,58 @@ def _read_description(folder: Path) -> dict[str, Any]:
         problem = f"{path}: is missing: the data set is not prepared, or not to the end"
     except DataError as error:
         problem = str(error)
-    raise DataError(f"{problem}; {_remedy(folder)}")
+    raise DataError(f"{problem}; {_advice(folder)}")
 
 
-def _map(path: Path, described: Mapping[str, Any]) -> np.ndarray:
+def _map_array(path: Path, described: Mapping[str, Any]) -> np.ndarray:
     """An array on the disk, whose size alone is compared with what was written."""
     size = path.stat().st_size if path.is_file() else None
     if size != described[path.name]["size"]:
-        raise DataError(f"{path}: is missing, truncated or another array; {_remedy(path.parent)}")
+        raise DataError(f"{path}: is missing, truncated or another array; {_advice(path.parent)}")
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _remedy(folder: Path) -> str:
+def _advice(folder: Path) -> str:
     return f"delete the folder {folder} and prepare it again"
+
+
+class GrowingArray:
+    """A ``.npy`` file under construction; it is whole after `close`.
+
+    Only the rows that are being added are in memory.
+
+    Raises:
+        OSError: If the disk is full.
+    """
+
+    def __init__(self, path: Path, first: np.ndarray) -> None:
+        self._dtype, self._shape, self._count = first.dtype, first.shape[1:], 0
+        self._file = path.open("w+b")
+        self._header()
+        self._begin = self._file.tell()
+
+    def add(self, rows: np.ndarray) -> None:
+        """Write ``rows`` ``[n, ...]``, of the type and shape of the first ones."""
+        if (rows.dtype, rows.shape[1:]) != (self._dtype, self._shape):
+            kind, expected = f"{rows.dtype} {rows.shape[1:]}", f"{self._dtype} {self._shape}"
+            raise ValueError(f"{self._file.name}: rows are {kind}. Allowed: {expected}")
+        self._file.write(np.ascontiguousarray(rows).data)
+        self._count += len(rows)
+
+    def close(self) -> None:
+        """Write how many rows there are."""
+        if not self._file.closed:
+            self._file.seek(0)
+            self._header()
+            if self._file.tell() != self._begin:
+                raise RuntimeError("numpy no longer leaves room in the header of an array")
+            self._file.close()
+
+    def _header(self) -> None:
+        # numpy pads headers so that the first dimension can grow without moving the data.
+        described = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (self._count, *self._shape),
+        }
+        np.lib.format.write_array_header_1_0(self._file, described)

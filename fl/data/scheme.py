@@ -23,20 +23,27 @@ from fl.base.errors import DataError
 from fl.base.fields import Bound, Count, Index, Seed, Share
 from fl.base.rng import generator
 from fl.base.schema import HOLDINGS, UNSEEN
-from fl.data.in_proportion import CODES, follow
-from fl.data.modality import MODALITY
-from fl.data.split import LEAST, NOBODY, check, divide, require
+from fl.data.inputs import MODALITY
+from fl.data.splitting import (
+    MIN_CLIENT_SAMPLES,
+    NOBODY,
+    SPLIT_NUMBERS,
+    check_shares,
+    deal_in_proportion,
+    require,
+    split_clients,
+)
 
-PUBLISHED = "published"
+PUBLISHED_SPLIT = "published"
 Published = Literal["published"]
 
 
 @dataclass(frozen=True)
-class Holders:
+class Assignment:
     """Who holds what.
 
     Attributes:
-        client: Of each sample, 0..K-1 or `fl.data.split.NOBODY`, ``[samples]``.
+        client: Of each sample, 0..K-1 or `fl.data.splitting.NOBODY`, ``[samples]``.
         notes: What had to be done beyond the scheme's definition.
     """
 
@@ -45,12 +52,12 @@ class Holders:
 
 
 @dataclass(frozen=True)
-class Common:
+class CommonKeys:
     """The keys that every scheme takes beside its own.
 
     seed: of the partition. val, test: shares of each client's own samples, or ``published``: the
     samples of the data set's published val or test split, and no others, dealt in the proportions
-    in which the rest is held, see `fl.data.in_proportion.follow`. server: the share of every
+    in which the rest is held, see `fl.data.splitting.deal_in_proportion`. server: share of every
     client's samples that the server gets in its place. unseen: clients held out of
     training, drawn by the seed, as a share of them or as their number; ``published``: those that
     hold no sample of the published train split. modalities: of a data set with several kinds of
@@ -66,10 +73,10 @@ class Common:
     modalities: tuple[Index, ...] | None = None
 
 
-HINTS = typing.get_type_hints(Common, include_extras=True)
+COMMON_HINTS = typing.get_type_hints(CommonKeys, include_extras=True)
 
 
-def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
+def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
     """The partition scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
 
     Its result is the partition table (sample, client, split) in its canonical order. It has a
@@ -88,10 +95,12 @@ def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
     given = inspect.signature(assign).parameters.values()
     arrays = [p for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
     arrays.append(Parameter("published", Parameter.POSITIONAL_OR_KEYWORD, default=None))
-    keys = [p for p in given if p.kind is p.KEYWORD_ONLY and p.name not in HINTS]
+    keys = [p for p in given if p.kind is p.KEYWORD_ONLY and p.name not in COMMON_HINTS]
     keys += [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=HINTS[f.name])
-        for f in dataclasses.fields(Common)
+        Parameter(
+            f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=COMMON_HINTS[f.name]
+        )
+        for f in dataclasses.fields(CommonKeys)
     ]
     signature = inspect.Signature([*arrays, *keys], return_annotation=pd.DataFrame)
     wanted = {p.name for p in given}
@@ -102,53 +111,59 @@ def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
         bound.apply_defaults()
         values = bound.arguments
         given_arrays = {p.name: values.pop(p.name) for p in arrays}
-        common = Common(**{key: values[key] for key in HINTS})
+        common = CommonKeys(**{key: values[key] for key in COMMON_HINTS})
         keys_of_scheme = {key: value for key, value in values.items() if key in wanted}
-        return _partition(name, functools.partial(assign, **keys_of_scheme), common, **given_arrays)
+        return _make_table(
+            name, functools.partial(assign, **keys_of_scheme), common, **given_arrays
+        )
 
     vars(partition)["__signature__"] = signature
-    partition.__annotations__ = {**assign.__annotations__, **HINTS, "return": pd.DataFrame}
+    partition.__annotations__ = {**assign.__annotations__, **COMMON_HINTS, "return": pd.DataFrame}
     return partition
 
 
-def _partition(
+def _make_table(
     name: str,
-    assign: Callable[..., Holders],
-    common: Common,
+    assign: Callable[..., Assignment],
+    common: CommonKeys,
     labels: np.ndarray,
     published: np.ndarray | None,
     **kinds: np.ndarray | None,
 ) -> pd.DataFrame:
     """The table; ``kinds`` are the domains or groups, if ``assign`` takes them."""
-    followed = [key for key in ("val", "test") if getattr(common, key) == PUBLISHED]
+    followed = [key for key in ("val", "test") if getattr(common, key) == PUBLISHED_SPLIT]
     val, test = (0.0 if key in followed else getattr(common, key) for key in ("val", "test"))
-    labels = check(name, labels, val, None if "test" in followed else test, common.server)
-    kind = next((_array(name, *item, labels) for item in kinds.items()), None)
-    split = _published(name, common, published, labels)
-    pool = np.flatnonzero(~np.isin(split, [CODES[key] for key in followed]))
-    few = f"at least {LEAST} that are not published as {' or '.join(followed)}"
-    require(len(pool) >= LEAST, name, "the number of samples", len(pool), few)
+    labels = check_shares(name, labels, val, None if "test" in followed else test, common.server)
+    kind = next((_checked_array(name, *item, labels) for item in kinds.items()), None)
+    split = _published_split(name, common, published, labels)
+    pool = np.flatnonzero(~np.isin(split, [SPLIT_NUMBERS[key] for key in followed]))
+    few = f"at least {MIN_CLIENT_SAMPLES} that are not published as {' or '.join(followed)}"
+    require(len(pool) >= MIN_CLIENT_SAMPLES, name, "the number of samples", len(pool), few)
     holders = assign(labels[pool], *(None if kind is None else kind[pool] for _ in kinds))
 
     client = np.full(len(labels), NOBODY, np.int32)
     client[pool] = holders.client
     shares = {"val": val, "test": test, "server": common.server}
-    parts = [divide(name, client, labels, seed=common.seed, **shares)]
+    parts = [split_clients(name, client, labels, seed=common.seed, **shares)]
     notes = list(holders.notes)
     for key in followed:
-        members = np.flatnonzero(split == CODES[key])
-        owner, said = follow(name, client, _strata(labels, kind), pool, members, common.seed)
+        members = np.flatnonzero(split == SPLIT_NUMBERS[key])
+        owner, said = deal_in_proportion(
+            name, client, _strata(labels, kind), pool, members, common.seed
+        )
         given = owner != NOBODY
         parts.append((members[given], owner[given], np.full(given.sum(), HOLDINGS.index(key))))
         notes += said
     sample, owner, split_of = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    made = build(sample, owner, split_of, notes)
+    made = build_table(sample, owner, split_of, notes)
     if "domains" in kinds and kind is not None:
         made["domain"] = kind[made["sample"]].astype(np.int32)
     return _with_modality(name, _with_unseen(name, made, common, split), common)
 
 
-def _array(name: str, key: str, given: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:
+def _checked_array(
+    name: str, key: str, given: np.ndarray | None, labels: np.ndarray
+) -> np.ndarray | None:
     """``given`` as an array of one number per sample, if it is given."""
     if given is None:
         return None
@@ -158,16 +173,16 @@ def _array(name: str, key: str, given: np.ndarray | None, labels: np.ndarray) ->
     return given
 
 
-def _published(
-    name: str, common: Common, published: np.ndarray | None, labels: np.ndarray
+def _published_split(
+    name: str, common: CommonKeys, published: np.ndarray | None, labels: np.ndarray
 ) -> np.ndarray:
     """The published split of every sample; all train where no key asks for it."""
-    asking = [key for key in ("val", "test", "unseen") if getattr(common, key) == PUBLISHED]
+    asking = [key for key in ("val", "test", "unseen") if getattr(common, key) == PUBLISHED_SPLIT]
     if not asking:
-        return np.full(len(labels), CODES["train"])
-    split = _array(name, "published", published, labels)
+        return np.full(len(labels), SPLIT_NUMBERS["train"])
+    split = _checked_array(name, "published", published, labels)
     for key in asking:
-        wanted = CODES["train" if key == "unseen" else key]
+        wanted = SPLIT_NUMBERS["train" if key == "unseen" else key]
         if split is None or not (split == wanted).any():
             raise DataError(
                 f"partition {name}: {key} is published, but the data set has no such split of its"
@@ -183,7 +198,7 @@ def _strata(labels: np.ndarray, kind: np.ndarray | None) -> tuple[np.ndarray, np
     return kinds * (code.max() + 1) + code, kinds
 
 
-def build(
+def build_table(
     sample: np.ndarray, client: np.ndarray, split: np.ndarray, notes: Sequence[str] = ()
 ) -> pd.DataFrame:
     """The table, sorted by client, split and sample; ``split`` holds indices of `HOLDINGS`."""
@@ -199,7 +214,7 @@ def build(
     return made
 
 
-def _with_modality(name: str, table: pd.DataFrame, common: Common) -> pd.DataFrame:
+def _with_modality(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.DataFrame:
     """The table, with the column `MODALITY` if clients differ in it."""
     if common.modalities is None:
         return table
@@ -211,12 +226,14 @@ def _with_modality(name: str, table: pd.DataFrame, common: Common) -> pd.DataFra
     return table.assign(**{MODALITY: of_client[table["client"].to_numpy()]})
 
 
-def _with_unseen(name: str, table: pd.DataFrame, common: Common, split: np.ndarray) -> pd.DataFrame:
+def _with_unseen(
+    name: str, table: pd.DataFrame, common: CommonKeys, split: np.ndarray
+) -> pd.DataFrame:
     """The table, with the column `UNSEEN` if any client is held out."""
     client, given = table["client"].to_numpy(), common.unseen
     clients = int(client.max()) + 1
     if isinstance(given, str):
-        trained = client[split[table["sample"].to_numpy()] == CODES["train"]]
+        trained = client[split[table["sample"].to_numpy()] == SPLIT_NUMBERS["train"]]
         away = np.setdiff1d(np.arange(clients), trained)
         require(len(away) > 0, name, "unseen", given, "some client without published train samples")
     else:

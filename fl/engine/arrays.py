@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.data.modality import Modality
+from fl.data.inputs import Modality
 from fl.engine import augment
 
 IMAGE = 3

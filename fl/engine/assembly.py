@@ -19,9 +19,15 @@ from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.base.errors import DataError, FedloomError
 from fl.base.seams import Seam
-from fl.data import holdings
-from fl.data.modality import Modality, groups, kinds_of, named
-from fl.data.normalisation import filled, measured
+from fl.data import partition_table
+from fl.data.inputs import (
+    Modality,
+    fill_gaps,
+    group_title,
+    input_names,
+    measure_normalisation,
+    modality_groups,
+)
 from fl.engine import modality, train_on
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.client_data import OWN, ClientData
@@ -79,7 +85,7 @@ def assemble(
     check_served(parts.method.method, data)
     classes = len(prepared.classes)
     labels = _labels(prepared, parts.task)
-    arrays_of = _Reader(prepared, labels, holdings.trained(table), training, device)
+    arrays_of = _Reader(prepared, labels, partition_table.training_samples(table), training, device)
 
     def simulation(make: Make, arrays: Arrays, data: ClientData) -> Simulation:
         network = computing(make, training)
@@ -88,7 +94,7 @@ def assemble(
 
     shapes = {kind.name: kind.shape for kind in parts.modalities}
     if data.modality is None:
-        several = bool(kinds_of(parts.model))
+        several = bool(input_names(parts.model))
         arrays = arrays_of.all(parts.modalities) if several else arrays_of.x
         shape = shapes if several else arrays.shape
         made = simulation(lambda: parts.model.build(shape, classes), arrays, data)
@@ -155,9 +161,9 @@ class _Reader:
             normalisation = {**normalisation, **NORMALISATIONS[self.training.normalisation]}
         x = self.prepared.array(name)
         if normalisation is not None and normalisation.get("missing") == "mean":
-            x = filled(x, self.trained)
+            x = fill_gaps(x, self.trained)
         if normalisation is not None and normalisation["mean"] is None:
-            normalisation = measured(x, self.trained, normalisation["scale"])
+            normalisation = measure_normalisation(x, self.trained, normalisation["scale"])
         return Arrays(
             x,
             self.labels,
@@ -199,7 +205,7 @@ def _simulation(
     )
     method = build(parts.method, context)
     if by_modality:
-        names = map(named, _groups(parts, data))
+        names = map(group_title, _groups(parts, data))
         apart = not declaration_of(parts.method.method).modalities
         alone = [(run.method, run.network) for run in by_modality]
         method = modality.several(method, network, dict(zip(names, alone, strict=True)), apart)
@@ -219,7 +225,7 @@ def _simulation(
 def _groups(parts: RunComponents, data: ClientData) -> list[tuple[Modality, ...]]:
     """What the clients of each modality hold, where they differ in it."""
     assert data.modality is not None
-    return groups(parts.modalities, int(data.modality.max()) + 1)
+    return modality_groups(parts.modalities, int(data.modality.max()) + 1)
 
 
 def check_validated(method: Any, data: ClientData) -> None:

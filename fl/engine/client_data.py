@@ -13,7 +13,7 @@ import pandas as pd
 from fl.api.method import REAL
 from fl.base import rng
 from fl.base.schema import SERVER, UNSEEN
-from fl.data.modality import MODALITY
+from fl.data.inputs import MODALITY
 
 NO_SAMPLES = np.zeros(0, np.int64)
 UNSEEN_VAL = "unseen-val"

@@ -32,7 +32,7 @@ from fl.base.errors import FedloomError, Location
 from fl.base.registry import Documentation
 from fl.base.units import quantity
 from fl.cli.store_commands import readable
-from fl.data.lock import NAME as LOCK
+from fl.data.download import LOCK_FILE as LOCK
 from fl.extra import anonymous as anonymity
 from fl.plan import analyses, config, plan
 from fl.plan.config import Execution

@@ -21,7 +21,7 @@ from torch import nn
 
 from fl.api import Count
 from fl.blocks.multimodal import MultimodalModel
-from fl.data.modality import ANY
+from fl.data.inputs import ANY_MODALITIES
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Fusion:
     hidden: Count = 128
     classifier: Literal["shared", "own"] = "shared"
 
-    modalities: ClassVar[str] = ANY
+    modalities: ClassVar[str] = ANY_MODALITIES
 
     def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> MultimodalModel:
         """Build a model of vectors, series (channels, length), images (channels, height, width)."""

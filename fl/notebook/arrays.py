@@ -14,7 +14,7 @@ import numpy as np
 from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.data.datasets.arrays import check
-from fl.data.images import pixels
+from fl.data.image_files import image_array
 from fl.notebook.plainly import plainly
 
 AT = Location("fl.arrays")
@@ -97,7 +97,10 @@ def _pairs(dataset: Any) -> tuple[Any, Any]:
     except (TypeError, ValueError):
         problem = f"is a {type(dataset).__name__} that does not give pairs, and y is missing"
         raise ConfigError(AT / "x", problem, "x and y, or a data set of (input, label)") from None
-    x = [pixels(sample) if hasattr(sample, "getbands") else np.asarray(sample) for sample in inputs]
+    x = [
+        image_array(sample) if hasattr(sample, "getbands") else np.asarray(sample)
+        for sample in inputs
+    ]
     for place, sample in enumerate(x):
         if sample.shape != x[0].shape or sample.dtype != x[0].dtype:
             shown = f"{sample.dtype} {list(sample.shape)}"

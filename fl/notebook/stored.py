@@ -18,7 +18,7 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.registry import component_of
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.data import materials
+from fl.data import preparation
 from fl.engine.predicted import predictions
 from fl.engine.simulation import DTYPES, Simulation
 from fl.plan.bundle import Bundle, Member
@@ -31,8 +31,8 @@ CPU = torch.device("cpu")
 def classes_of(bundle: Bundle, member: Member) -> tuple[str, ...]:
     """The names of the classes of a run's data set."""
     spec = member.spec["dataset"]
-    supply = materials.supply(spec, bundle.sources, bundle.lock)
-    return materials.prepare(spec, bundle.folders.data, supply).classes
+    supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
+    return preparation.prepare_dataset(spec, bundle.folders.data, supply).classes
 
 
 @dataclass(frozen=True)

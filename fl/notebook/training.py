@@ -12,7 +12,7 @@ import torch
 
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import check_writable
-from fl.data import materials
+from fl.data import partitioning, preparation
 from fl.notebook.bar import Bar
 from fl.notebook.keys import CALL
 from fl.plan import jobs
@@ -99,9 +99,9 @@ def _make_data(plan: Plan, bundle: Bundle) -> None:
     """The data set and the partition that a bundle reads, made if they are not there."""
     planned, data = plan.partitions[bundle.partition], Path(bundle.data)
     spec = planned.spec
-    supply = materials.supply(spec, bundle.sources, bundle.lock)
-    materials.prepare(spec, data, supply)
-    materials.partition(planned.scheme, spec, data, Path(bundle.results), supply)
+    supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
+    preparation.prepare_dataset(spec, data, supply)
+    partitioning.make_partition(planned.scheme, spec, data, Path(bundle.results), supply)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from fl.plan.config import Execution, Values
 from fl.plan.study_plan import PlannedRun
 
 if TYPE_CHECKING:
-    from fl.data.materials import Spec
+    from fl.data.dataset import Spec
     from fl.plan.components import Choice
     from fl.plan.expand import Expansion
 

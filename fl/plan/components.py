@@ -16,17 +16,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fl import data
 from fl.base import fields, registry
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import is_folder
 from fl.base.folders import path_of
 from fl.base.registry import Component
-from fl.data import materials
-from fl.data.contents import Contents, stamp
-from fl.data.lock import Lock
-from fl.data.materials import Spec
-from fl.data.modality import Modality
+from fl.data import preparation
+from fl.data.dataset import (
+    Dataset,
+    Spec,
+    check_dataset_class,
+    local_path,
+    own_files_by_name,
+    raw_folder_name,
+    raw_sources,
+)
+from fl.data.download import Lock
+from fl.data.inputs import Modality
+from fl.data.own_files import ContentCache, change_stamp
 from fl.plan.config import Values
 from fl.plan.grids import check_size, grid
 
@@ -166,7 +173,7 @@ def keys_text(values: Values) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model from a data set, or from one of its modalities (`fl.data.Dataset`).
+    """The inputs of a model from a data set, or one of its modalities (`fl.data.dataset.Dataset`).
 
     Attributes:
         name: Name of the modality; empty where there is only one input.
@@ -202,7 +209,7 @@ class OwnFiles:
         root: Folder of raw files and prepared arrays.
         origins: Folder or address of raw files by data set, ``sources`` of the config.
         lock: The lock file.
-        watched: The `stamp` of each file before it was read, by path.
+        watched: The `change_stamp` of each file before it was read, by path.
     """
 
     root: Path = Path("data")
@@ -220,10 +227,10 @@ class OwnFiles:
         _, dataset = registry.component_of("data set", choice.spec)
         origin = self.origins.get(choice.component.name)
         try:
-            data.check_complete(dataset, choice.component.name)
-            own_files = data.own_files(dataset, origin)
+            check_dataset_class(dataset, choice.component.name)
+            own_files = own_files_by_name(dataset, origin)
             self._watch(dataset, own_files)
-            contents = Contents(self.root)
+            contents = ContentCache(self.root)
             content = {
                 name: contents.of(files)
                 for name, files in own_files.items()
@@ -235,21 +242,21 @@ class OwnFiles:
             raise ConfigError(choice.location, str(error)) from None
         content |= self._locked_content(choice, dataset, origin)
         settled = replace(choice, content=content)
-        return replace(settled, id=materials.dataset_id(settled.spec))
+        return replace(settled, id=preparation.dataset_id(settled.spec))
 
     def _locked_content(
-        self, choice: Choice, dataset: data.Dataset, origin: str | None
+        self, choice: Choice, dataset: Dataset, origin: str | None
     ) -> dict[str, str]:
         """Return the content of files that a person provides, of absent ones as in the lock."""
-        raw_name, own_files = data.raw_name(choice.spec), data.own_files(dataset, origin)
+        raw_name, own_files = raw_folder_name(choice.spec), own_files_by_name(dataset, origin)
         lock, content = Lock(self.lock, raw_name), dict[str, str]()
-        for source in data.sources(dataset):
-            path = data.placed(source, origin, self.root / "raw" / raw_name)
+        for source in raw_sources(dataset):
+            path = local_path(source, origin, self.root / "raw" / raw_name)
             if path is None or source.sha256 or source.name in own_files:
                 continue
-            self.watched.setdefault(str(path), stamp([path]))
+            self.watched.setdefault(str(path), change_stamp([path]))
             expected = lock.expected(source.name)
-            content_hash = Contents(self.root).of([path]) if path.is_file() else expected
+            content_hash = ContentCache(self.root).of([path]) if path.is_file() else expected
             if expected and content_hash != expected:
                 problem = f"{path} has sha256 {content_hash}, but {self.lock} says {expected}"
                 advice = f"that file; or, if the new one is meant, remove {source.name} from the "
@@ -259,12 +266,12 @@ class OwnFiles:
                 content[source.name] = content_hash
         return content
 
-    def _watch(self, dataset: data.Dataset, own_files: Mapping[str, list[Path]]) -> None:
-        """Record the `stamp` of files; a folder, to which files may be added, counts as one."""
+    def _watch(self, dataset: Dataset, own_files: Mapping[str, list[Path]]) -> None:
+        """Record the `change_stamp` of files, or of a folder to which files may be added."""
         path = getattr(dataset, "path", None)
         folder = path_of(path) if isinstance(path, str) and is_folder(path_of(path)) else None
         files = [file for paths in own_files.values() for file in paths]
         outside = [file for file in files if not folder or not file.is_relative_to(folder)]
         for watched in (folder, *outside):
             if watched is not None:
-                self.watched.setdefault(str(watched), stamp([watched]))
+                self.watched.setdefault(str(watched), change_stamp([watched]))

@@ -16,8 +16,8 @@ from fl.base.declaration import declaration_of
 from fl.base.digest import digest
 from fl.base.errors import DataError, FedloomError, Location
 from fl.base.folders import path_of
-from fl.data import holdings
-from fl.data.scheme import Common
+from fl.data import partition_table
+from fl.data.scheme import CommonKeys
 from fl.plan.bundle import Bundle
 from fl.plan.config import Values
 from fl.plan.scenario import clients_of, has_split, split_share
@@ -96,7 +96,7 @@ def _client_counts(scheme: Values, dataset: Values) -> ClientCounts:
     if not isinstance(unseen, int):
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
-    pool = 1 - sum(getattr(Common, key) for key in followed)
+    pool = 1 - sum(getattr(CommonKeys, key) for key in followed)
     train = 1 - sum(split_share(scheme, key) for key in ("val", "test", "server"))
     return ClientCounts(clients, unseen, (data.size or 0) * pool * train)
 
@@ -104,9 +104,11 @@ def _client_counts(scheme: Values, dataset: Values) -> ClientCounts:
 @cache
 def _table_counts(path: Path, changed: int) -> ClientCounts:
     """Return the numbers of a user's own table, read again if its time ``changed``."""
-    table = holdings.read(path)
+    table = partition_table.read(path)
     samples = float((table["split"] == "train").sum())
-    return ClientCounts(table["client"].nunique(), len(holdings.unseen(table)), samples)
+    return ClientCounts(
+        table["client"].nunique(), len(partition_table.unseen_clients(table)), samples
+    )
 
 
 class Rates:

@@ -15,8 +15,8 @@ from typing import Any
 from fl.base import identity
 from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
-from fl.data.contents import stamp
-from fl.data.materials import Spec
+from fl.data.dataset import Spec
+from fl.data.own_files import change_stamp
 from fl.plan import config
 from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Execution, Study, Values
@@ -75,7 +75,7 @@ class Expansion:
         study: The study, with its metric.
         location: Location of the study.
         runs: Its runs.
-        watched: The `stamp` of each file outside the config that runs depend on, by path.
+        watched: The `change_stamp` of each file outside the config that runs depend on, by path.
         parameters: Number of trained weights, by the texts of model and data set.
         analyses: The analyses that it asks for.
         execution: How runs of an entry are computed that does not set it.
@@ -167,7 +167,7 @@ def expand(
                 runs[run.label, run.id] = run
     problems.raise_all()
     tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
-    watched = {**own_files.watched, **{str(path): stamp([path]) for path in tables}}
+    watched = {**own_files.watched, **{str(path): change_stamp([path]) for path in tables}}
     return Expansion(
         name=name,
         study=study,

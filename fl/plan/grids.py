@@ -24,7 +24,7 @@ from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Field
 from fl.base.registry import ADDED_KINDS, Component, entry_key
-from fl.data.materials import Spec
+from fl.data.dataset import Spec
 from fl.plan import published_tables
 from fl.plan.config import Study, Values, second_occurrence
 

@@ -17,8 +17,8 @@ from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
 from fl.base.units import quantity
-from fl.data.contents import stamp
-from fl.data.lock import NAME as LOCK
+from fl.data.download import LOCK_FILE as LOCK
+from fl.data.own_files import change_stamp
 from fl.plan import config, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
@@ -29,7 +29,7 @@ from fl.pytorch import memory
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
-    from fl.data.materials import Spec
+    from fl.data.dataset import Spec
     from fl.plan.expand import Expansion, Run
     from fl.plan.rehearsal import Rehearsal
 
@@ -63,7 +63,7 @@ class Plan:
         bundles: The bundles by id.
         datasets: Specs of the data sets by id.
         partitions: The partitions by id.
-        watched: The `stamp` of each file outside config that the plan depends on, by path.
+        watched: The `change_stamp` of each file outside config that the plan depends on, by path.
         analyses: The analyses by id.
     """
 
@@ -425,4 +425,4 @@ def _summary(plan: Plan, key: str) -> PlanSummary:
 
 def are_unchanged(watched: Mapping[str, str]) -> bool:
     """Whether the user's files still have their stamps."""
-    return all(stamp([Path(path)]) == expected for path, expected in watched.items())
+    return all(change_stamp([Path(path)]) == expected for path, expected in watched.items())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from fl.base.errors import ConfigError, Location, unknown_name
 from fl.base.schema import COSTS, PACE
-from fl.data import materials
-from fl.data.modality import groups, named
+from fl.data.dataset import modalities_of, task_of
+from fl.data.inputs import group_title, modality_groups
 from fl.plan.published_tables import Cells, PublishedCell, find_cell, read_table
 from fl.plan.scenario import has_unseen_clients
 from fl.plan.study_plan import ComparedCell
@@ -63,7 +63,7 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
 
 def _check_quantity(cells: Cells, expansion: Expansion, location: Location) -> None:
     """Raise `ConfigError` for a metric that the study does not measure, or not by clients."""
-    metrics = materials.task_of(expansion.runs[0].dataset.spec).metrics
+    metrics = task_of(expansion.runs[0].dataset.spec).metrics
     if cells.metric is not None and cells.metric not in metrics:
         _check_other_metric(cells.metric, expansion, metrics, location / "metric")
         by_domain = any(isinstance(columns, dict) for columns in cells.columns.values())
@@ -128,11 +128,11 @@ def _modality_number(name: str, runs: list[Run], location: Location) -> int:
     """Return the number of a modality, where clients of a data set or partition differ in it."""
     names_of_runs = []
     for run in runs:
-        modalities, keys = materials.modalities_of(run.dataset.spec), run.partition.values
+        modalities, keys = modalities_of(run.dataset.spec), run.partition.values
         # How many modalities a user's own table has is unknown before it is read.
         count = len(modalities) + 1 if "path" in keys else 0
-        existing = groups(modalities, len(keys.get("modalities") or ()) or count)
-        names_of_runs.append([named(group) for group in existing])
+        existing = modality_groups(modalities, len(keys.get("modalities") or ()) or count)
+        names_of_runs.append([group_title(group) for group in existing])
     for names in names_of_runs:
         if name in names:
             return names.index(name)

@@ -36,7 +36,7 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import error_text
 from fl.base.errors import FedloomError
-from fl.data.modality import Modality
+from fl.data.inputs import Modality
 from fl.engine import modality as modality_checks
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import MethodComponents, build

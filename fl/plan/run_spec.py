@@ -15,8 +15,8 @@ from fl.base.errors import Location
 from fl.base.files import sha256
 from fl.base.folders import Folders
 from fl.base.registry import component_of, find
-from fl.data import materials
-from fl.data.materials import Spec
+from fl.data import partitioning, preparation
+from fl.data.dataset import Spec, modalities_of, task_name, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,21 +81,21 @@ class RunSpec:
         return RunComponents(
             component_of("model", self.spec["model"])[1],
             self.method_components,
-            materials.task_of(self.spec["dataset"]),
-            materials.modalities_of(self.spec["dataset"]),
+            task_of(self.spec["dataset"]),
+            modalities_of(self.spec["dataset"]),
         )
 
     @cached_property
     def code(self) -> dict[str, str]:
         """The versions of code, or hashes of edited code, and the ids of data, by root."""
-        dataset = materials.dataset_id(self.spec["dataset"])
+        dataset = preparation.dataset_id(self.spec["dataset"])
         return {
             **{key: identity.root_code(root) for key, root in self._roots.items()},
             **identity.option_versions(self.spec),
             "core": identity.root_code(identity.CORE),
             "model": model_code(self.spec["model"]),
             "dataset": dataset,
-            "partition": materials.partition_id(self.spec["partition"], dataset),
+            "partition": partitioning.partition_id(self.spec["partition"], dataset),
         }
 
     @cached_property
@@ -132,15 +132,17 @@ class RunSpec:
     def domains(self, folders: Folders) -> list[str]:
         """Return the domain of most of each client's training samples; empty if there are none."""
         prepared, table = self._data(folders)
-        return materials.domains_of(table, prepared)
+        return partitioning.client_domains(table, prepared)
 
     def _data(self, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
         """Return data set and partition: made if they do not exist, else checked."""
         dataset = self.spec["dataset"]
-        supply = materials.supply(dataset, folders.sources, folders.lock)
-        prepared = materials.prepare(dataset, folders.data, supply)
+        supply = preparation.source_policy(dataset, folders.sources, folders.lock)
+        prepared = preparation.prepare_dataset(dataset, folders.data, supply)
         prepared.verify()
-        table = materials.partition(self.spec["partition"], dataset, folders.data, folders.results)
+        table = partitioning.make_partition(
+            self.spec["partition"], dataset, folders.data, folders.results
+        )
         return prepared, table
 
     @cached_property
@@ -156,7 +158,7 @@ class RunSpec:
             **added_components,
             "method": identity.entry("method", self.spec["method"]["name"]),
             "model": identity.entry("model", self.spec["model"]["name"]),
-            "task": identity.entry("task", materials.task_name(self.spec["dataset"])),
+            "task": identity.entry("task", task_name(self.spec["dataset"])),
         }
 
 

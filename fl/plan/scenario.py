@@ -17,9 +17,9 @@ from fl.base.errors import ConfigError, DataError, Location
 from fl.base.folders import expand
 from fl.base.registry import Component, component_of
 from fl.base.schema import SERVER
-from fl.data import holdings, materials
-from fl.data.materials import Spec
-from fl.data.modality import ANY, MODALITY, kinds_of, named, takes
+from fl.data import partition_table, partitioning
+from fl.data.dataset import Spec, modalities_of, task_name
+from fl.data.inputs import ANY_MODALITIES, MODALITY, accepts_modalities, group_title, input_names
 from fl.plan.components import Choice, Inputs
 
 
@@ -31,14 +31,14 @@ def has_split(scheme: Spec, split: str) -> bool:
         split: ``val``, by which a grid's point can be chosen, or ``server``, the server's samples.
     """
     if "path" in scheme:
-        return bool((holdings.brought(scheme)["split"] == split).any())
+        return bool((partition_table.read_users_table(scheme)["split"] == split).any())
     return bool(scheme.get(split, 0))
 
 
 def has_unseen_clients(scheme: Spec) -> bool:
     """Whether a partition of that scheme has clients that are held out of training."""
     if "path" in scheme:
-        table = holdings.brought(scheme)
+        table = partition_table.read_users_table(scheme)
         return "unseen" in table and bool(table["unseen"].any())
     return bool(scheme.get("unseen", 0))
 
@@ -46,7 +46,7 @@ def has_unseen_clients(scheme: Spec) -> bool:
 def clients_of(scheme: Spec, dataset: Spec) -> int | None:
     """Return the number of clients, unseen ones included; None if only the data can tell."""
     if "path" in scheme:
-        return int(holdings.brought(scheme)["client"].nunique())
+        return int(partition_table.read_users_table(scheme)["client"].nunique())
     _, data = component_of("data set", dataset)
     in_domains = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
     return scheme.get("clients") or in_domains or data.natural or None
@@ -135,10 +135,10 @@ def _check_own_table(scheme: Spec, data: Any, location: Location) -> None:
     """Raise `ConfigError` for a user's table that is no partition of a data set."""
     expand(scheme["path"], location)  # Raises what is wrong with the path, with its location.
     try:
-        table = holdings.brought(scheme)
-        holdings.check_columns(table, scheme["path"])
+        table = partition_table.read_users_table(scheme)
+        partition_table.check_columns(table, scheme["path"])
         size = table["sample"].max() + 1 if data.size is None else data.size
-        holdings.validate(table, np.broadcast_to(0, size), source=scheme["path"])
+        partition_table.validate(table, np.broadcast_to(0, size), source=scheme["path"])
     except DataError as error:
         raise ConfigError(location, str(error)) from None
 
@@ -174,7 +174,7 @@ class Scenario:
         for choice in (scheme, model):
             _check_task(choice.component, task, dataset, choice.location)
         check_partition(scheme.spec, dataset.spec, scheme.location)
-        partition = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
+        partition = replace(scheme, id=partitioning.partition_id(scheme.spec, dataset.id))
         return cls(dataset, partition, model, task)
 
     def has_split(self, split: str) -> bool:
@@ -203,11 +203,14 @@ class Scenario:
         Raises:
             ConfigError: If the model cannot work with them.
         """
-        modalities, target = materials.modalities_of(self.dataset.spec), self.model.component.target
-        names, takes_several = [modality.name for modality in modalities], takes(target, modalities)
+        modalities, target = modalities_of(self.dataset.spec), self.model.component.target
+        names, takes_several = (
+            [modality.name for modality in modalities],
+            accepts_modalities(target, modalities),
+        )
         counts = self._clients_by_modality(names)
         if counts is None:
-            if kinds_of(target) and not takes_several:
+            if input_names(target) and not takes_several:
                 self._refuse_one_input(names)
             return "all" if takes_several else "first"
         if not takes_several:
@@ -217,7 +220,7 @@ class Scenario:
             suitable = [
                 model.name
                 for model in registry.components("model")
-                if takes(model.target, modalities)
+                if accepts_modalities(model.target, modalities)
             ]
             allowed = ", ".join(suitable) or f"one for {', '.join(names)}"
             raise ConfigError(self.model.location, problem, allowed)
@@ -225,8 +228,8 @@ class Scenario:
 
     def _refuse_one_input(self, names: list[str]) -> None:
         """Raise `ConfigError`: the model takes several inputs, and the data set has others."""
-        kinds = kinds_of(self.model.component.target)
-        inputs = "several, all numbers," if kinds == (ANY,) else " and ".join(kinds)
+        kinds = input_names(self.model.component.target)
+        inputs = "several, all numbers," if kinds == (ANY_MODALITIES,) else " and ".join(kinds)
         inputs_found = " and ".join(names) if names else "one"
         problem = f"{self.model.text} takes {inputs} as inputs, but {self.dataset.text} has "
         problem += inputs_found
@@ -237,7 +240,10 @@ class Scenario:
         scheme = self.scheme.values
         counts, location = scheme.get("modalities"), self.scheme.location / "modalities"
         if "path" in scheme:
-            table, location = holdings.brought(scheme), self.scheme.location / "path"
+            table, location = (
+                partition_table.read_users_table(scheme),
+                self.scheme.location / "path",
+            )
             if MODALITY in table:
                 counts = np.bincount(table.groupby("client")[MODALITY].first()).tolist()
         if counts is None:
@@ -280,7 +286,7 @@ class Scenario:
         return (
             separate
             if self.holding == "one"
-            else [*separate, replace(joint, name=named(modalities))]
+            else [*separate, replace(joint, name=group_title(modalities))]
         )
 
     def check(self, component: Component, location: Location) -> None:
@@ -290,7 +296,7 @@ class Scenario:
         """
         _check_task(component, self.task, self.dataset, location)
         if self.holding in ("all", "some") and getattr(component.target, "one_input", False):
-            names = named(materials.modalities_of(self.dataset.spec))
+            names = group_title(modalities_of(self.dataset.spec))
             problem = f"{component.name} computes with one input, but {self.model.text} takes "
             problem += f"{names} of {self.dataset.text}"
             advice = "a model of one input, or clients that hold one each"
@@ -323,7 +329,7 @@ class Scenario:
 
 def check_same_task(dataset: Choice, task: Task) -> None:
     """Raise `ConfigError` for a data set of another task than the study's."""
-    name = materials.task_name(dataset.spec)
+    name = task_name(dataset.spec)
     if name != task.name:
         problem = f"{dataset.text} is for {name}, but the study for {task.name}"
         raise ConfigError(dataset.location, problem, advice="data sets of one task in a study")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fl.api.task import DEFAULT, Task
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.schema import REWEIGHTED
-from fl.data import materials
+from fl.data.dataset import task_of
 from fl.plan.components import Choice
 from fl.plan.config import Study
 from fl.plan.rehearsal import Rehearsed
@@ -20,7 +20,7 @@ def task_and_metric(study: Study, dataset: Choice, location: Location) -> tuple[
     Raises:
         ConfigError: If the task has no such metric, or no classes where the study counts on them.
     """
-    task = materials.task_of(dataset.spec)
+    task = task_of(dataset.spec)
     reweighted = [REWEIGHTED] if study.test == "reweighted" else []
     problems = ConfigProblems()
     with problems.collected():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl.base import identity, registry
 from fl.base.digest import digest
 from fl.base.files import sha256
-from fl.data.materials import task_name
+from fl.data.dataset import task_name
 from fl.plan import plan_files
 from fl.plan.analyses import PlannedAnalysis, planned_analyses
 from fl.plan.components import Choice, filled_title, keys_text, text_of

@@ -14,7 +14,7 @@ from fl.api.alteration import Alteration
 from fl.api.method import BuildContext, MethodTerm
 from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.base.errors import FedloomError
-from fl.data.materials import Spec
+from fl.data.dataset import Spec
 from fl.engine.assembly import MethodComponents
 
 

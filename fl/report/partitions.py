@@ -28,7 +28,7 @@ class Partition:
         unseen: The clients that are held out of training.
         modality: Of every client, where they differ in it.
         domain: Of every client, where data have domains.
-        distances: Between domains (`fl.data.distance`).
+        distances: Between domains (`fl.data.partitioning`).
     """
 
     id: str

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fl.base.errors import FedloomError
-from fl.data import materials
+from fl.data import partitioning
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
@@ -41,7 +41,7 @@ def record(
         "code": member.code,
         "defaults": member.defaults,
         "code_files": RunSpec(member.spec).code_files,
-        "data": materials.contents_of(member.code, folders.data, folders.results),
+        "data": partitioning.data_hashes(member.code, folders.data, folders.results),
         "start": member.start,
         "versions": environment.versions(),
         "environment": environment.environment(),

@@ -18,7 +18,7 @@ from fl.api.method import declaration_of
 from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
-from fl.data.modality import Modality
+from fl.data.inputs import Modality
 from fl.engine import assembly
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import RunComponents

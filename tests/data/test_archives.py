@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data.archives import entries, member
+from fl.data.archives import iter_members, read_member
 
 FILES = {"a/one.txt": b"one", "b.bin": bytes(range(256)) * 100, "a/none": b""}
 KINDS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]
@@ -37,7 +37,7 @@ def pack(path, files=FILES, special=()):
 
 
 def read(archive, wanted=None):
-    return {name: content.read() for name, content in entries(archive, wanted)}
+    return {name: content.read() for name, content in iter_members(archive, wanted)}
 
 
 @pytest.fixture(params=KINDS)
@@ -48,11 +48,11 @@ def archive(request, tmp_path):
 def test_members_come_in_order_whether_they_are_read_or_not(archive):
     files = read(archive)
     assert list(files.items()) == list(FILES.items())
-    assert [content.read(1) for _, content in entries(archive)] == [b"o", b"\0", b""]
+    assert [content.read(1) for _, content in iter_members(archive)] == [b"o", b"\0", b""]
     assert read(archive, lambda name: name.startswith("a/")) == {"a/one.txt": b"one", "a/none": b""}
-    assert member(archive, "b.bin").read() == FILES["b.bin"]
+    assert read_member(archive, "b.bin").read() == FILES["b.bin"]
     with pytest.raises(DataError, match=r"set\..*: has no member c"):
-        member(archive, "c")
+        read_member(archive, "c")
 
 
 @pytest.mark.parametrize(("outer", "inner"), [("zip", "zip"), ("tar.gz", "zip"), ("zip", "tar")])
@@ -60,7 +60,7 @@ def test_archive_within_an_archive(tmp_path, outer, inner):
     content = pack(tmp_path / f"inner.{inner}").read_bytes()
     whole = pack(tmp_path / f"outer.{outer}", {"before": b"x", "in": content, "after": b"y"})
     files = {}
-    for name, stream in entries(whole):
+    for name, stream in iter_members(whole):
         files[name] = read(stream) if name == "in" else stream.read()
     assert files == {"before": b"x", "in": FILES, "after": b"y"}
 
@@ -69,7 +69,7 @@ def test_streaming_holds_no_member_in_memory(tmp_path):
     noise = np.random.default_rng(0).bytes(30_000_000)
     whole = pack(tmp_path / "s.tar.gz", {"x": noise, "y": noise})
     tracemalloc.start()
-    for _, stream in entries(whole):
+    for _, stream in iter_members(whole):
         while stream.read(1 << 16):
             pass
     assert tracemalloc.get_traced_memory()[1] < 3_000_000
@@ -92,7 +92,7 @@ def test_truncated_archive_is_named(archive, share):
 def test_error_names_archive_and_member(tmp_path):
     whole = pack(tmp_path / "set.zip", {"in": pack(tmp_path / "inner.tar.gz").read_bytes()[:-40]})
     with pytest.raises(DataError, match=r"set\.zip: in"):
-        for _, stream in entries(whole):
+        for _, stream in iter_members(whole):
             read(stream)
 
 

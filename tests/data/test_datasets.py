@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.data import prepare
 from fl.data.datasets.digits import Digits
 from fl.data.datasets.synthetic import Synthetic
+from fl.data.preparation import prepare_folder
 from fl.data.prepared import Prepared
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
-    prepare(Digits(), "digits", folder / "raw", folder / "digits")
+    prepare_folder(Digits(), "digits", folder / "raw", folder / "digits")
     return Prepared.open(folder / "digits")
 
 
 def prepared(dataset, folder):
-    prepare(dataset, "synthetic", folder / "raw", folder / "synthetic")
+    prepare_folder(dataset, "synthetic", folder / "raw", folder / "synthetic")
     return Prepared.open(folder / "synthetic")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl.data import materials
+from fl.data import preparation
 from fl.data.datasets import digits_domains
 from fl.data.datasets.digits_domains import DigitsDomains
 
@@ -18,7 +18,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(root):
-    return materials.prepare(SPEC, root)
+    return preparation.prepare_dataset(SPEC, root)
 
 
 @pytest.fixture(scope="module")

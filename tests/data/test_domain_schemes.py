@@ -6,7 +6,7 @@ import pytest
 
 from fl.base.errors import DataError, Location
 from fl.base.fields import parse
-from fl.data import materials, partition
+from fl.data import partition, partitioning, preparation
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 10, 1200)
@@ -66,15 +66,15 @@ def test_refusals(scheme):
 def test_distances_between_domains_lie_beside_the_partition(tmp_path):
     spec = {"name": "domain", **parse(partition.domain, {}, Location("x"))}
     domains = {"name": "digits-domains"}
-    materials.partition(spec, domains, tmp_path, tmp_path)
+    partitioning.make_partition(spec, domains, tmp_path, tmp_path)
     [path] = (tmp_path / "partitions").glob("*/domains.parquet")
     found = pd.read_parquet(path, partitioning=None)
-    names = materials.prepare(domains, tmp_path).domains
+    names = preparation.prepare_dataset(domains, tmp_path).domains
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     assert list(zip(found["domain"], found["other"], strict=True)) == pairs
     assert (found["mmd2"] > 0.01).all()
     plain = {"name": "homogeneous", **parse(partition.homogeneous, {"clients": 3}, Location("x"))}
-    materials.partition(plain, DIGITS, tmp_path, tmp_path)
+    partitioning.make_partition(plain, DIGITS, tmp_path, tmp_path)
     assert len(list((tmp_path / "partitions").glob("*/domains.parquet"))) == 1
 
 

@@ -15,9 +15,8 @@ import pytest
 from sources.server import serving
 
 from fl.base.errors import DataError, FedloomError
-from fl.data import transfer
-from fl.data.download import Source, fetch
-from fl.data.lock import Lock
+from fl.data import download
+from fl.data.download import Lock, Source, fetch
 
 BODY = bytes(range(256)) * 5000
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -38,7 +37,7 @@ def pauses(monkeypatch):
     """The pauses between attempts, recorded in place of being waited for."""
     waited = []
     clock = SimpleNamespace(sleep=waited.append, monotonic=time.monotonic)
-    monkeypatch.setattr(transfer, "time", clock)
+    monkeypatch.setattr(download, "time", clock)
     return waited
 
 
@@ -82,7 +81,7 @@ def test_cut_connections_are_resumed_where_they_ended(server, raw, digest):
 def test_what_arrived_outlives_the_process(server, raw):
     server.cut_after = 1000
     code = (
-        "import sys; from fl.data import transfer; transfer.PAUSE = 600;"
+        "import sys; from fl.data import download; download.PAUSE_SECONDS = 600;"
         "from fl.data.download import Source, fetch; fetch(Source('a.bin', *sys.argv[1:3]), 'raw')"
     )
     command = [sys.executable, "-c", code, f"{server.url}/a.bin", DIGEST]
@@ -109,21 +108,21 @@ def test_server_that_ignores_ranges_starts_again(server, raw):
 @pytest.mark.parametrize("conditions", [True, False])
 def test_another_version_is_never_joined_to_what_there_is(server, raw, conditions):
     server.conditions, server.cut_after, server.cuts = conditions, 1000, 1
-    other, receive = BODY[::-1], transfer.Download._receive
+    other, receive = BODY[::-1], download.Download._receive
 
     def changing(download, response):
         (server.folder / "a.bin").write_bytes(other)
         receive(download, response)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer.Download, "_receive", changing)
+        patch.setattr(download.Download, "_receive", changing)
         assert fetch(source(server, None), raw).read_bytes() == other
 
 
 def test_part_that_was_damaged_on_disk_is_fetched_whole(server, raw):
     server.cut_after, server.cuts = 1000, 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "ATTEMPTS", 1)
+        patch.setattr(download, "MAX_ATTEMPTS", 1)
         with pytest.raises(DataError):
             fetch(source(server), raw)
     (raw / ".a.bin.partial").write_bytes(bytes(1000))
@@ -201,7 +200,7 @@ def test_first_download_is_recorded_and_later_ones_are_held_to_it(server, raw, t
 
 def test_lock_loses_nothing_when_many_write_at_once(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from fl.data.lock import Lock\n"
+        "import sys; from pathlib import Path; from fl.data.download import Lock\n"
         "for i in range(20): Lock(Path('lock.json'), sys.argv[1]).record(str(i), 'x')"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

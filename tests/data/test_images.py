@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fl.base.errors import DataError
-from fl.data.images import decode
+from fl.data.image_files import decode_image
 
 
 def stream(pixels, mode=None, form="PNG"):
@@ -25,9 +25,9 @@ COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 
 def test_crop_comes_before_size():
     assert np.array_equal(
-        decode(stream(COLOUR), None, crop=(1, 2, 5, 4)), COLOUR[2:4, 1:5].transpose(2, 0, 1)
+        decode_image(stream(COLOUR), None, crop=(1, 2, 5, 4)), COLOUR[2:4, 1:5].transpose(2, 0, 1)
     )
-    middle = decode(stream(COLOUR), (4, 4), crop="centre")
+    middle = decode_image(stream(COLOUR), (4, 4), crop="centre")
     assert np.array_equal(middle, COLOUR[:, 1:5].transpose(2, 0, 1))
 
 
@@ -36,5 +36,5 @@ def test_wrong_mode_is_named_unless_it_may_be_converted(mode):
     with pytest.raises(
         DataError, match=rf"set\.zip: cat/1\.png: is a picture of mode {mode}. Allowed: RGB, L$"
     ):
-        decode(stream(COLOUR, mode), (4, 6))
-    assert decode(stream(COLOUR, mode), (4, 6), converts=(mode,)).shape == (3, 4, 6)
+        decode_image(stream(COLOUR, mode), (4, 6))
+    assert decode_image(stream(COLOUR, mode), (4, 6), converts=(mode,)).shape == (3, 4, 6)

@@ -17,14 +17,14 @@ import planning
 import pytest
 import sources
 
-from fl import data
 from fl.base import registry
 from fl.base.errors import DataError, Location
 from fl.cli import main
-from fl.data import Supply
+from fl.data import preparation
 from fl.data.datasets.sent140 import read_tweets
+from fl.data.preparation import SourcePolicy
 from fl.data.prepared import Prepared
-from fl.data.text import ALPHABET
+from fl.data.tokens import ALPHABET
 from fl.plan import plan
 
 WHERE = Location("the test")
@@ -37,7 +37,7 @@ def leaf(path: Path, **keys: Any) -> Any:
 
 
 def prepared(made: Any, folder: Path) -> Prepared:
-    return data.prepare(made, "leaf", folder / "raw", folder / "prepared")
+    return preparation.prepare_folder(made, "leaf", folder / "raw", folder / "prepared")
 
 
 def write(path: Path, by_user: Mapping[str, tuple[list[Any], list[Any]]], **changed: Any) -> None:
@@ -83,7 +83,9 @@ def of_leaf(name: str, folder: Path) -> Prepared:
     entry = registry.find("data set", name, WHERE)
     made = entry.instantiate(entry.parse(generator.PARAMS, WHERE))
     place = folder / "published"
-    return data.prepare(made, name, folder / "raw", place, Supply(str(folder / "files")))
+    return preparation.prepare_folder(
+        made, name, folder / "raw", place, SourcePolicy(str(folder / "files"))
+    )
 
 
 def test_characters_are_those_of_the_data_set_shakespeare(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no key": ({"users": VECTOR}, {}, "lacks a key. Allowed: users, num_samples and user_data"),
     "a count": ({"a": VECTOR}, {"num_samples": [3]}, "'a': has 4 x and 4 y, .* says 3"),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
-    "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'; .* `text`"),
+    "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'. .* `text`"),
     "lengths": (
         {"a": VECTOR, "b": ([[1.0]] * 4, VECTOR[1])},
         {},

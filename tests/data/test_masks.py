@@ -67,7 +67,7 @@ WRONG = {
     ),
     "augmentation": (
         {"training": {"augmentation": "crop-mirror"}},
-        r"\.augmentation: is 'crop-mirror'; 'mirror' is no step. Allowed: none, or some of ",
+        r"\.augmentation: is 'crop-mirror'; 'mirror' is unknown. Allowed: none, or some of ",
     ),
     "smoothed labels": (
         {"training": {"label_smoothing": 0.1}},

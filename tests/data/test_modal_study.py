@@ -14,8 +14,8 @@ from sources import cub200
 
 from fl.base.errors import ConfigError, DataError
 from fl.cli import main as cli
-from fl.data import holdings
-from fl.data.modality import MODALITY
+from fl.data import partition_table
+from fl.data.inputs import MODALITY
 from fl.data.schemes.homogeneous import homogeneous
 from fl.plan import plan
 
@@ -70,7 +70,7 @@ def test_photographs_and_captions_become_a_report(tmp_path: Path) -> None:
     assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
     assert rows["value"].notna().all()
     [path] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
-    table = holdings.read(path)
+    table = partition_table.read(path)
     assert table.groupby("client")[MODALITY].first().tolist() == [0, 0, 1, 1]
     costs = pd.read_parquet(tmp_path / "results" / "tables" / "tiny.runs.parquet")
     assert (costs["bytes_down"] < costs["state_server"]).all()
@@ -97,7 +97,7 @@ WRONG = {
     ),
     "few samples where clients differ": (
         {"methods": {"fedavg": {"train_on": 1}}},
-        r"methods\.fedavg\.train_on: is 1, but clients differ in modality. Allowed: a partition",
+        r"methods\.fedavg\.train_on: is 1, but clients differ in modality. Try: a partition",
     ),
     "a set of one kind": (
         {"datasets": ["digits"], "models": ["cnn"]},
@@ -110,7 +110,7 @@ WRONG = {
     ),
     "an analysis of one network": (
         {"analyses": ["features"]},
-        r"analyses\.0\.features: features takes all clients for alike, but they have several",
+        r"analyses\.0\.features: features needs clients of one modality, but they have several",
     ),
 }
 
@@ -157,7 +157,7 @@ def test_the_server_classifies_what_clients_encode(tmp_path: Path) -> None:
     assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
     assert rows["value"].notna().all()
     [path] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
-    assert (holdings.read(path)["split"] == "server").any()
+    assert (partition_table.read(path)["split"] == "server").any()
 
 
 def test_classifiers_of_their_own_let_any_method_in(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_the_modality_of_a_client_is_part_of_a_table(tmp_path: Path) -> None:
     labels = np.zeros(20, int)
     plain = homogeneous(labels, clients=4)
     both, other = (homogeneous(labels, clients=4, modalities=m) for m in ((2, 2), (1, 3)))
-    assert len({holdings.content_hash(table) for table in (plain, both, other)}) == 3
-    holdings.write(both, tmp_path / "table.parquet")
-    assert holdings.read(tmp_path / "table.parquet")[MODALITY].equals(both[MODALITY])
-    holdings.validate(both, labels, source="t")
+    assert len({partition_table.content_hash(table) for table in (plain, both, other)}) == 3
+    partition_table.write(both, tmp_path / "table.parquet")
+    assert partition_table.read(tmp_path / "table.parquet")[MODALITY].equals(both[MODALITY])
+    partition_table.validate(both, labels, source="t")
     with pytest.raises(DataError, match=r"modalities is \[3, 2\]. Allowed: .*4 together"):
         homogeneous(labels, clients=4, modalities=(3, 2))
     with pytest.raises(DataError, match="t: modality 0 has no clients"):
-        holdings.validate(both.assign(modality=both[MODALITY] + 1), labels, source="t")
+        partition_table.validate(both.assign(modality=both[MODALITY] + 1), labels, source="t")
     with pytest.raises(DataError, match=r"t: client 0 differs in 'modality' from row to row"):
-        holdings.validate(both.assign(modality=np.arange(20) % 2), labels, source="t")
+        partition_table.validate(both.assign(modality=np.arange(20) % 2), labels, source="t")

@@ -21,11 +21,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fl import data
 from fl.base import files, plugins, registry
 from fl.base.errors import DataError, Location
 from fl.cli import main
-from fl.data import columns, contents, holdings, pictures
+from fl.data import image_files, own_files, partition_table, preparation, tables
+from fl.data.dataset import own_files_by_name
 from fl.data.prepared import Prepared
 from fl.engine.simulation import Simulation
 from fl.plan import bundle as bundles
@@ -68,7 +68,7 @@ def rows(sign: int) -> str:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a plugin's data set over ``own.csv`` and the study ``tiny`` on it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(contents, "YOUNG", 0.0)
+    monkeypatch.setattr(own_files, "SETTLING_SECONDS", 0.0)
     monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
     monkeypatch.setattr(sys, "path", list(sys.path))
     lab = tmp_path / f"lab_{tmp_path.name}"
@@ -165,9 +165,9 @@ def changed_scale(dataset: Path, partition: Path) -> Path:
 
 def changed_clients(dataset: Path, partition: Path) -> Path:
     """Everybody holds what was the next one's."""
-    table = holdings.read(partition / "partition.parquet")
+    table = partition_table.read(partition / "partition.parquet")
     table["client"] = np.roll(table["client"], 20)
-    holdings.write(table, partition / "partition.parquet")
+    partition_table.write(table, partition / "partition.parquet")
     return partition
 
 
@@ -197,12 +197,12 @@ def test_data_that_changed_after_they_were_made_are_not_trained_on(
 def test_a_file_is_hashed_again_only_when_it_was_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, known = tmp_path / "a.csv", contents.Contents(tmp_path / "memory")
+    path, known = tmp_path / "a.csv", own_files.ContentCache(tmp_path / "memory")
     path.write_text("1")
-    monkeypatch.setattr(contents, "YOUNG", 0.0)
+    monkeypatch.setattr(own_files, "SETTLING_SECONDS", 0.0)
     first = known.of([path])
     with monkeypatch.context() as patch:
-        patch.setattr(contents, "content", lambda _: pytest.fail("was read again"))
+        patch.setattr(own_files, "content_hash", lambda _: pytest.fail("was read again"))
         assert known.of([path]) == first
     of = path.stat()
     path.write_text("2")
@@ -211,7 +211,7 @@ def test_a_file_is_hashed_again_only_when_it_was_touched(
 
 
 def test_a_file_that_has_just_changed_is_not_trusted(tmp_path: Path) -> None:
-    path, known = tmp_path / "a.csv", contents.Contents(tmp_path / "memory")
+    path, known = tmp_path / "a.csv", own_files.ContentCache(tmp_path / "memory")
     path.write_text("1")
     known.of([path])
     assert not (tmp_path / "memory").exists()
@@ -222,13 +222,13 @@ def test_a_folder_is_its_names_and_contents_wherever_it_lies(tmp_path: Path) -> 
     (folder / "cat").mkdir(parents=True)
     (folder / "cat" / "a.png").write_text("a")
     (folder / "cat" / "b.png").write_text("b")
-    first = contents.content([folder])
+    first = own_files.content_hash([folder])
     (folder / ".DS_Store").write_text("")
     folder.rename(tmp_path / "moved")
     folder = tmp_path / "moved"
-    assert contents.content([folder]) == first
+    assert own_files.content_hash([folder]) == first
     (folder / "cat").rename(folder / "dog")
-    assert contents.content([folder]) != first
+    assert own_files.content_hash([folder]) != first
 
 
 # A table
@@ -255,14 +255,14 @@ def dataset(name: str, path: Path, **keys: Any) -> Any:
 
 
 def prepared(made: Any, folder: Path) -> Prepared:
-    return data.prepare(made, "own", folder / "raw", folder / "prepared")
+    return preparation.prepare_folder(made, "own", folder / "raw", folder / "prepared")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_comes_out_as_it_went_in(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "ROWS", 7)
+    monkeypatch.setattr(tables, "PIECE_ROWS", 7)
     split = np.array(["train", "test", "val"])[np.arange(60) % 7 % 3]
     table = patients(tmp_path / f"patients{suffix}", split=split)
     made = dataset("table", tmp_path / f"patients{suffix}", **OWN, split="split")
@@ -362,7 +362,7 @@ def test_cells_of_parquet_that_are_neither_classes_nor_numbers_are_refused(
 def test_numbers_and_truths_in_one_column_are_refused_wherever_they_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "ROWS", 20)
+    monkeypatch.setattr(tables, "PIECE_ROWS", 20)
     patients(tmp_path / "p.csv", age=["1"] * 40 + ["True"] * 20)
     with pytest.raises(DataError, match=r"p\.csv: column 'age': numbers and True .* from row 41"):
         _ = dataset("table", tmp_path / "p.csv", **OWN).shape
@@ -395,7 +395,7 @@ def test_classes_in_parquet_are_whole_numbers_in_order_of_their_values(tmp_path:
     found = prepared(dataset("table", tmp_path / "p.parquet", **OWN), tmp_path)
     assert found.classes == ("-1", "2", "10")
     assert np.array_equal(found.y, [1, 2, 0] * 20)
-    assert columns.in_order(["2", "1" * 5000]) == ["1" * 5000, "2"], "too long for a number"
+    assert tables.sort_texts(["2", "1" * 5000]) == ["1" * 5000, "2"], "too long for a number"
 
 
 def test_a_study_on_a_table_needs_a_config_alone(
@@ -424,7 +424,7 @@ def assembled() -> tuple[Simulation, pd.DataFrame]:
     bundle = bundles.read(Path(f"results/plan/bundles/{name}.json"))
     simulation = RunSpec(bundle.runs[0].spec).assemble(bundle.folders, torch.device("cpu"))
     [table] = Path("results/partitions").glob("*/partition.parquet")
-    return simulation, holdings.read(table)
+    return simulation, partition_table.read(table)
 
 
 def test_test_rows_do_not_decide_how_a_table_is_standardised(project: Path) -> None:
@@ -502,7 +502,7 @@ def test_dates_are_days_and_rows_with_an_empty_cell_may_be_dropped(tmp_path: Pat
 def test_all_columns_that_cannot_be_read_are_named_in_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "ROWS", 7)
+    monkeypatch.setattr(tables, "PIECE_ROWS", 7)
     visits(tmp_path / "v.csv")
     with pytest.raises(DataError) as caught:
         _ = dataset("table", tmp_path / "v.csv", label="diagnosis", split="hospital").shape
@@ -619,11 +619,17 @@ def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> Non
     assert np.array_equal(found.y, [0, 1, 1, 0])
     assert found.client is not None
     assert np.array_equal(found.client, [1, 0, 1, 0])
-    before = {n: contents.content(files) for n, files in data.own_files(made, None).items()}
+    before = {
+        n: own_files.content_hash(files) for n, files in own_files_by_name(made, None).items()
+    }
     photo(tmp_path / "scans" / "dog" / "3.tif", 1)
-    assert {n: contents.content(files) for n, files in data.own_files(made, None).items()} == before
+    assert {
+        n: own_files.content_hash(files) for n, files in own_files_by_name(made, None).items()
+    } == before
     photo(tmp_path / "scans" / "dog" / "2.bmp", 1)
-    assert {n: contents.content(files) for n, files in data.own_files(made, None).items()} != before
+    assert {
+        n: own_files.content_hash(files) for n, files in own_files_by_name(made, None).items()
+    } != before
 
 
 def test_images_of_different_sizes_and_kinds_are_brought_to_one(tmp_path: Path) -> None:
@@ -709,9 +715,9 @@ def test_links_to_folders_are_followed_and_no_image_counts_twice(tmp_path: Path)
     link.symlink_to(tmp_path / "elsewhere" / "cat")
     made = dataset("images", tmp_path / "photos")
     assert made.size == 9
-    before = contents.content(made.files)
+    before = own_files.content_hash(made.files)
     photo(tmp_path / "elsewhere" / "cat" / "1.png", 99)
-    assert contents.content(made.files) != before
+    assert own_files.content_hash(made.files) != before
     for place in ("photos", "photos/cat"):
         link.unlink()
         link.symlink_to(tmp_path / place)
@@ -794,7 +800,7 @@ def test_a_file_that_hugging_face_wrote_comes_out_as_it_went_in(tmp_path: Path) 
 def test_files_of_hugging_face_are_the_published_split(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "BATCH", 2)
+    monkeypatch.setattr(image_files, "PARQUET_BATCH", 2)
     folder = tmp_path / "data"
     in_parquet(folder / place.format("train"), [0, 1, 1, 0, 1], who=[*"aabbc"])
     in_parquet(folder / place.format("validation"), [1, 0], who=[*"cc"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data.pickles import load
+from fl.data.pickles import load_pickle
 
 PLAIN = {
     b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),
@@ -38,7 +38,7 @@ def same(one, other):
 @pytest.mark.parametrize("protocol", range(5))
 def test_arrays_and_plain_containers(tmp_path, protocol):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(PLAIN, protocol))
-    found = load(tmp_path / "a.pkl")
+    found = load_pickle(tmp_path / "a.pkl")
     assert list(found) == list(PLAIN)
     assert found["objects"] == [b"x", [1, 2]]
     assert all(same(found[key], PLAIN[key]) for key in PLAIN if key != "objects")
@@ -49,7 +49,7 @@ def test_names_of_both_numpys():
     old, new = b"numpy.core.multiarray", b"numpy._core.multiarray"
     for module in (old, new):
         other = text.replace(old, module) if old in text else text.replace(new, module)
-        assert load(io.BytesIO(other)).tolist() == [0, 1, 2]
+        assert load_pickle(io.BytesIO(other)).tolist() == [0, 1, 2]
 
 
 def of_python_2(labels=(6, 9), width=12):
@@ -74,7 +74,7 @@ def of_python_2(labels=(6, 9), width=12):
 
 
 def test_a_batch_as_python_2_wrote_it():
-    found = load(io.BytesIO(of_python_2()))
+    found = load_pickle(io.BytesIO(of_python_2()))
     assert list(found) == [b"batch_label", b"labels", b"data", b"filenames"]
     assert found[b"labels"] == [6, 9]
     assert same(found[b"data"], np.arange(24, dtype=np.uint8).reshape(2, 12))
@@ -101,7 +101,7 @@ OUTSIDE = [
     (collections.OrderedDict(a=1), r"collections\.OrderedDict"),
     (np.array([Evil(os.system, "touch hacked")], dtype=object), r"(posix|os)\.system"),
     # An array of dtype O made from bytes: numpy takes them for addresses.
-    (Evil(np.ndarray, (1,), "O8", b"AAAAAAAA"), r"a value that is no data \(Named\)"),
+    (Evil(np.ndarray, (1,), "O8", b"AAAAAAAA"), r"a value that is no data \(StandIn\)"),
     (np.zeros(2, [("a", "i4"), ("b", "O")]), r"an array of type 'V12'"),
     (np.zeros(2, bool), r"an array of type 'b1'"),
     (np.zeros(2, "M8[s]"), r"an array of type 'M8'"),
@@ -114,7 +114,7 @@ def test_everything_else_is_refused_by_name(tmp_path, monkeypatch, thing, named,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"data": thing}, protocol))
     with pytest.raises(DataError, match=rf"a\.pkl: asks for ({named}); allowed in a pickle: numpy"):
-        load(tmp_path / "a.pkl")
+        load_pickle(tmp_path / "a.pkl")
     assert not (tmp_path / "hacked").exists()
 
 
@@ -157,7 +157,7 @@ def state(shape, code, content):
 def test_what_would_crash_or_fill_the_memory_is_an_error(text, problem):
     tracemalloc.start()
     with pytest.raises(DataError, match=problem):
-        load(io.BytesIO(text))
+        load_pickle(io.BytesIO(text))
     assert tracemalloc.get_traced_memory()[1] < 50_000_000
     tracemalloc.stop()
 
@@ -166,7 +166,7 @@ def test_what_would_crash_or_fill_the_memory_is_an_error(text, problem):
 def test_damaged_pickle_is_named(tmp_path, keep):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(PLAIN, 4)[:keep])
     with pytest.raises(DataError, match=r"a\.pkl: is no complete pickle"):
-        load(tmp_path / "a.pkl")
+        load_pickle(tmp_path / "a.pkl")
 
 
 CODES = [ord(code.code) for code in pickletools.opcodes]
@@ -210,7 +210,7 @@ def test_mutated_files_are_an_error_or_data():
     draw, read = random.Random(0), 0
     for n in range(1500):
         try:
-            found = load(io.BytesIO(mutated(whole[n % len(whole)], draw)))
+            found = load_pickle(io.BytesIO(mutated(whole[n % len(whole)], draw)))
         except DataError:
             continue
         walk(found)

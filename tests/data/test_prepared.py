@@ -15,9 +15,9 @@ import pytest
 from sources.server import serving
 
 from fl.base.errors import DataError
-from fl.data import Supply, prepare, raw_name
-from fl.data.download import Source
-from fl.data.lock import Lock
+from fl.data.dataset import raw_folder_name
+from fl.data.download import Lock, Source
+from fl.data.preparation import SourcePolicy, prepare_folder
 from fl.data.prepared import Prepared, Writer
 
 META = {"name": "toy", "params": {"a": 1}, "sources": [{"name": "raw.csv", "sha256": "0" * 64}]}
@@ -174,27 +174,27 @@ def origin(tmp_path):
 
 def test_prepare_twice_does_nothing(tmp_path, origin):
     folder = tmp_path / "prepared" / "toy"
-    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    prepare_folder(Toy(origin), "toy", tmp_path / "raw", folder)
     before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
     (tmp_path / "labels.txt").unlink()
     (tmp_path / "raw" / "raw.txt").unlink()
-    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    prepare_folder(Toy(origin), "toy", tmp_path / "raw", folder)
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
 
 
 def test_prepared_from_other_files_than_the_lock_says_is_refused(tmp_path, origin):
     """Of an address: a file of the user's own is held to what the spec says, not to the lock."""
     folder, lock = tmp_path / "prepared" / "toy", Lock(tmp_path / "lock.json", "toy")
-    supply = Supply(lock=lock)
+    supply = SourcePolicy(lock=lock)
     with serving(tmp_path) as server:
         toy = Toy(f"{server.url}/labels.txt")
-        prepare(toy, "toy", tmp_path / "raw", folder, supply)
-        prepare(toy, "toy", tmp_path / "raw", folder, supply)
+        prepare_folder(toy, "toy", tmp_path / "raw", folder, supply)
+        prepare_folder(toy, "toy", tmp_path / "raw", folder, supply)
     digest = hashlib.sha256((tmp_path / "labels.txt").read_bytes()).hexdigest()
     assert json.loads(lock.path.read_text()) == {"toy": {"raw.txt": digest}}
     lock.path.write_text(json.dumps({"toy": {"raw.txt": "0" * 64}}))
     with pytest.raises(DataError, match=rf"from a raw\.txt with sha256 {digest}, but .*lock\.json"):
-        prepare(toy, "toy", tmp_path / "raw", folder, supply)
+        prepare_folder(toy, "toy", tmp_path / "raw", folder, supply)
 
 
 def test_files_of_a_subset_are_not_held_to_the_checksums_of_the_whole(tmp_path, origin):
@@ -204,22 +204,26 @@ def test_files_of_a_subset_are_not_held_to_the_checksums_of_the_whole(tmp_path, 
 
     whole = Published(origin)
     with pytest.raises(DataError, match="expected 0000"):
-        prepare(whole, "toy", tmp_path / "raw", tmp_path / "a")
+        prepare_folder(whole, "toy", tmp_path / "raw", tmp_path / "a")
     subset = Published(origin)
     object.__setattr__(subset, "complete", False)
-    prepare(subset, "toy", tmp_path / "raw", tmp_path / "a")
+    prepare_folder(subset, "toy", tmp_path / "raw", tmp_path / "a")
     assert np.array_equal(Prepared.open(tmp_path / "a").y, Y)
-    assert raw_name({"name": "toy", "complete": False}) == "toy-subset"
-    assert raw_name({"name": "toy", "complete": True}) == raw_name({"name": "toy"}) == "toy"
+    assert raw_folder_name({"name": "toy", "complete": False}) == "toy-subset"
+    assert (
+        raw_folder_name({"name": "toy", "complete": True})
+        == raw_folder_name({"name": "toy"})
+        == "toy"
+    )
 
 
 @pytest.mark.parametrize(("fail", "error"), [("disk", DataError), ("bug", RuntimeError)])
 def test_failing_preparation_leaves_nothing(tmp_path, origin, fail, error):
     folder = tmp_path / "prepared" / "toy"
     with pytest.raises(error, match=r"No space left|bug"):
-        prepare(Toy(origin, fail=fail), "toy", tmp_path / "raw", folder)
+        prepare_folder(Toy(origin, fail=fail), "toy", tmp_path / "raw", folder)
     assert names(tmp_path / "prepared") == []
-    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    prepare_folder(Toy(origin), "toy", tmp_path / "raw", folder)
     assert np.array_equal(Prepared.open(folder).y, Y)
 
 

@@ -9,7 +9,7 @@ from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
 from fl.base.errors import DataError
 from fl.data import partition
-from fl.data.in_proportion import CODES, follow
+from fl.data.splitting import SPLIT_NUMBERS, deal_in_proportion
 
 DRAW = np.random.default_rng(3)
 SPLIT = DRAW.choice([0, 1, 2], 1200, p=[0.7, 0.2, 0.1]).astype(np.int8)
@@ -23,9 +23,9 @@ def rows(table, split):
 def test_test_samples_are_published_ones_in_the_clients_proportions(scheme):
     made = make(scheme, published=SPLIT, test="published")
     partition.validate(made, LABELS, source=scheme)
-    assert (SPLIT[rows(made, "test")["sample"]] == CODES["test"]).all()
+    assert (SPLIT[rows(made, "test")["sample"]] == SPLIT_NUMBERS["test"]).all()
     for other in ("train", "val"):
-        assert (SPLIT[rows(made, other)["sample"]] != CODES["test"]).all()
+        assert (SPLIT[rows(made, other)["sample"]] != SPLIT_NUMBERS["test"]).all()
     # Of each class, a client's share of the tests is its share of the rest, to a sample or two.
     rest = class_counts(made[made["split"] != "test"])
     kind = {"natural": GROUPS, "domain": DOMAINS, "domain_dirichlet": DOMAINS}.get(scheme)
@@ -37,7 +37,11 @@ def test_test_samples_are_published_ones_in_the_clients_proportions(scheme):
         else:
             sample = made.loc[made["client"] == client, "sample"].iloc[0]
             here = (label == LABELS) & (kind == kind[sample])
-        due = n * (here & (CODES["test"] == SPLIT)).sum() / (here & (CODES["test"] != SPLIT)).sum()
+        due = (
+            n
+            * (here & (SPLIT_NUMBERS["test"] == SPLIT)).sum()
+            / (here & (SPLIT_NUMBERS["test"] != SPLIT)).sum()
+        )
         assert mine.sum() == pytest.approx(due, abs=2)
 
 
@@ -45,7 +49,7 @@ def test_test_samples_are_published_ones_in_the_clients_proportions(scheme):
 def test_who_trains_on_what_is_what_the_scheme_deals_of_the_others(scheme):
     """The scheme sees no published test sample: with these left out, it deals the same."""
     made = make(scheme, published=SPLIT, test="published", val=0.25)
-    keep = np.flatnonzero(CODES["test"] != SPLIT)
+    keep = np.flatnonzero(SPLIT_NUMBERS["test"] != SPLIT)
     arrays = {"natural": GROUPS, "domain": DOMAINS, "domain_dirichlet": DOMAINS}
     wanted = [arrays[scheme][keep]] if scheme in arrays else []
     alone = getattr(partition, scheme)(LABELS[keep], *wanted, **KEYS[scheme])
@@ -59,7 +63,7 @@ def test_who_trains_on_what_is_what_the_scheme_deals_of_the_others(scheme):
 @pytest.mark.parametrize("scheme", KEYS)
 def test_published_val_samples_are_dealt_alike(scheme):
     made = make(scheme, published=SPLIT, test="published", val="published")
-    for split, code in CODES.items():
+    for split, code in SPLIT_NUMBERS.items():
         assert (SPLIT[rows(made, split)["sample"]] == code).all()
     partition.validate(made, LABELS, source=scheme)
     assert rows(made, "val")["client"].nunique() == 9
@@ -68,7 +72,7 @@ def test_published_val_samples_are_dealt_alike(scheme):
 def test_natural_clients_keep_their_own_published_samples():
     """Also of classes that they do not train on."""
     labels = LABELS.copy()
-    labels[(GROUPS == 4) & (CODES["test"] == SPLIT)] = 77
+    labels[(GROUPS == 4) & (SPLIT_NUMBERS["test"] == SPLIT)] = 77
     made = partition.natural(labels, GROUPS, SPLIT, test="published", val=0)
     assert len(made) == 1200
     assert (made.sort_values("sample")["client"].to_numpy() == GROUPS).all()
@@ -87,16 +91,20 @@ def test_a_client_that_is_due_nothing_gets_one_and_a_note_says_so():
     fine = np.zeros(110, int)
     members = np.arange(100, 110)
     strata = (fine, np.zeros(110, int))
-    owner, notes = follow("x", np.append(client, [-1] * 10), strata, np.arange(100), members, 0)
+    owner, notes = deal_in_proportion(
+        "x", np.append(client, [-1] * 10), strata, np.arange(100), members, 0
+    )
     assert np.bincount(owner).tolist() == [7, 1, 1, 1]
     assert notes == ["x: 3 clients were due none of the 10 published samples; each was given one"]
     few = "published samples for client 3 is 0. Allowed: at least one: fewer clients, or a share"
     with pytest.raises(DataError, match=f"x: the number of {few}"):
-        follow("x", np.append(client, [-1] * 10), strata, np.arange(100), members[:3], 0)
+        deal_in_proportion(
+            "x", np.append(client, [-1] * 10), strata, np.arange(100), members[:3], 0
+        )
 
 
 def test_no_client_is_given_a_sample_of_another_kind():
-    split = np.where(GROUPS == 5, CODES["train"], SPLIT)
+    split = np.where(GROUPS == 5, SPLIT_NUMBERS["train"], SPLIT)
     with pytest.raises(DataError, match="natural: the number of published samples for client 5"):
         partition.natural(LABELS, GROUPS, split, test="published")
     # Of many clients a domain, some are due nothing: what they are given is of their domain.
@@ -137,7 +145,7 @@ def test_clients_without_published_training_samples_are_held_out():
     split = np.where(GROUPS >= 6, 1 + GROUPS % 2, 0)
     split[np.flatnonzero(GROUPS == 6)[0]] = 0
     made = partition.natural(LABELS, GROUPS, split, unseen="published")
-    assert partition.unseen(made).tolist() == [7, 8]
+    assert partition.unseen_clients(made).tolist() == [7, 8]
     with pytest.raises(DataError, match=r"unseen is published. Allowed: some client without"):
         partition.natural(LABELS, GROUPS, np.arange(1200) % 2, unseen="published")
 

@@ -11,11 +11,11 @@ from sources.prostate_mri import SITES
 from test_real_datasets import make, prepared, written
 
 from fl.base.errors import DataError
-from fl.data import prepare
 from fl.data.datasets import abide, prostate_mri, shakespeare, speech_commands
 from fl.data.datasets.cifar10_c import CORRUPTIONS
 from fl.data.datasets.prostate_mri import ProstateMri
-from fl.data.datasets.sent140 import WORD
+from fl.data.datasets.sent140 import WORD_PATTERN
+from fl.data.preparation import prepare_folder
 
 
 def read(name, folder, **params):
@@ -53,7 +53,7 @@ def test_sizes_are_the_published_ones(name, params, size):
 )
 def test_what_needs_a_person_says_where_the_file_is_had(name, said, tmp_path):
     with pytest.raises(DataError, match=said):
-        prepare(make(name), name, tmp_path / "raw", tmp_path / "out")
+        prepare_folder(make(name), name, tmp_path / "raw", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_sites_are_those_that_are_asked_for(tmp_path):
 
 
 def test_words_are_leafs():
-    assert WORD.findall("@you it's 5 o'clock... SO WHAT?! é_1 (fine)") == [
+    assert WORD_PATTERN.findall("@you it's 5 o'clock... SO WHAT?! é_1 (fine)") == [
         *("you", "it's", "5", "o'clock", ".", ".", ".", "SO", "WHAT", "?", "!", "é_1", "fine")
     ]
 

@@ -12,12 +12,12 @@ import pytest
 import sources
 from sources.server import serving
 
-from fl import data
 from fl.base import registry
 from fl.base.errors import DataError, FedloomError, Location
-from fl.data import Supply
-from fl.data.lock import Lock
-from fl.data.prepared import SPLIT, Prepared, Writer
+from fl.data import preparation
+from fl.data.download import Lock
+from fl.data.preparation import SourcePolicy
+from fl.data.prepared import SPLIT_NAMES, Prepared, Writer
 
 ALL = pytest.mark.parametrize("name", sources.names())
 WHERE = Location("the test")
@@ -33,8 +33,10 @@ def prepared(name, files, root, **params):
     """The set, fetched from a server of ``files`` and prepared below ``root``."""
     root.mkdir(exist_ok=True)
     with serving(files) as server:
-        supply = Supply(server.url, Lock(root / "lock.json", name))
-        data.prepare(make(name, **params), name, root / "raw", root / "prepared", supply)
+        supply = SourcePolicy(server.url, Lock(root / "lock.json", name))
+        preparation.prepare_folder(
+            make(name, **params), name, root / "raw", root / "prepared", supply
+        )
     return Prepared.open(root / "prepared")
 
 
@@ -76,7 +78,7 @@ def test_values_come_out_as_they_went_in(name, whole, tmp_path):
         assert (expected is None) == (getattr(data, array) is None), array
         assert expected is None or np.array_equal(getattr(data, array), expected), array
     assert (data.client is not None) == (dataset.natural is not None)
-    there = set() if made.split is None else {SPLIT[int(i)] for i in np.unique(made.split)}
+    there = set() if made.split is None else {SPLIT_NAMES[int(i)] for i in np.unique(made.split)}
     assert {*dataset.published_splits} == there
     assert made.x
     rows = {array: getattr(made, array) or {} for array in ("x", "mask", "text")}
@@ -140,14 +142,14 @@ def test_subset_is_not_taken_for_the_whole(name, whole, tmp_path):
 @pytest.mark.parametrize("name", ["cifar10", "cinic10"])
 def test_full_disk_leaves_nothing_half_made(name, whole, tmp_path, small_disk):
     """Both where space is reserved at once and where an array grows."""
-    supply = Supply(str(whole(name)[0]))
+    supply = SourcePolicy(str(whole(name)[0]))
     raw, filler = tmp_path / "raw", small_disk / "filler"
     filler.write_bytes(bytes(200_000))
     with pytest.raises(FedloomError, match=r"No space left|the disk is full"):
-        data.prepare(make(name), name, raw, small_disk / "prepared", supply)
+        preparation.prepare_folder(make(name), name, raw, small_disk / "prepared", supply)
     assert [p.name for p in small_disk.iterdir()] == ["filler"]
     filler.unlink()
-    data.prepare(make(name), name, raw, small_disk / "prepared", supply)
+    preparation.prepare_folder(make(name), name, raw, small_disk / "prepared", supply)
     Prepared.open(small_disk / "prepared").verify()
 
 

@@ -12,7 +12,7 @@ from fl.base import registry
 from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import parse
 from fl.data import partition
-from fl.data.split import take
+from fl.data.splitting import take_by_shares
 from fl.engine.client_data import ClientData
 
 
@@ -86,18 +86,18 @@ def test_unseen_clients_give_the_server_nothing():
 
 def test_take_by_hand():
     left = np.array([10, 10, 10])
-    assert take(left, 10, np.log([0.5, 0.3, 0.2])).tolist() == [5, 3, 2]
+    assert take_by_shares(left, 10, np.log([0.5, 0.3, 0.2])).tolist() == [5, 3, 2]
     assert left.tolist() == [5, 7, 8]
     # Of 12, class 0 would give 8 and has 5: what is missing comes 1 to 1 from the others.
-    assert take(left, 12, np.log([4, 1, 1])).tolist() == [5, 4, 3]
+    assert take_by_shares(left, 12, np.log([4, 1, 1])).tolist() == [5, 4, 3]
     assert left.tolist() == [0, 3, 5]
     with np.errstate(divide="ignore"):
-        assert take(left, 12, np.log([1.0, 1.0, 0.0])).tolist() == [0, 3, 0]
+        assert take_by_shares(left, 12, np.log([1.0, 1.0, 0.0])).tolist() == [0, 3, 0]
 
 
 def test_take_survives_shares_that_underflow():
     left = np.array([3, 100, 100])
-    assert take(left, 10, np.array([0.0, -1e5, -1e300])).tolist() == [3, 7, 0]
+    assert take_by_shares(left, 10, np.array([0.0, -1e5, -1e300])).tolist() == [3, 7, 0]
 
 
 # Dirichlet with something of every class

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.data import per_domain, split_lists
+from fl.data import published_domains
 from fl.data.datasets import domainnet, office_caltech10
 from fl.data.datasets.domainnet import DomainNet
 from fl.data.datasets.office_caltech10 import OfficeCaltech10
@@ -39,15 +39,17 @@ def all_of_domainnet():
 
 def test_printed_sizes_of_domainnet_come_of_fedfas_share(all_of_domainnet):
     dataset = DomainNet(train_share=0.4)
-    samples = split_lists.divide(all_of_domainnet, dataset.domains, dataset._ends)
-    assert samples.counts(dataset.domains) == per_domain.stated(domainnet.PUBLISHED)
+    samples = published_domains.divide_lists(all_of_domainnet, dataset.domains, dataset._ends)
+    assert samples.counts(dataset.domains) == published_domains.published_counts(
+        domainnet.PUBLISHED
+    )
     assert len(samples.path) == dataset.size == 5847 + 3653 + 4573
     dataset._hold(samples, Path("lists.zip"))
 
 
 def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
     dataset = DomainNet()
-    samples = split_lists.divide(all_of_domainnet, dataset.domains, dataset._ends)
+    samples = published_domains.divide_lists(all_of_domainnet, dataset.domains, dataset._ends)
     found = samples.counts(dataset.domains)
     assert [found[f"{name} train"] for name in LISTED] == [n - n // 5 for n in LISTED.values()]
     assert len(samples.path) == sum(LISTED.values()) + 4573
@@ -59,13 +61,17 @@ def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
 def test_printed_sizes_of_office_come_of_sixty_per_cent():
     training = {name: sizes[0] + sizes[1] for name, sizes in office_caltech10.PUBLISHED.items()}
     test = {name: sizes[2] for name, sizes in office_caltech10.PUBLISHED.items()}
-    samples = split_lists.divide(lists(training, test), tuple(training), office_caltech10._ends)
-    assert samples.counts(tuple(training)) == per_domain.stated(office_caltech10.PUBLISHED)
+    samples = published_domains.divide_lists(
+        lists(training, test), tuple(training), office_caltech10._ends
+    )
+    assert samples.counts(tuple(training)) == published_domains.published_counts(
+        office_caltech10.PUBLISHED
+    )
     assert len(samples.path) == OfficeCaltech10().size == 2533
 
 
 def test_a_path_that_is_listed_twice_has_two_rows():
     twice = {"a_train.pkl": (["p", "q", "p"], [1, 2, 1]), "a_test.pkl": (["q"], [2])}
-    found = split_lists.divide(twice, ("a",), lambda n: (3, 0))
+    found = published_domains.divide_lists(twice, ("a",), lambda n: (3, 0))
     assert found.rows() == {"p": [0, 2], "q": [1, 3]}
     assert found.rows(domain=1) == {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data.whole import whole
+from fl.data.validation import check_whole_numbers
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from fl.data.whole import whole
     ],
 )
 def test_whole_numbers_of_any_type(values, expected, dtype):
-    numbers = whole(values, 0, 9, "file", "labels")
+    numbers = check_whole_numbers(values, 0, 9, "file", "labels")
     assert numbers.dtype == dtype
     assert numbers.tolist() == expected
 
@@ -37,4 +37,4 @@ def test_whole_numbers_of_any_type(values, expected, dtype):
 )
 def test_anything_else_is_named(values, problem):
     with pytest.raises(DataError, match=f"file: {problem}"):
-        whole(values, 0, 9, "file", "labels")
+        check_whole_numbers(values, 0, 9, "file", "labels")

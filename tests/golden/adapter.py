@@ -11,14 +11,12 @@ import pandas as pd
 import sources
 import torch
 
-from fl import data
 from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Location
-from fl.data import holdings
-from fl.data.distance import domain_distances
-from fl.data.materials import deal
-from fl.data.modality import Modality
+from fl.data import partition_table, preparation
+from fl.data.inputs import Modality
+from fl.data.partitioning import apply_scheme, domain_distances
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on
 from fl.engine.assembly import RunComponents
@@ -113,15 +111,15 @@ def _prepared(given: Mapping[str, Any]) -> Prepared:
 def read(name: str, values: Mapping[str, Any], files: Path | None, folder: Path) -> Prepared:
     """A data set, prepared in ``folder`` from generated files, or from what it brings itself."""
     params = dict(values)
-    supply = data.PUBLISHED
+    supply = preparation.DEFAULT_POLICY
     if files is not None:
         generator = sources.generator(name)
         files.mkdir(parents=True)
         generator.write(files)
-        params, supply = {**generator.PARAMS, **params}, data.Supply(str(files))
+        params, supply = {**generator.PARAMS, **params}, preparation.SourcePolicy(str(files))
     entry = registry.find("data set", name, WHERE)
     made = entry.instantiate(entry.parse(params, WHERE))
-    data.prepare(made, name, folder / "raw", folder / "prepared", supply)
+    preparation.prepare_folder(made, name, folder / "raw", folder / "prepared", supply)
     return Prepared.open(folder / "prepared")
 
 
@@ -136,8 +134,8 @@ def dealt(
     """The partition table of a scheme, its statistics, and the distances between domains."""
     entry = registry.find("partition scheme", name, WHERE)
     prepared = _prepared(given)
-    table = deal(entry.target, entry.parse(values, WHERE), prepared, name)
-    statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
+    table = apply_scheme(entry.target, entry.parse(values, WHERE), prepared, name)
+    statistics = partition_table.statistics(table, prepared.y, len(prepared.classes))
     rows = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
     assert prepared.domain is not None
     return table, statistics, domain_distances(prepared.x, np.asarray(prepared.domain), rows)

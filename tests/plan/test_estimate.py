@@ -15,7 +15,7 @@ from planning import Planned
 from fl.base import registry
 from fl.base.errors import Location
 from fl.cli import main
-from fl.data import materials
+from fl.data import partitioning
 from fl.engine.client_data import ClientData
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import BYTES_PER_ROW, Rates, client_steps, large_metrics
@@ -53,7 +53,9 @@ def test_steps_are_those_of_the_partition_that_will_be_made(
     planned: Callable[..., Planned], tmp_path: Path, partition: Any, clients: int
 ) -> None:
     study = spec(planned, "digits-domains", partition, batch_size=1, rounds=7)
-    table = materials.partition(partition, study["dataset"], tmp_path / "data", tmp_path / "made")
+    table = partitioning.make_partition(
+        partition, study["dataset"], tmp_path / "data", tmp_path / "made"
+    )
     held = ClientData.of(table)
     assert len(held.participants) == clients
     steps = 7 * sum(len(held.samples["train"][client]) for client in held.participants)

@@ -11,7 +11,7 @@ from pathlib import Path
 import planning
 from planning import Planned
 
-from fl.data import materials
+from fl.data import partitioning
 
 ABSENT = {
     *("snakemake", "dvc", "cvxpy", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision"),
@@ -46,7 +46,7 @@ def test_a_bare_machine_imports_the_library_and_trains_on_prepared_data(
     study.change("fedavg", lambda b: [m["spec"]["training"].update(rounds=1) for m in b["runs"]])
     bundle = study.bundle("fedavg")
     spec = bundle["runs"][0]["spec"]
-    materials.partition(
+    partitioning.make_partition(
         spec["partition"], spec["dataset"], Path(bundle["data"]), Path(bundle["results"])
     )
     bare = tmp_path / "bare"

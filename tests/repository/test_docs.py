@@ -100,7 +100,7 @@ def test_pages_that_everybody_reads_stay_short(name: str) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether ``fl.data.split.NOBODY`` or ``fl/data/split.py`` names what there is."""
+    """Whether ``fl.data.splitting.NOBODY`` or ``fl/data/split.py`` names what there is."""
     if "/" in name:
         return (ROOT / name).exists()
     place = ROOT
@@ -118,7 +118,9 @@ def exists(name: str) -> bool:
 
 
 def test_modules_and_files_that_pages_and_docstrings_name_exist() -> None:
-    assert exists("fl.data.split.NOBODY") and not exists("fl.references") and not exists("fl/a.py")
+    assert (
+        exists("fl.data.splitting.NOBODY") and not exists("fl.references") and not exists("fl/a.py")
+    )
     named = re.compile(r"`(fl(?:\.\w+)+|fl(?:/\w+)+(?:\.py|/)?)`")
     gone = [
         (str(page), name)

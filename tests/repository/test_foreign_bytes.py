@@ -31,7 +31,7 @@ import yaml
 
 from fl.base import files, parquet
 from fl.base.errors import FedloomError, Location
-from fl.data import holdings
+from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import as_rows
 from fl.plan import bundle as bundles
@@ -258,12 +258,12 @@ def partition(root: Path) -> Reader:
     table["client"] = table["client"].astype("int32")
     table["unseen"] = table["client"] == 1
     table.attrs["notes"] = ["a note"]
-    holdings.write(table, path)
+    partition_table.write(table, path)
 
     def read() -> None:
-        found = holdings.read(path)
-        holdings.validate(found, labels, source=str(path))
-        holdings.content_hash(found)
+        found = partition_table.read(path)
+        partition_table.validate(found, labels, source=str(path))
+        partition_table.content_hash(found)
         assert found["sample"].between(0, 11).all() and found["sample"].is_unique
         assert all(isinstance(note, str) for note in found.attrs["notes"])
 

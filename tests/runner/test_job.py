@@ -95,7 +95,7 @@ def test_unseen_clients_are_scored_apart_and_train_where_nothing_is_shared(plann
     for label in entries:
         assert study.train(label) == 0
     [table] = (study.root / "results" / "partitions").glob("*/partition.parquet")
-    away = set(partition.unseen(partition.read(table)).tolist())
+    away = set(partition.unseen_clients(partition.read(table)).tolist())
     assert len(away) == 1
     rows = {label: study.store().metrics(study.runs(label)[0]) for label in entries}
     for label, found in rows.items():

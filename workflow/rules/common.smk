@@ -114,7 +114,7 @@ DATASETS = sorted({bundle["dataset"] for bundle in PLAN["bundles"].values()})
 
 def raw(dataset):
     """Return the folder of the raw files of a planned data set."""
-    return raw_name(plan_item("datasets", dataset))
+    return raw_folder_name(plan_item("datasets", dataset))
 
 
 def inputs_if_missing(outputs, inputs):

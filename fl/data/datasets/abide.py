@@ -38,11 +38,11 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.data import counts
-from fl.data.archives import entries, name_of
+from fl.data import validation
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
-from fl.data.placing import known, label
 from fl.data.prepared import Writer
+from fl.data.published_domains import matching_name, write_labels
 
 REGIONS = 111
 CLASSES = ("control", "autism")
@@ -123,18 +123,22 @@ class Abide:
         table = self._subjects(path)
         if self.complete:
             published = {site: PUBLISHED[site] for site in self.domains}
-            counts.hold(Counter(table["site"]), published, str(path), "Heinsfeld et al. 2018")
+            validation.check_sizes(
+                Counter(table["site"]), published, str(path), "Heinsfeld et al. 2018"
+            )
         rows = {f"{name}_rois_ho.1D": row for row, name in enumerate(table["FILE_ID"])}
         x = np.zeros((len(table), *self.shape), np.float32)
         missing = dict.fromkeys(rows)
-        for name, stream in entries(archive, lambda name: known(name, missing) is not None):
-            key = str(known(name, rows))
+        for name, stream in iter_members(
+            archive, lambda name: matching_name(name, missing) is not None
+        ):
+            key = str(matching_name(name, rows))
             x[rows[key]] = correlations(series(stream))
             missing.pop(key)
-        counts.lacking(archive, missing)
+        validation.check_missing(archive, missing)
         writer.save("x", x)
         domain = table["site"].map(self.domains.index).to_numpy()
-        label(writer, (table["DX_GROUP"] == 1).to_numpy(), domain, None)
+        write_labels(writer, (table["DX_GROUP"] == 1).to_numpy(), domain, None)
         writer.describe(CLASSES, domains=self.domains)
 
     def _subjects(self, path: Path) -> pd.DataFrame:
@@ -157,7 +161,7 @@ class Abide:
 
 def series(stream: BinaryIO) -> np.ndarray:
     """The signals in a ``.1D`` file, ``[time, regions]``: numbers below a line of names (#...)."""
-    name, content = name_of(stream), stream.read()
+    name, content = stream_name(stream), stream.read()
     try:
         values = np.loadtxt(io.StringIO(content.decode()), ndmin=2)
     except ValueError as error:

@@ -34,10 +34,11 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
-from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.text import encode, table, vocabulary
+from fl.data.tables import csv_rows
+from fl.data.tokens import encode_words, vocabulary
+from fl.data.validation import check_sizes
 
 COPY = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"
 CHECKSUMS = {
@@ -92,21 +93,21 @@ class AGNews:
         for split, name in enumerate(PUBLISHED):
             labels = []
             for label, words in read_articles(raw / name):
-                tokens = encode(words, known, self.length, self.vocabulary)
+                tokens = encode_words(words, known, self.length, self.vocabulary)
                 writer.append("x", np.array([tokens], np.int32))
                 labels.append(label)
             sizes[name] = len(labels)
             writer.append("y", np.array(labels, np.int64))
             writer.append("split", np.full(len(labels), split, np.int8))
         if self.complete:
-            hold(sizes, PUBLISHED, "ag-news", "Zhang et al. 2015")
+            check_sizes(sizes, PUBLISHED, "ag-news", "Zhang et al. 2015")
         writer.describe(CLASSES, normalisation=None)
 
 
 def read_articles(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The class, from 0, and the words of each article of a file."""
     with path.open("rb") as stream:
-        for number, row in table(stream, "utf-8"):
+        for number, row in csv_rows(stream, "utf-8"):
             if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
                 problem = f"row {number} is {row[:1]} of {len(row)} cells"
                 raise DataError(f"{path}: {problem}. Allowed: three, of which the first is 1 to 4")

@@ -27,11 +27,11 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.folders import path_of
-from fl.data import columns
-from fl.data.contents import stamp
+from fl.data import tables
 from fl.data.download import Source
-from fl.data.normalisation import OPEN
-from fl.data.prepared import IDENTITY, SPLIT, Writer
+from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
+from fl.data.own_files import change_stamp
+from fl.data.prepared import SPLIT_NAMES, Writer
 
 NAMED = ("y", "client", "domain", "split")
 """The arrays beside ``x``."""
@@ -53,7 +53,7 @@ class Arrays:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """What is in the file, checked; it is read once for each time that it has changed."""
-        return _read(self.path, stamp([path_of(self.path)]))
+        return _read(self.path, change_stamp([path_of(self.path)]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,20 +86,23 @@ class Arrays:
         arrays, domains = self.arrays, list[str]()
         writer.save("x", arrays["x"])
         classes = _order(arrays["y"])
-        writer.save("y", columns.numbered(map(str, arrays["y"].tolist()), classes))
+        writer.save("y", tables.number_texts(map(str, arrays["y"].tolist()), classes))
         if "client" in arrays:
             order = _order(arrays["client"])
-            numbers = columns.numbered(map(str, arrays["client"].tolist()), order)
+            numbers = tables.number_texts(map(str, arrays["client"].tolist()), order)
             writer.save("client", numbers.astype(np.int32))
         if "domain" in arrays:
             domains = _order(arrays["domain"])
-            numbers = columns.numbered(map(str, arrays["domain"].tolist()), domains)
+            numbers = tables.number_texts(map(str, arrays["domain"].tolist()), domains)
             writer.save("domain", numbers.astype(np.int32))
         if "split" in arrays:
             writer.save("split", arrays["split"])
         scale = 1 / 255 if arrays["x"].dtype == np.uint8 else 1.0
         normalisation: dict[str, Any] | None
-        normalisation = {**(OPEN if self.standardise else IDENTITY), "scale": scale}
+        normalisation = {
+            **(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION),
+            "scale": scale,
+        }
         if _has_tokens(arrays["x"]):
             normalisation = None
         writer.describe(classes, normalisation=normalisation, domains=domains)
@@ -155,7 +158,7 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     for key in NAMED:
         if key in arrays:
             _check_names(key, arrays[key], len(x), name)
-    columns.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
+    tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
 
 
 def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
@@ -165,9 +168,11 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
     if values.dtype.kind not in "uiU":
         problem = f"{name}: {key} is {values.dtype}"
         raise DataError(f"{problem}. Allowed: whole numbers or texts")
-    others = set(values.tolist()) - set(SPLIT)
+    others = set(values.tolist()) - set(SPLIT_NAMES)
     if key == "split" and others:
-        raise DataError(f"{name}: split has {min(map(str, others))!r}. Allowed: {', '.join(SPLIT)}")
+        raise DataError(
+            f"{name}: split has {min(map(str, others))!r}. Allowed: {', '.join(SPLIT_NAMES)}"
+        )
 
 
 def _channels_first(shape: tuple[int, ...]) -> str:
@@ -186,4 +191,4 @@ def _has_tokens(x: np.ndarray) -> bool:
 
 def _order(values: np.ndarray) -> list[str]:
     """The different values as texts, in order."""
-    return columns.in_order(map(str, np.unique(values).tolist()))
+    return tables.sort_texts(map(str, np.unique(values).tolist()))

@@ -24,11 +24,10 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data import pickles
-from fl.data.archives import entries, name_of
-from fl.data.counts import hold, lacking
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.whole import whole
+from fl.data.validation import check_missing, check_sizes, check_whole_numbers
 
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
 BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
@@ -77,27 +76,31 @@ class CIFAR10:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive, x, size = raw / self.sources[0].name, None, 0
         read: dict[str, Any] = {}
-        for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
+        for path, content in iter_members(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
-                read[META] = labels_of(pickles.load(content), b"label_names", content, self.classes)
+                read[META] = labels_of(
+                    pickles.load_pickle(content), b"label_names", content, self.classes
+                )
             if name not in BATCHES:
                 continue
             # The archive is in an order of its own; batches are of one size, and so have a place.
-            images, read[name] = batch(pickles.load(content), b"labels", content, self.classes)
+            images, read[name] = batch(
+                pickles.load_pickle(content), b"labels", content, self.classes
+            )
             if x is None:
                 size = len(images)
                 x = writer.create("x", (size * len(BATCHES), *SHAPE), np.uint8)
             if len(images) != size:
                 problem = f"has {len(images)} images, another batch {size}"
-                raise DataError(f"{name_of(content)}: {problem}; expected: batches of one size")
+                raise DataError(f"{stream_name(content)}: {problem}; expected: batches of one size")
             place = BATCHES.index(name) * size
             x[place : place + size] = images
-        lacking(archive, [name for name in (META, *BATCHES) if name not in read])
+        check_missing(archive, [name for name in (META, *BATCHES) if name not in read])
         writer.save("y", np.concatenate([read[name] for name in BATCHES]))
         writer.save("split", np.repeat(np.array([0, 1], np.int8), [5 * size, size]))
         if self.complete:
-            hold({"train": 5 * size, "test": size}, PUBLISHED, "cifar10", "Krizhevsky 2009")
+            check_sizes({"train": 5 * size, "test": size}, PUBLISHED, "cifar10", "Krizhevsky 2009")
         writer.describe(read[META], normalisation=NORMALISATION)
 
 
@@ -110,15 +113,15 @@ def batch(
     to 255, labels below ``classes``.
     """
     data, labels = (_entry(content, name, stream) for name in (b"data", key))
-    y = whole(labels, 0, classes - 1, name_of(stream), key.decode())
+    y = check_whole_numbers(labels, 0, classes - 1, stream_name(stream), key.decode())
     width = int(np.prod(SHAPE))
     if not isinstance(data, np.ndarray) or data.shape != (*y.shape, width):
         kind = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataError(
-            f"{name_of(stream)}: data is {kind} for {list(y.shape)} labels. Allowed: an array"
+            f"{stream_name(stream)}: data is {kind} for {list(y.shape)} labels. Allowed: an array"
             f" [{len(y)}, {width}]"
         )
-    x = whole(data, 0, 255, name_of(stream), "data").astype(np.uint8, copy=False)
+    x = check_whole_numbers(data, 0, 255, stream_name(stream), "data").astype(np.uint8, copy=False)
     return x.reshape(-1, *SHAPE), y.astype(np.int64)
 
 
@@ -133,11 +136,13 @@ def labels_of(content: Any, key: bytes, stream: BinaryIO, classes: int) -> list[
         problem = (
             f"{key.decode()} is {reprlib.repr(names)}. Allowed: the names of {classes} classes"
         )
-        raise DataError(f"{name_of(stream)}: {problem}")
+        raise DataError(f"{stream_name(stream)}: {problem}")
     return [name.decode() for name in names]
 
 
 def _entry(content: Any, key: bytes, stream: BinaryIO) -> Any:
     if not isinstance(content, dict) or key not in content:
-        raise DataError(f"{name_of(stream)}: has no entry {key.decode()}; it is no file of CIFAR")
+        raise DataError(
+            f"{stream_name(stream)}: has no entry {key.decode()}; it is no file of CIFAR"
+        )
     return content[key]

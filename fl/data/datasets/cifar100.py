@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fl.data import pickles
-from fl.data.archives import entries
-from fl.data.counts import hold, lacking
+from fl.data.archives import iter_members
 from fl.data.datasets.cifar10 import PUBLISHED, SHAPE, batch, labels_of
 from fl.data.download import Source
 from fl.data.prepared import Writer
+from fl.data.validation import check_missing, check_sizes
 
 FOLDER, META = "cifar-100-python", "meta"
 PARTS = ("train", "test")
@@ -73,15 +73,15 @@ class CIFAR100:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive = raw / self.sources[0].name
         read: dict[str, Any] = {}
-        for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
+        for path, content in iter_members(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
                 key = f"{self.labels}_label_names".encode()
-                read[META] = labels_of(pickles.load(content), key, content, self.classes)
+                read[META] = labels_of(pickles.load_pickle(content), key, content, self.classes)
             elif name in PARTS:
                 key = f"{self.labels}_labels".encode()
-                read[name] = batch(pickles.load(content), key, content, self.classes)
-        lacking(archive, [name for name in (META, *PARTS) if name not in read])
+                read[name] = batch(pickles.load_pickle(content), key, content, self.classes)
+        check_missing(archive, [name for name in (META, *PARTS) if name not in read])
         for split, subset in enumerate(PARTS):
             images, labels = read[subset]
             writer.append("x", images)
@@ -89,5 +89,5 @@ class CIFAR100:
             writer.append("split", np.full(len(labels), split, np.int8))
         if self.complete:
             sizes = {subset: len(read[subset][1]) for subset in PARTS}
-            hold(sizes, PUBLISHED, "cifar100", "Krizhevsky 2009")
+            check_sizes(sizes, PUBLISHED, "cifar100", "Krizhevsky 2009")
         writer.describe(read[META], normalisation=NORMALISATION)

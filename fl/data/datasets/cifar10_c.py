@@ -30,12 +30,11 @@ import numpy as np
 from fl.base.errors import ConfigError, DataError, Location, wrap_read_errors
 from fl.base.fields import Bound
 from fl.base.rng import generator
-from fl.data.archives import entries, name_of
-from fl.data.counts import hold, lacking
+from fl.data.archives import iter_members, stream_name
 from fl.data.datasets.cifar10 import CLASSES, NORMALISATION
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.whole import whole
+from fl.data.validation import check_missing, check_sizes, check_whole_numbers
 
 Corruption = Literal[
     "brightness",
@@ -126,12 +125,14 @@ class CIFAR10C:
         archive, images, x = raw / self.sources[0].name, 0, None
         rows = np.empty(0, np.int64)
         labels, seen = np.empty(0, np.int64), set[str]()
-        for path, content in entries(archive, lambda path: path.endswith(".npy")):
+        for path, content in iter_members(archive, lambda path: path.endswith(".npy")):
             name = PurePosixPath(path).stem
             if name == "labels":
                 parts = [piece for _, _, piece in pieces(content, 10**6)]
                 numbers = np.concatenate(parts) if parts else labels
-                labels = whole(numbers, 0, self.classes - 1, name_of(content), "labels")
+                labels = check_whole_numbers(
+                    numbers, 0, self.classes - 1, stream_name(content), "labels"
+                )
             if name not in self.corruptions:
                 continue
             for at, total, piece in pieces(content, CHUNK):
@@ -183,23 +184,23 @@ class CIFAR10C:
     def _check(self, archive: Path, seen: set[str], labels: np.ndarray, images: int) -> None:
         missing = [f"{name}.npy" for name in self.corruptions if name not in seen]
         missing += ["labels.npy"] if not len(labels) else []
-        lacking(archive, missing)
+        check_missing(archive, missing)
         if len(labels) != images * SEVERITIES:
             problem = f"labels.npy has {len(labels)} labels for {images * SEVERITIES} images"
             raise DataError(f"{archive}: {problem}; expected: one for each")
         if self.complete:
             sizes, published = {"severity 1": images}, {"severity 1": IMAGES}
-            hold(sizes, published, "cifar10-c", "Hendrycks and Dietterich 2019")
+            check_sizes(sizes, published, "cifar10-c", "Hendrycks and Dietterich 2019")
 
 
 def _check_piece(piece: np.ndarray, total: int, images: int, stream: BinaryIO) -> None:
     if piece.dtype != np.uint8 or piece.shape[1:] != (32, 32, 3):
         kind = f"{piece.dtype} {list(piece.shape[1:])}"
-        raise DataError(f"{name_of(stream)}: has images of {kind}. Allowed: uint8 [32, 32, 3]")
+        raise DataError(f"{stream_name(stream)}: has images of {kind}. Allowed: uint8 [32, 32, 3]")
     if total != images * SEVERITIES:
         problem = f"has {total} images, but {images * SEVERITIES} were expected"
         raise DataError(
-            f"{name_of(stream)}: {problem}: as many in each corruption, at 5 severities"
+            f"{stream_name(stream)}: {problem}: as many in each corruption, at 5 severities"
         )
 
 
@@ -221,7 +222,7 @@ def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]
         DataError: If the stream is no such array, holds objects, or ends early; it names the
             stream.
     """
-    name = name_of(stream)
+    name = stream_name(stream)
     with wrap_read_errors(name, "is no array of numpy's"):
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0

@@ -22,12 +22,12 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import entries
-from fl.data.counts import hold, lacking
+from fl.data.archives import iter_members
 from fl.data.datasets.cifar10 import CLASSES
 from fl.data.download import Source
-from fl.data.images import decode
-from fl.data.prepared import SPLIT, Writer
+from fl.data.image_files import decode_image
+from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.validation import check_missing, check_sizes
 
 FOLDERS = {"train": "train", "test": "test", "valid": "val"}
 """The split by the name of its folder."""
@@ -69,7 +69,7 @@ class CINIC10:
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[270000, 3, 32, 32]``, y int64 and split int8 ``[270000]``."""
         archive, counts = raw / self.sources[0].name, Counter[str]()
-        for path, content in entries(archive, lambda path: path.endswith(".png")):
+        for path, content in iter_members(archive, lambda path: path.endswith(".png")):
             folder, _, rest = path.partition("/")
             name = rest.partition("/")[0]
             if folder not in FOLDERS or name not in CLASSES:
@@ -77,15 +77,15 @@ class CINIC10:
                 raise DataError(
                     f"{archive}: member {path} is in no folder of CINIC-10's; {allowed}"
                 )
-            image = decode(content, None)
+            image = decode_image(content, None)
             if image.shape != self.shape:
                 problem = f"is {image.shape[2]} x {image.shape[1]} pixels. Allowed: 32 x 32"
                 raise DataError(f"{archive}: member {path} {problem}")
-            split = np.int8(SPLIT.index(FOLDERS[folder]))
+            split = np.int8(SPLIT_NAMES.index(FOLDERS[folder]))
             writer.add(x=image, y=np.int64(CLASSES.index(name)), split=split)
             counts[f"{folder}/{name}"] += 1
         parts = [f"{folder}/{name}" for folder in FOLDERS for name in CLASSES]
-        lacking(archive, [subset for subset in parts if not counts[subset]])
+        check_missing(archive, [subset for subset in parts if not counts[subset]])
         if self.complete:
-            hold(counts, dict.fromkeys(parts, EACH), "cinic10", "Darlow et al. 2018")
+            check_sizes(counts, dict.fromkeys(parts, EACH), "cinic10", "Darlow et al. 2018")
         writer.describe(CLASSES, normalisation=NORMALISATION)

@@ -36,13 +36,13 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
-from fl.data import images
-from fl.data.archives import entries
-from fl.data.counts import hold, lacking
+from fl.data import image_files
+from fl.data.archives import iter_members
 from fl.data.download import Source
-from fl.data.modality import Modality
+from fl.data.inputs import Modality
 from fl.data.prepared import Writer
-from fl.data.text import encode, vocabulary
+from fl.data.tokens import encode_words, vocabulary
+from fl.data.validation import check_missing, check_sizes
 
 CAPTIONS = 10
 SIZES = {"training": 5_994, "test": 5_794}
@@ -117,7 +117,7 @@ class CUB200:
         if self.complete:
             counts = np.bincount(index.split, minlength=2).tolist()
             sizes = dict(zip(SIZES, counts, strict=True))
-            hold(sizes, SIZES, str(archive), "Wah et al.", "photographs")
+            check_sizes(sizes, SIZES, str(archive), "Wah et al.", "photographs")
         said = read_captions(captions, index.names)
         writer.save("text", self._tokens(said, index.split == 0))
         x = writer.create("x", (len(index.names), *self.shape), np.uint8)
@@ -132,16 +132,16 @@ class CUB200:
         )
         known = vocabulary(counts, self.vocabulary)
         encoded = [
-            [encode(words, known, self.words, self.vocabulary) for words in of_one]
+            [encode_words(words, known, self.words, self.vocabulary) for words in of_one]
             for of_one in captions
         ]
         return np.array(encoded, np.int32)
 
     def _fill(self, x: np.ndarray, archive: Path, names: list[str]) -> None:
         missing = {f"{ROOT}images/{name}": i for i, name in enumerate(names)}
-        for member, stream in entries(archive, missing.__contains__):
-            x[missing.pop(member)] = images.decode(stream, (self.side, self.side))
-        lacking(archive, missing)
+        for member, stream in iter_members(archive, missing.__contains__):
+            x[missing.pop(member)] = image_files.decode_image(stream, (self.side, self.side))
+        check_missing(archive, missing)
 
 
 def read_index(path: Path) -> Index:
@@ -150,9 +150,9 @@ def read_index(path: Path) -> Index:
         name.removeprefix(ROOT): [
             line.split() for line in stream.read().decode("utf-8", "replace").splitlines()
         ]
-        for name, stream in entries(path, lambda name: name.removeprefix(ROOT) in LISTS)
+        for name, stream in iter_members(path, lambda name: name.removeprefix(ROOT) in LISTS)
     }
-    lacking(path, (f"{ROOT}{name}" for name in LISTS if name not in lists))
+    check_missing(path, (f"{ROOT}{name}" for name in LISTS if name not in lists))
     for name in LISTS:
         if any(len(row) != 2 for row in lists[name]):
             raise DataError(f"{path}: {name} has rows that are not a number and a value")
@@ -176,7 +176,7 @@ def read_captions(path: Path, names: list[str]) -> list[list[list[str]]]:
     """The words of every caption: ``[photographs][10][words]``."""
     place = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(names)}
     by_image: list[list[list[str]]] = [[] for _ in names]
-    for member, stream in entries(path):
+    for member, stream in iter_members(path):
         name = member.rpartition("text_c10/")[2]
         i = place.get(name.removesuffix(".txt"))
         if i is not None and name.endswith(".txt"):
@@ -186,7 +186,7 @@ def read_captions(path: Path, names: list[str]) -> list[list[list[str]]]:
                 problem = f"{member} has {len(by_image[i])} captions. Allowed: {CAPTIONS}"
                 raise DataError(f"{path}: {problem}")
     without = (name for name, captions in zip(names, by_image, strict=True) if not captions)
-    lacking(path, (f"the captions of {name}" for name in without))
+    check_missing(path, (f"the captions of {name}" for name in without))
     return by_image
 
 

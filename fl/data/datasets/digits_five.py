@@ -37,12 +37,12 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Bound
-from fl.data import counts, per_domain, pickles
-from fl.data.archives import entries, name_of
+from fl.data import pickles, published_domains, validation
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
-from fl.data.placing import TEST, TRAIN, known, label
 from fl.data.prepared import Writer
-from fl.data.whole import whole
+from fl.data.published_domains import TEST, TRAIN, matching_name, write_labels
+from fl.data.validation import check_whole_numbers
 
 SIDE, PIECES, TRAINING = 28, 10, 7438
 
@@ -91,7 +91,7 @@ class DigitsFive:
         """
         archive = raw / self.sources[0].name
         labels = {name: y for name, _, y in self._pickles(archive)}
-        counts.lacking(archive, (name for name in self._names() if name not in labels))
+        validation.check_missing(archive, (name for name in self._names() if name not in labels))
         starts = self._describe(archive, labels, writer)
         x = writer.create("x", (sum(map(len, labels.values())), *self.shape), np.uint8)
         for name, images, y in self._pickles(archive):
@@ -111,9 +111,11 @@ class DigitsFive:
 
     def _pickles(self, archive: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         names = self._names()
-        for path, stream in entries(archive, lambda path: known(path, names) is not None):
-            images, y = _checked(pickles.load(stream), name_of(stream))
-            yield str(known(path, names)), images, y
+        for path, stream in iter_members(
+            archive, lambda path: matching_name(path, names) is not None
+        ):
+            images, y = _checked(pickles.load_pickle(stream), stream_name(stream))
+            yield str(matching_name(path, names)), images, y
 
     def _describe(
         self, archive: Path, labels: dict[str, np.ndarray], writer: Writer
@@ -124,10 +126,12 @@ class DigitsFive:
         domain, split = (np.repeat([at[i] for at in names.values()], sizes) for i in (0, 1))
         if self.complete:
             parts, share = ("train", "test"), TRAINING * self.parts // PIECES
-            counted = per_domain.counted(domain, split, self.domains, parts)
-            published = per_domain.stated({name: (share, n) for name, n in TESTS.items()}, parts)
-            counts.hold(counted, published, str(archive), "FedBN")
-        label(writer, np.concatenate([labels[name] for name in names]), domain, split)
+            counted = published_domains.domain_counts(domain, split, self.domains, parts)
+            published = published_domains.published_counts(
+                {name: (share, n) for name, n in TESTS.items()}, parts
+            )
+            validation.check_sizes(counted, published, str(archive), "FedBN")
+        write_labels(writer, np.concatenate([labels[name] for name in names]), domain, split)
         digits = [str(digit) for digit in range(self.classes)]
         normalisation = {"scale": 1 / 255, "mean": 0.5, "sd": 0.5}
         writer.describe(digits, normalisation=normalisation, domains=self.domains)
@@ -146,7 +150,7 @@ def _checked(loaded: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(loaded, list | tuple) or len(loaded) != 2:
         raise DataError(f"{name}: is no pair of images and labels")
     images, labels = loaded
-    y = whole(labels, 0, 9, name, "labels").reshape(-1).astype(np.int64)
+    y = check_whole_numbers(labels, 0, 9, name, "labels").reshape(-1).astype(np.int64)
     grey_or_colour = isinstance(images, np.ndarray) and images.dtype == np.uint8
     if not grey_or_colour or images.ndim < 3 or images.shape[3:] not in ((), (3,)):
         allowed = "uint8 [n, side, side] or [n, side, side, 3]"

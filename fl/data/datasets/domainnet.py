@@ -34,11 +34,10 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.fields import Count, Share
-from fl.data import counts, per_domain, split_lists
+from fl.data import published_domains, validation
 from fl.data.download import Source
-from fl.data.placing import label, place
 from fl.data.prepared import Writer
-from fl.data.split_lists import Samples
+from fl.data.published_domains import ListedSamples, fill_images, write_labels
 
 CLASSES = (
     "bird",
@@ -119,16 +118,16 @@ class DomainNet:
         Rows are sorted by domain; within one, train, val and test in the order of its lists.
         """
         lists, *archives = (raw / source.name for source in self.sources)
-        read_lists = split_lists.read(lists, self.domains, CLASSES)
-        samples = split_lists.divide(read_lists, self.domains, self._ends)
+        read_lists = published_domains.read_lists(lists, self.domains, CLASSES)
+        samples = published_domains.divide_lists(read_lists, self.domains, self._ends)
         if self.complete:
             self._hold(samples, lists)
         x = writer.create("x", (len(samples.y), *self.shape), np.uint8)
         for domain, archive in enumerate(archives):
             # A list's paths start with a folder for the whole set, an archive's with the domain's.
             rows = {p.partition("/")[2]: at for p, at in samples.rows(domain).items()}
-            place(archive, rows, x)
-        label(writer, samples.y, samples.domain, samples.split)
+            fill_images(archive, rows, x)
+        write_labels(writer, samples.y, samples.domain, samples.split)
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 
@@ -136,9 +135,12 @@ class DomainNet:
         val = total // 5
         return int(0.8 * self.train_share * total) if self.train_share < 1 else total - val, val
 
-    def _hold(self, samples: Samples, lists: Path) -> None:
-        sizes, published = samples.counts(self.domains), per_domain.stated(PUBLISHED)
+    def _hold(self, samples: ListedSamples, lists: Path) -> None:
+        sizes, published = (
+            samples.counts(self.domains),
+            published_domains.published_counts(PUBLISHED),
+        )
         if self.train_share != FEDFA_SHARE:
             for name in self.domains:
                 del sizes[f"{name} train"], published[f"{name} train"]
-        counts.hold(sizes, published, str(lists), "FedFA")
+        validation.check_sizes(sizes, published, str(lists), "FedFA")

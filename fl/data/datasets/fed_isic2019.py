@@ -34,11 +34,11 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.data import counts, per_domain
+from fl.data import published_domains, validation
 from fl.data.download import Source
-from fl.data.images import decode
-from fl.data.placing import TEST, TRAIN, label, place
+from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
+from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
 
 SIDE, POWER = 224, 6
 
@@ -104,13 +104,13 @@ class FedIsic2019:
         if self.complete:
             by = zip(table["center"], table["fold"], strict=True)
             sizes = Counter(f"{self.domains[centre]} {fold}" for centre, fold in by)
-            published = per_domain.stated(PUBLISHED, ("train", "test"))
-            counts.hold(sizes, published, str(split), "FLamby")
+            published = published_domains.published_counts(PUBLISHED, ("train", "test"))
+            validation.check_sizes(sizes, published, str(split), "FLamby")
         x = writer.create("x", (len(table), *self.shape), np.uint8)
         rows = {f"{image}.jpg": row for row, image in enumerate(table["image"])}
-        place(archive, rows, x, preprocess)
+        fill_images(archive, rows, x, preprocess)
         fold = np.where(table["fold"] == "test", TEST, TRAIN)
-        label(writer, table["target"].to_numpy(), table["center"].to_numpy(), fold)
+        write_labels(writer, table["target"].to_numpy(), table["center"].to_numpy(), fold)
         normalisation = {"scale": 1 / 255, "mean": list(MEAN), "sd": list(SD)}
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 
@@ -119,7 +119,7 @@ def preprocess(stream: BinaryIO) -> np.ndarray:
     """A picture as uint8 ``[3, 224, 224]``: resized, with constant colour, and cut."""
     from PIL import Image
 
-    pixels = decode(stream, None)
+    pixels = decode_image(stream, None)
     height, width = pixels.shape[1:]
     ratio = SIDE / min(height, width)
     # A side that is 224 but for rounding stays 224: one pixel less could not be cut.

@@ -33,9 +33,9 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import entries
+from fl.data.archives import iter_members
 from fl.data.download import Source
-from fl.data.images import decode
+from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
 
 NIST = "https://s3.amazonaws.com/nist-srd/SD19/"
@@ -73,7 +73,7 @@ class FEMNIST:
         shown, archive = Shown(raw / "by_class.zip"), raw / "by_write.zip"
         writers: dict[str, int] = {}
         pictures = 0
-        for path, content in entries(archive, _is_written):
+        for path, content in iter_members(archive, _is_written):
             data = content.read()
             label = shown.label(data)
             if label is None:
@@ -82,7 +82,7 @@ class FEMNIST:
                     " shows; delete both files to fetch them again"
                 )
             hand = writers.setdefault(PurePosixPath(path).parts[2], len(writers))
-            image = decode(
+            image = decode_image(
                 data,
                 (SIDE, SIDE),
                 "L",
@@ -106,7 +106,7 @@ class Shown:
 
     def __init__(self, archive: Path) -> None:
         keys, labels = array("Q"), array("b")
-        for path, content in entries(archive, _is_classified):
+        for path, content in iter_members(archive, _is_classified):
             shown = PurePosixPath(path).parts[1]
             try:
                 label = CLASSES.index(bytes.fromhex(shown).decode("ascii"))

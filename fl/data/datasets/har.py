@@ -30,10 +30,10 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import entries, name_of
-from fl.data.counts import hold, lacking
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
+from fl.data.validation import check_missing, check_sizes
 
 INNER, FOLDER = "UCI HAR Dataset.zip", "UCI HAR Dataset/"
 ACTIVITIES = f"{FOLDER}activity_labels.txt"
@@ -96,14 +96,14 @@ def read_tables(archive: Path, tables: Mapping[str, int]) -> dict[str, np.ndarra
         f"{FOLDER}{subset}/{kind}_{subset}.txt": n for subset in PARTS for kind, n in kinds.items()
     }
     by_name: dict[str, np.ndarray] = {}
-    for _, inner in entries(archive, lambda name: name == INNER):
-        for name, stream in entries(inner, lambda name: name in names or name == ACTIVITIES):
+    for _, inner in iter_members(archive, lambda name: name == INNER):
+        for name, stream in iter_members(inner, lambda name: name in names or name == ACTIVITIES):
             if name == ACTIVITIES:
                 _check_activities(stream)
                 continue
             width = names[name]
             by_name[Path(name).stem] = _rows(stream, width) if width else _numbers(stream)
-    lacking(archive, [name for name in names if Path(name).stem not in by_name])
+    check_missing(archive, [name for name in names if Path(name).stem not in by_name])
     for subset in PARTS:
         _check_range(archive, f"y_{subset}.txt", by_name[f"y_{subset}"], len(CLASSES))
         _check_range(archive, f"subject_{subset}.txt", by_name[f"subject_{subset}"], SUBJECTS)
@@ -125,8 +125,10 @@ def write_people(tables: Mapping[str, np.ndarray], writer: Writer, complete: boo
     subjects = np.concatenate([tables[f"subject_{subset}"] for subset in PARTS])
     people, client = np.unique(subjects, return_inverse=True)
     if complete:
-        hold(sizes, PUBLISHED, "har", "Anguita et al. 2013")
-        hold({"all": len(people)}, {"all": SUBJECTS}, "har", "Anguita et al. 2013", "subjects")
+        check_sizes(sizes, PUBLISHED, "har", "Anguita et al. 2013")
+        check_sizes(
+            {"all": len(people)}, {"all": SUBJECTS}, "har", "Anguita et al. 2013", "subjects"
+        )
     writer.save("y", np.concatenate([tables[f"y_{subset}"] for subset in PARTS]) - 1)
     writer.save("client", client.astype(np.int32))
     writer.save("split", np.repeat(np.arange(2, dtype=np.int8), [*sizes.values()]))
@@ -135,7 +137,7 @@ def write_people(tables: Mapping[str, np.ndarray], writer: Writer, complete: boo
 def _check_activities(stream: BinaryIO) -> None:
     rows = stream.read().decode("latin-1").split()
     if rows != [word for n, name in enumerate(CLASSES, 1) for word in (str(n), name)]:
-        raise DataError(f"{name_of(stream)}: names other activities than {', '.join(CLASSES)}")
+        raise DataError(f"{stream_name(stream)}: names other activities than {', '.join(CLASSES)}")
 
 
 def _check_range(archive: Path, name: str, numbers: np.ndarray, most: int) -> None:
@@ -148,17 +150,19 @@ def _rows(stream: BinaryIO, width: int) -> np.ndarray:
     values = _table(stream, np.float64)
     if values.shape[1:] != (width,):
         problem = f"rows of {values.shape[1]} numbers. Allowed: {width} each"
-        raise DataError(f"{name_of(stream)}: {problem}")
+        raise DataError(f"{stream_name(stream)}: {problem}")
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0, 0]) + 1
-        raise DataError(f"{name_of(stream)}: row {row} has what is no number")
+        raise DataError(f"{stream_name(stream)}: row {row} has what is no number")
     return values
 
 
 def _numbers(stream: BinaryIO) -> np.ndarray:
     values = _table(stream, np.int64)
     if values.shape[1:] != (1,):
-        raise DataError(f"{name_of(stream)}: rows of {values.shape[1]} numbers. Allowed: one each")
+        raise DataError(
+            f"{stream_name(stream)}: rows of {values.shape[1]} numbers. Allowed: one each"
+        )
     return values[:, 0]
 
 
@@ -167,4 +171,4 @@ def _table(stream: BinaryIO, kind: type) -> np.ndarray:
         return np.loadtxt(io.TextIOWrapper(stream, "latin-1"), kind, ndmin=2)
     except ValueError as error:
         problem = f"is no table of numbers, the same number in each row ({error})"
-        raise DataError(f"{name_of(stream)}: {problem}; fetch it again") from error
+        raise DataError(f"{stream_name(stream)}: {problem}; fetch it again") from error

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl.data.datasets.har import ARCHIVE, CLASSES, HAR, PARTS, read_tables, write_people
-from fl.data.modality import Modality
+from fl.data.inputs import Modality
 from fl.data.prepared import Writer
 
 READINGS, AXES = 128, "xyz"

@@ -37,12 +37,18 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
 from fl.base.folders import path_of
-from fl.data import columns, pictures
-from fl.data.contents import below, stamp
+from fl.data import image_files, tables
 from fl.data.download import Source
-from fl.data.images import BROKEN, GREY, KINDS, decode, look
-from fl.data.normalisation import OPEN
-from fl.data.pictures import Listed
+from fl.data.image_files import (
+    GREY_MODES,
+    MODES,
+    UNREADABLE,
+    ImageList,
+    decode_image,
+    read_image_header,
+)
+from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.own_files import change_stamp, files_below
 from fl.data.prepared import Writer
 
 
@@ -65,10 +71,10 @@ class Images:
     sources: ClassVar[tuple[Source, ...]] = ()
 
     @property
-    def listed(self) -> Listed:
+    def listed(self) -> ImageList:
         """The images; `DataError` if there are none."""
         with wrap_read_errors(self.path, "cannot be read", "mend its name or its permissions"):
-            return _listed(self, stamp([path_of(self.path)]))
+            return _listed(self, change_stamp([path_of(self.path)]))
 
     @property
     def files(self) -> list[Path]:
@@ -81,7 +87,7 @@ class Images:
     @property
     def shape(self) -> tuple[int, ...]:
         """Colours (1 or 3), height, width."""
-        return _shape(self, stamp(self.listed.files))
+        return _shape(self, change_stamp(self.listed.files))
 
     @property
     def classes(self) -> int:
@@ -104,43 +110,45 @@ class Images:
         x = writer.create("x", (self.size, colours, *sides), np.uint8)
         for row, (name, picture) in enumerate(listed.pictures()):
             x[row] = _decoded(picture, name, (sides[0], sides[1]), "L" if colours == 1 else "RGB")
-        writer.save("y", columns.numbered(listed.labels, listed.order))
+        writer.save("y", tables.number_texts(listed.labels, listed.order))
         if listed.clients:
-            order = columns.in_order(listed.clients)
-            writer.save("client", columns.numbered(listed.clients, order).astype(np.int32))
+            order = tables.sort_texts(listed.clients)
+            writer.save("client", tables.number_texts(listed.clients, order).astype(np.int32))
         if listed.splits:
             writer.save("split", listed.splits)
-        writer.describe(listed.order, normalisation={**OPEN, "scale": 1 / 255})
+        writer.describe(listed.order, normalisation={**TRAINING_NORMALISATION, "scale": 1 / 255})
 
 
 @lru_cache(maxsize=32)
-def _listed(images: Images, stamped: str) -> Listed:
+def _listed(images: Images, stamped: str) -> ImageList:
     path, named = path_of(images.path), ("image", "label", "client", "split")
     keys = {key: getattr(images, key) for key in named if getattr(images, key) is not None}
     if not is_folder(path):
-        embedded = pictures.holds(path, images.image)
+        embedded = image_files.holds_images(path, images.image)
         return (
-            pictures.in_parquet(path, [path], keys) if embedded else pictures.by_table(path, keys)
+            image_files.list_parquet(path, [path], keys)
+            if embedded
+            else image_files.list_table(path, keys)
         )
-    inside = list(below(path))
-    files = [file for file in inside if file.suffix in columns.PARQUET]
-    if files and not any(map(pictures.is_image, inside)):
-        return pictures.in_parquet(path, files, keys)
+    inside = list(files_below(path))
+    files = [file for file in inside if file.suffix in tables.PARQUET_SUFFIXES]
+    if files and not any(map(image_files.is_image, inside)):
+        return image_files.list_parquet(path, files, keys)
     for key in ("client", "split"):
         if key in keys:
             problem = f"{path}: is a folder, in which there is no column {keys[key]!r}"
             raise DataError(f"{problem}. Allowed: {key} beside the path of a table")
-    return pictures.in_folders(path)
+    return image_files.list_folders(path)
 
 
 @lru_cache(maxsize=32)
 def _shape(images: Images, stamped: str) -> tuple[int, ...]:
     grey, first, first_size = True, "", (0, 0)
     for name, picture in images.listed.pictures():
-        mode, size = look(picture, name)
-        if mode not in KINDS:
-            raise DataError(f"{name}: is an image of mode {mode}. Allowed: {', '.join(KINDS)}")
-        grey &= mode in GREY
+        mode, size = read_image_header(picture, name)
+        if mode not in MODES:
+            raise DataError(f"{name}: is an image of mode {mode}. Allowed: {', '.join(MODES)}")
+        grey &= mode in GREY_MODES
         first, first_size = (first, first_size) if first else (name, size)
         if images.pixels is None and size != first_size:
             (height, width), (tall, wide) = first_size, size
@@ -154,7 +162,7 @@ def _shape(images: Images, stamped: str) -> tuple[int, ...]:
 def _decoded(
     picture: Path | bytes, name: str, size: tuple[int, int], mode: Literal["RGB", "L"]
 ) -> np.ndarray:
-    converts = tuple(kind for kind in KINDS if kind != mode)
-    with wrap_read_errors(name, *BROKEN):
+    converts = tuple(kind for kind in MODES if kind != mode)
+    with wrap_read_errors(name, *UNREADABLE):
         content = picture if isinstance(picture, bytes) else picture.read_bytes()
-    return decode(content, size, mode, upright=True, converts=converts, name=name)
+    return decode_image(content, size, mode, upright=True, converts=converts, name=name)

@@ -39,12 +39,12 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
 from fl.base.folders import path_of
-from fl.data import columns
-from fl.data.contents import below, stamp
+from fl.data import tables
 from fl.data.download import Source
-from fl.data.normalisation import OPEN
-from fl.data.prepared import IDENTITY, SPLIT, Writer
-from fl.data.text import ALPHABET, WORD, characters, encode, vocabulary
+from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
+from fl.data.own_files import change_stamp, files_below
+from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
 
 LARGEST = 10_000
 """Of labels that are numbers, so that no phone number becomes a class."""
@@ -99,7 +99,7 @@ class Leaf:
     def survey(self) -> Survey:
         """What is in the files; they are read once for each time that one has changed."""
         with wrap_read_errors(self.path, "cannot be read", "mend its name or its permissions"):
-            return _survey(self, stamp(self.files))
+            return _survey(self, change_stamp(self.files))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,11 +135,17 @@ class Leaf:
             if not user.y:
                 continue
             writer.append("x", self._inputs(user, known).reshape(-1, *survey.shape))
-            writer.append("y", columns.numbered(self.labels(user), survey.classes))
+            writer.append("y", tables.number_texts(self.labels(user), survey.classes))
             writer.append("client", np.full(len(user.y), place[user.name], np.int32))
             if user.split:
                 writer.append("split", [user.split] * len(user.y))
-        normalisation = None if self.text else OPEN if self.standardise else IDENTITY
+        normalisation = (
+            None
+            if self.text
+            else TRAINING_NORMALISATION
+            if self.standardise
+            else IDENTITY_NORMALISATION
+        )
         writer.describe(survey.classes, normalisation=normalisation)
 
     def users(self) -> Iterator[User]:
@@ -150,7 +156,7 @@ class Leaf:
     def labels(self, user: User) -> list[str]:
         """The names of the classes of a user's samples; `DataError` for what is none."""
         if self.text == "characters" and all(isinstance(y, str) and len(y) == 1 for y in user.y):
-            return [ALPHABET[number] for number in characters("".join(user.y))]
+            return [ALPHABET[number] for number in encode_characters("".join(user.y))]
         for kind in (int, str):
             if all(type(y) is kind for y in user.y):
                 return [str(y) for y in user.y]
@@ -172,10 +178,10 @@ class Leaf:
 
     def _inputs(self, user: User, known: dict[str, int]) -> np.ndarray:
         if self.text == "characters":
-            return np.stack([characters(text) for text in _texts(user)])
+            return np.stack([encode_characters(text) for text in _texts(user)])
         if self.text == "words":
             rows = [
-                encode(WORD.findall(text), known, self.length, self.vocabulary)
+                encode_words(WORD_PATTERN.findall(text), known, self.length, self.vocabulary)
                 for text in _texts(user)
             ]
             return np.array(rows, np.int32)
@@ -198,7 +204,7 @@ class Leaf:
         for user in self.users():
             if user.split in ("", "train"):
                 for text in _texts(user):
-                    counts.update(WORD.findall(text))
+                    counts.update(WORD_PATTERN.findall(text))
         return vocabulary(counts, self.vocabulary)
 
 
@@ -206,11 +212,11 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     """The files of a path, each with its published split, or ""."""
     if not is_folder(path):
         return [(path, "")]
-    splits = [(path / name, name) for name in SPLIT if is_folder(path / name)]
+    splits = [(path / name, name) for name in SPLIT_NAMES if is_folder(path / name)]
     files = [
         (file, split)
         for folder, split in splits or [(path, "")]
-        for file in below(folder)
+        for file in files_below(folder)
         if file.suffix == ".json"
     ]
     if not files:
@@ -261,7 +267,7 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
             labels.update(leaf.labels(user))
             widths.setdefault(leaf.width(user), user.at)
     classes = _classes(path, leaf.text, labels)
-    columns.check_classes(path, "y", sorted(labels), samples)
+    tables.check_classes(path, "y", sorted(labels), samples)
     for (width, at), (other, there) in pairwise(widths.items()):
         problem = f"{there}: x has inputs of {other}, and in {at} of {width}"
         raise DataError(f"{problem}. Allowed: one length")
@@ -277,7 +283,7 @@ def _classes(path: Path, text: str | None, labels: set[str]) -> tuple[str, ...]:
     if text == "characters" and labels <= set(ALPHABET):
         return tuple(ALPHABET)
     if not all(label.isdecimal() for label in labels):
-        return tuple(columns.in_order(labels))
+        return tuple(tables.sort_texts(labels))
     most = max(map(int, labels), default=0)
     if most > LARGEST:
         raise DataError(f"{path}: y has the label {most}. Allowed: classes from 0 to {LARGEST}")

@@ -26,10 +26,9 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.whole import whole
+from fl.data.validation import check_sizes, check_whole_numbers
 
 SIDE = 28
 PUBLISHED = {"train": 60_000, "test": 10_000}
@@ -82,7 +81,7 @@ class MNIST:
         """Write x uint8 ``[70000, 1, 28, 28]``, y int64 and split int8 ``[70000]``."""
         counts = read_parts(raw, writer)
         if self.complete:
-            hold(counts, PUBLISHED, *self.stated)
+            check_sizes(counts, PUBLISHED, *self.stated)
         writer.describe(self.names, normalisation=self.normalisation)
 
 
@@ -92,7 +91,7 @@ def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
     for split, (name, prefix) in enumerate(PARTS.items()):
         images = read_idx(raw / f"{prefix}-images-idx3-ubyte.gz", SIDE, SIDE)
         path = raw / f"{prefix}-labels-idx1-ubyte.gz"
-        labels = whole(read_idx(path), 0, 9, str(path), "labels").astype(np.int64)
+        labels = check_whole_numbers(read_idx(path), 0, 9, str(path), "labels").astype(np.int64)
         if len(images) != len(labels):
             raise DataError(
                 f"{path}: {len(labels)} labels for {len(images)} images of the other file"

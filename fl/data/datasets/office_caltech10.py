@@ -29,10 +29,10 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.fields import Count
-from fl.data import counts, per_domain, split_lists
+from fl.data import published_domains, validation
 from fl.data.download import Source
-from fl.data.placing import label, place
 from fl.data.prepared import Writer
+from fl.data.published_domains import fill_images, write_labels
 
 CLASSES = (
     "back_pack",
@@ -98,14 +98,14 @@ class OfficeCaltech10:
         Rows are sorted by domain; within one, train, val and test in the order of its lists.
         """
         archive = raw / self.sources[0].name
-        lists = split_lists.read(archive, self.domains, CLASSES)
-        samples = split_lists.divide(lists, self.domains, _ends)
+        lists = published_domains.read_lists(archive, self.domains, CLASSES)
+        samples = published_domains.divide_lists(lists, self.domains, _ends)
         if self.complete:
-            published = per_domain.stated(PUBLISHED)
-            counts.hold(samples.counts(self.domains), published, str(archive), "FedFA")
+            published = published_domains.published_counts(PUBLISHED)
+            validation.check_sizes(samples.counts(self.domains), published, str(archive), "FedFA")
         x = writer.create("x", (len(samples.y), *self.shape), np.uint8)
-        place(archive, samples.rows(), x)
-        label(writer, samples.y, samples.domain, samples.split)
+        fill_images(archive, samples.rows(), x)
+        write_labels(writer, samples.y, samples.domain, samples.split)
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 

@@ -44,11 +44,11 @@ import numpy as np
 from fl.base.errors import DataError, optional_package, wrap_read_errors
 from fl.base.fields import Seed
 from fl.base.rng import generator
-from fl.data import counts, per_domain
-from fl.data.archives import entries, name_of
+from fl.data import published_domains, validation
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
-from fl.data.placing import TEST, TRAIN, VAL, label
 from fl.data.prepared import Writer
+from fl.data.published_domains import TEST, TRAIN, VAL, write_labels
 
 SIDE = 384
 CLASSES = ("no gland", "gland")
@@ -111,12 +111,14 @@ class ProstateMri:
         order, split = self._divide(archive, self._slices(archive))
         domain = np.array([self.domains.index(site) for site, _, _ in order], np.int32)
         if self.complete and not self.empty:
-            slices = per_domain.counted(domain, split, self.domains)
-            counts.hold(slices, per_domain.stated(PUBLISHED), str(archive), "FedFA")
+            slices = published_domains.domain_counts(domain, split, self.domains)
+            validation.check_sizes(
+                slices, published_domains.published_counts(PUBLISHED), str(archive), "FedFA"
+            )
         x = writer.create("x", (len(order), *self.shape), np.uint8)
         mask = writer.create("mask", (len(order), SIDE, SIDE), np.uint8)
         _fill(archive, order, x, mask)
-        label(writer, np.array([shown.any() for shown in mask]), domain, split)
+        write_labels(writer, np.array([shown.any() for shown in mask]), domain, split)
         normalisation = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 
@@ -139,7 +141,7 @@ class ProstateMri:
         for site in self.domains:
             samples = [(*c, i) for c in sorted(slices) if c[0] == site for i in slices[c]]
             if not samples:
-                counts.lacking(archive, [f"segmentations of {site}"])
+                validation.check_missing(archive, [f"segmentations of {site}"])
             n = len(samples)
             shuffled = generator(self.seed, f"prostate-mri {site}").permutation(n)
             # FedFA's arithmetic: 0.6 n may round to just below a whole number.
@@ -169,7 +171,7 @@ def _fill(
                 x[row] = values[i - 1 : i + 2]
         if not masked:
             missing.pop((site, case), None)
-    counts.lacking(archive, (f"{site}/{case}.nii.gz" for site, case in missing))
+    validation.check_missing(archive, (f"{site}/{case}.nii.gz" for site, case in missing))
 
 
 def _volumes(archive: Path, masks: bool = False) -> Iterator[tuple[Case, bool, np.ndarray]]:
@@ -179,13 +181,13 @@ def _volumes(archive: Path, masks: bool = False) -> Iterator[tuple[Case, bool, n
         match = FILE.search(path)
         return bool(match and match["site"] in PUBLISHED and (match["mask"] or not masks))
 
-    for path, stream in entries(archive, wanted):
+    for path, stream in iter_members(archive, wanted):
         match = FILE.search(path)
         assert match
         volume = read_volume(stream)
         if volume.shape[1:] != (SIDE, SIDE) or len(volume) < 3:
             raise DataError(
-                f"{name_of(stream)}: has the shape {list(volume.shape)}. Allowed:"
+                f"{stream_name(stream)}: has the shape {list(volume.shape)}. Allowed:"
                 f" [slices, {SIDE}, {SIDE}] with three slices or more"
             )
         yield (match["site"], match["case"]), bool(match["mask"]), volume
@@ -216,7 +218,7 @@ def read_volume(stream: BinaryIO) -> np.ndarray:
         from nibabel import imageglobals
         from nibabel.nifti1 import Nifti1Image
 
-    name, content = name_of(stream), stream.read()
+    name, content = stream_name(stream), stream.read()
     # Its remarks on orientation and voxel sizes concern no array.
     imageglobals.logger.disabled = True
     with wrap_read_errors(name, "is no NIfTI-1 volume", "get the archive again"):

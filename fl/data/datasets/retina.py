@@ -43,11 +43,11 @@ from xml.etree import ElementTree
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data import counts
-from fl.data.archives import entries, name_of
+from fl.data import validation
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
-from fl.data.placing import TEST, TRAIN, label, place
 from fl.data.prepared import Writer
+from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
 
 SIDE = 96
 CLASSES = ("normal", "glaucoma")
@@ -119,9 +119,9 @@ class Retina:
         x = writer.create("x", (len(about), *self.shape), np.uint8)
         start = 0
         for archive, images in zip(archives, by_path, strict=True):
-            place(archive, {path: row for row, path in enumerate(images, start)}, x)
+            fill_images(archive, {path: row for row, path in enumerate(images, start)}, x)
             start += len(images)
-        label(writer, about[:, 0], domain, about[:, 1])
+        write_labels(writer, about[:, 0], domain, about[:, 1])
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 
@@ -130,7 +130,7 @@ class Retina:
             published = {f"{name} {kind}": n for kind, n in zip(CLASSES, sizes, strict=True)}
             numbers = np.bincount(y[domain == d], minlength=len(CLASSES)).tolist()
             archive = str(raw / self.sources[d].name)
-            counts.hold(
+            validation.check_sizes(
                 dict(zip(published, numbers, strict=True)), published, archive, "its authors"
             )
 
@@ -138,13 +138,13 @@ class Retina:
 def drishti(archive: Path) -> Found:
     """Images by their folder, labels from the sheet: column ``Total`` beside the file's name."""
     paths, labels = [], {}
-    for path, stream in entries(archive, _visible):
+    for path, stream in iter_members(archive, _visible):
         if re.search(r"(Training|Test)/Images/.*drishtiGS_\d+\.png$", path):
             paths.append(path)
         elif path.endswith("Drishti-GS1_diagnosis.xlsx"):
             labels = _diagnoses(read_sheet(stream), f"{archive}: {path}")
     if not labels:
-        counts.lacking(archive, ["Drishti-GS1_diagnosis.xlsx"])
+        validation.check_missing(archive, ["Drishti-GS1_diagnosis.xlsx"])
     samples = {}
     for path in sorted(paths):
         stem = PurePosixPath(path).stem
@@ -203,11 +203,11 @@ def _matching(
 ) -> Found:
     samples = {
         path: about(match)
-        for path, _ in entries(archive, _visible)
+        for path, _ in iter_members(archive, _visible)
         if (match := re.search(pattern, path, re.IGNORECASE))
     }
     there = {y for y, _ in samples.values()}
-    counts.lacking(
+    validation.check_missing(
         archive, (f"the images of {c} eyes" for y, c in enumerate(CLASSES) if y not in there)
     )
     return dict(sorted(samples.items()))
@@ -227,7 +227,7 @@ def read_sheet(stream: BinaryIO) -> list[dict[str, str]]:
     Raises:
         DataError: For a file that is no workbook; it names the file.
     """
-    with wrap_read_errors(name_of(stream), "is no readable Excel workbook"):
+    with wrap_read_errors(stream_name(stream), "is no readable Excel workbook"):
         with zipfile.ZipFile(io.BytesIO(stream.read())) as book:
             sheet = ElementTree.fromstring(book.read(SHEET))
             shared = book.read(STRINGS) if STRINGS in book.namelist() else b"<none/>"

@@ -32,12 +32,12 @@ import pandas as pd
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
-from fl.data import counts
-from fl.data.archives import member
+from fl.data import validation
+from fl.data.archives import read_member
 from fl.data.download import Source
-from fl.data.images import decode
-from fl.data.placing import TEST, TRAIN, label, place
+from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
+from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
 
 METADATA = "rxrx1/metadata.csv"
 COLUMNS = ["cell_type", "dataset", "experiment", "plate", "well", "site", "sirna_id"]
@@ -98,20 +98,22 @@ class RxRx1:
         metadata, archive = (raw / source.name for source in self.sources)
         table = _table(metadata)
         if self.complete:
-            counts.hold({METADATA: len(table)}, {METADATA: IMAGES}, str(metadata), "its publisher")
+            validation.check_sizes(
+                {METADATA: len(table)}, {METADATA: IMAGES}, str(metadata), "its publisher"
+            )
         kept = commonest(table["sirna_id"].to_numpy(), self.top, metadata)
         table = _kept(table, kept, metadata)
         x = writer.create("x", (len(table), *self.shape), np.uint8)
-        place(archive, _pictures(table), x, self._grey)
+        fill_images(archive, _pictures(table), x, self._grey)
         y = np.searchsorted(kept, table["sirna_id"].to_numpy())
         domain = table["cell_type"].map(CELLS.index).to_numpy()
-        label(writer, y, domain, np.where(table["dataset"] == "test", TEST, TRAIN))
+        write_labels(writer, y, domain, np.where(table["dataset"] == "test", TEST, TRAIN))
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
         names = [f"siRNA {sirna}" for sirna in kept]
         writer.describe(names, normalisation=normalisation, domains=self.domains)
 
     def _grey(self, stream: BinaryIO) -> np.ndarray:
-        return decode(stream, (self.side, self.side), "L", converts=())[0]
+        return decode_image(stream, (self.side, self.side), "L", converts=())[0]
 
 
 def commonest(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
@@ -123,7 +125,7 @@ def commonest(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
 
 
 def _table(metadata: Path) -> pd.DataFrame:
-    content = member(metadata, METADATA)
+    content = read_member(metadata, METADATA)
     try:
         return pd.read_csv(content, usecols=COLUMNS)
     except ValueError as error:

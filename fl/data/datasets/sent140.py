@@ -42,11 +42,12 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
-from fl.data.archives import entries, name_of
-from fl.data.counts import enough, hold, lacking
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.text import WORD, encode, table, vocabulary
+from fl.data.tables import csv_rows
+from fl.data.tokens import WORD_PATTERN, encode_words, vocabulary
+from fl.data.validation import check_missing, check_sizes, clients_with_min_samples
 
 LENGTH = 25
 FILES = {"training.1600000.processed.noemoticon.csv": 0, "testdata.manual.2009.06.14.csv": 1}
@@ -106,15 +107,15 @@ class Sent140:
         tweets = Counter(tweet.user for tweet in read_tweets(path))
         if self.complete:
             totals = {"the two files": tweets.total()}
-            hold(totals, {"the two files": TWEETS}, str(path), "LEAF", "tweets")
-            hold(
+            check_sizes(totals, {"the two files": TWEETS}, str(path), "LEAF", "tweets")
+            check_sizes(
                 {"the two files": len(tweets)},
                 {"the two files": ALL_USERS},
                 str(path),
                 "LEAF",
                 "users",
             )
-        kept = enough(tweets, self.min_samples, str(path))
+        kept = clients_with_min_samples(tweets, self.min_samples, str(path))
         sizes = [tweets[user] for user in kept]
         samples = sum(sizes)
         starts = np.cumsum(sizes) - sizes
@@ -124,7 +125,9 @@ class Sent140:
         y, split = np.empty(samples, np.int64), np.empty(samples, np.int8)
         for tweet in read_tweets(path):
             if (row := place.get(tweet.user)) is not None:
-                x[row] = encode(WORD.findall(tweet.text), known, LENGTH, self.vocabulary)
+                x[row] = encode_words(
+                    WORD_PATTERN.findall(tweet.text), known, LENGTH, self.vocabulary
+                )
                 y[row], split[row] = tweet.label, tweet.split
                 place[tweet.user] += 1
         writer.save("y", y)
@@ -136,25 +139,25 @@ class Sent140:
         counts: Counter[str] = Counter()
         for tweet in read_tweets(path):
             if tweet.split == 0 and tweet.user in kept:
-                counts.update(WORD.findall(tweet.text))
+                counts.update(WORD_PATTERN.findall(tweet.text))
         return vocabulary(counts, self.vocabulary)
 
 
 def read_tweets(path: Path) -> Iterator[Tweet]:
     """The tweets of both files, in the archive's order."""
     read = set()
-    for name, stream in entries(path):
+    for name, stream in iter_members(path):
         member = name.rpartition("/")[2]
         if member in FILES:
             read.add(member)
             yield from _tweets(stream, FILES[member])
-    lacking(path, sorted(FILES.keys() - read))
+    check_missing(path, sorted(FILES.keys() - read))
 
 
 def _tweets(stream: BinaryIO, split: int) -> Iterator[Tweet]:
-    for number, row in table(stream, "latin-1"):
+    for number, row in csv_rows(stream, "latin-1"):
         if len(row) != 6 or row[0] not in POLARITIES:
             problem = f"row {number} is {row[:2]} of {len(row)} cells"
             allowed = "six, of which the first is 0, 2 or 4"
-            raise DataError(f"{name_of(stream)}: {problem}. Allowed: {allowed}")
+            raise DataError(f"{stream_name(stream)}: {problem}. Allowed: {allowed}")
         yield Tweet(POLARITIES[row[0]], row[4], row[5], split)

@@ -45,11 +45,11 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
-from fl.data.archives import member
-from fl.data.counts import enough, hold
+from fl.data.archives import read_member
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.text import ALPHABET, characters
+from fl.data.tokens import ALPHABET, encode_characters
+from fl.data.validation import check_sizes, clients_with_min_samples
 
 LENGTH = 80
 LAST = 124_195
@@ -90,13 +90,13 @@ class Shakespeare:
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[samples, 80]``, y int64 and client int32 ``[samples]``."""
         path = raw / self.sources[0].name
-        said = roles(member(path, "100.txt").read().decode("utf-8", "replace"), path)
+        said = roles(read_member(path, "100.txt").read().decode("utf-8", "replace"), path)
         spoken = {role: numbered(said[role]) for role in sorted(said)}
         sizes = {role: len(text) - LENGTH for role, text in spoken.items() if len(text) > LENGTH}
         if self.complete:
-            hold({"text": len(sizes)}, {"text": ROLES}, str(path), "LEAF", "roles")
-            hold({"text": sum(sizes.values())}, {"text": SAMPLES}, str(path), "LEAF")
-        kept = enough(sizes, self.min_samples, str(path))
+            check_sizes({"text": len(sizes)}, {"text": ROLES}, str(path), "LEAF", "roles")
+            check_sizes({"text": sum(sizes.values())}, {"text": SAMPLES}, str(path), "LEAF")
+        kept = clients_with_min_samples(sizes, self.min_samples, str(path))
         x = writer.create("x", (sum(sizes[role] for role in kept), LENGTH), np.uint8)
         y, first = np.empty(len(x), np.int64), 0
         for role in kept:
@@ -161,4 +161,4 @@ def _spoken(lines: list[str], title: str) -> Lines:
 
 def numbered(lines: list[str]) -> np.ndarray:
     """A role's lines as one row of characters, uint8 ``[characters]``."""
-    return characters(re.sub(" +", " ", "".join(f"{line} " for line in lines)))
+    return encode_characters(re.sub(" +", " ", "".join(f"{line} " for line in lines)))

@@ -53,10 +53,10 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count, Index, Share
 from fl.base.rng import generator
-from fl.data.archives import entries, name_of
-from fl.data.counts import enough, hold, lacking
+from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
+from fl.data.validation import check_missing, check_sizes, clients_with_min_samples
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 CLASSES = ("silence", "unknown", *WORDS)
@@ -162,7 +162,7 @@ class SpeechCommands:
 
     def _kept(self, path: Path, speakers: list[Speaker]) -> list[Speaker]:
         sizes = {who.name: len(self._samples(who)) for who in speakers}
-        names = set(enough(sizes, self.min_samples, str(path)))
+        names = set(clients_with_min_samples(sizes, self.min_samples, str(path)))
         seen = [who for who in speakers if who.name in names and who.split == 0]
         unseen = [who for who in speakers if who.name in names and who.split > 0]
         seen.sort(key=lambda who: -sizes[who.name])
@@ -180,7 +180,7 @@ class SpeechCommands:
 def read_content(path: Path) -> Content:
     """The lists, the names and the noise; recordings are not read yet."""
     content = Content()
-    for name, stream in entries(path):
+    for name, stream in iter_members(path):
         if name in LISTS:
             content.lists[name] = stream.read().decode("utf-8", "replace").split()
         elif name.startswith(NOISE) and name.endswith(".wav"):
@@ -192,7 +192,7 @@ def read_content(path: Path) -> Content:
     missing += [name for name in LISTS if name not in content.lists]
     if not any(len(noise) >= RATE for noise in content.noise):
         missing.append(f"noise of a second in {NOISE}")
-    lacking(path, missing)
+    check_missing(path, missing)
     return content
 
 
@@ -201,7 +201,7 @@ def by_speaker(path: Path, content: Content) -> list[Speaker]:
     recordings = set(content.recordings)
     listed: dict[str, int] = {}
     for text, split in LISTS.items():
-        lacking(path, (f"{n} of {text}" for n in content.lists[text] if n not in recordings))
+        check_missing(path, (f"{n} of {text}" for n in content.lists[text] if n not in recordings))
         listed |= dict.fromkeys(content.lists[text], split)
     said: dict[str, list[str]] = {}
     for name in sorted(recordings):
@@ -227,16 +227,16 @@ def _label(name: str) -> int:
 
 def _hold(path: Path, speakers: list[Speaker]) -> None:
     recordings = {"the archive": sum(len(who.recordings) for who in speakers)}
-    hold(recordings, {"the archive": RECORDINGS}, str(path), "Warden", "recordings")
+    check_sizes(recordings, {"the archive": RECORDINGS}, str(path), "Warden", "recordings")
     counts = Counter(who.split for who in speakers)
     sizes = dict(zip(SPEAKERS, (counts[split] for split in (0, 2, 1)), strict=True))
-    hold(sizes, SPEAKERS, str(path), "FedL2P", "speakers")
+    check_sizes(sizes, SPEAKERS, str(path), "FedL2P", "speakers")
 
 
 def _fill(x: np.ndarray, path: Path, noise: list[np.ndarray], names: list[str]) -> None:
     """Features into ``x``, a row for each name: recordings as they come, then silence."""
     row = {name: i for i, name in enumerate(names)}
-    for name, stream in entries(path, row.__contains__):
+    for name, stream in iter_members(path, row.__contains__):
         x[row[name], 0] = log_mel(_second(read_wav(stream)))
     for name, i in row.items():
         if name.startswith(SILENCE):
@@ -277,7 +277,7 @@ def read_wav(stream: BinaryIO) -> np.ndarray:
     No library: torchaudio's latest (2.11) does not load beside torch 2.13, and soundfile takes a
     file that is cut off for a shorter one.
     """
-    name = name_of(stream)
+    name = stream_name(stream)
     with wrap_read_errors(name, "is no WAVE file"), wave.open(io.BytesIO(stream.read())) as file:
         rate, channels, bits = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
         stated, samples = file.getnframes(), file.readframes(file.getnframes())

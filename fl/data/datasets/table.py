@@ -38,12 +38,12 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.folders import path_of
-from fl.data import columns
-from fl.data.columns import DATE, NUMBER, SPLIT_NAME, TEXT, Kind
-from fl.data.contents import stamp
+from fl.data import tables
 from fl.data.download import Source
-from fl.data.normalisation import OPEN
-from fl.data.prepared import IDENTITY, Writer
+from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
+from fl.data.own_files import change_stamp
+from fl.data.prepared import Writer
+from fl.data.tables import DATE, NUMBER, SPLIT_NAME, TEXT, ColumnType
 
 REMEDY = "mend them, name columns under `categorical`, `dates` or `drop`"
 UNSAID = (
@@ -90,7 +90,7 @@ class Table:
     def survey(self) -> Survey:
         """What is in the file; it is read once for each time that it has changed."""
         with wrap_read_errors(self.path, "cannot be read as a table"):
-            return _survey(self, stamp([path_of(self.path)]))
+            return _survey(self, change_stamp([path_of(self.path)]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,25 +118,25 @@ class Table:
         features = [column for column in kinds if column not in self.named]
         for piece in self.pieces(kinds):
             blocks = [
-                np.eye(len(order[name]))[columns.numbered(piece[name], order[name])]
+                np.eye(len(order[name]))[tables.number_texts(piece[name], order[name])]
                 if name in order
                 else piece[name][:, None]
                 for name in features
             ]
             writer.append("x", np.concatenate(blocks, axis=1))
-            writer.append("y", columns.numbered(piece[self.label], order[self.label]))
+            writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
             if self.client is not None:
-                place = columns.numbered(piece[self.client], order[self.client])
+                place = tables.number_texts(piece[self.client], order[self.client])
                 writer.append("client", place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", piece[self.split])
-        normalisation = {**(OPEN if self.standardise else IDENTITY)}
+        normalisation = {**(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION)}
         if self.missing == "mean":
             normalisation["missing"] = "mean"
         writer.describe(order[self.label], normalisation=normalisation)
 
-    def pieces(self, kinds: dict[str, Kind]) -> Iterator[dict[str, np.ndarray]]:
-        """See `columns.pieces`; without the rows that ``missing`` leaves out."""
+    def pieces(self, kinds: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
+        """See `tables.read_pieces`; without the rows that ``missing`` leaves out."""
         gaps = {
             None: (),
             "drop": tuple(kinds),
@@ -147,7 +147,7 @@ class Table:
             self.missing, ", or say `missing: drop`, which leaves out rows with empty cells"
         )
         path, remedy = path_of(self.path), REMEDY + more
-        for piece in columns.pieces(path, kinds, gaps, self.separator, remedy):
+        for piece in tables.read_pieces(path, kinds, gaps, self.separator, remedy):
             if self.missing == "drop":
                 whole = np.all([_there(cells) for cells in piece.values()], axis=0)
                 piece = {name: cells[whole] for name, cells in piece.items()}
@@ -159,14 +159,14 @@ class Table:
         return [column for column in (self.label, self.client, self.split) if column is not None]
 
     @property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, ColumnType]:
         """The kind of each column that is read; `DataError` for a key that names none of them."""
         path = path_of(self.path)
-        there = columns.names(path, self.separator)
+        there = tables.column_names(path, self.separator)
         for key in ("label", "client", "split", "drop", "categorical", "dates"):
             value = getattr(self, key)
             for column in (value,) if isinstance(value, str) else value or ():
-                columns.require(path, there, key, column)
+                tables.require_column(path, there, key, column)
         by_key = {**dict.fromkeys(self.categorical, TEXT), **dict.fromkeys(self.dates, DATE)}
         for column in by_key:
             count = [*self.categorical, *self.dates, *self.drop, *self.named].count(column)
@@ -182,7 +182,7 @@ class Table:
 
 
 def _there(cells: np.ndarray) -> np.ndarray:
-    """Which cells are not empty, as `columns.pieces` gives them."""
+    """Which cells are not empty, as `tables.read_pieces` gives them."""
     return cells != "" if cells.dtype == object else ~np.isnan(cells)
 
 
@@ -194,10 +194,10 @@ def _survey(table: Table, stamped: str) -> Survey:
         samples += len(piece[table.label])
         for name in values:
             values[name].update(piece[name])
-    order = {name: columns.in_order(values[name]) for name in values}
-    columns.check_classes(path, f"label {table.label!r}", order[table.label], samples)
+    order = {name: tables.sort_texts(values[name]) for name in values}
+    tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
     for name in table.categorical:
-        columns.check_categories(path, name, order[name], samples)
+        tables.check_categories(path, name, order[name], samples)
     features = kinds.keys() - {*table.named}
     width = sum(len(order[name]) if name in order else 1 for name in features)
     return Survey(order, width, samples)

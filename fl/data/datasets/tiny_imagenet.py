@@ -24,11 +24,11 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import entries, member
-from fl.data.counts import hold, lacking
+from fl.data.archives import iter_members, read_member
 from fl.data.download import Source
-from fl.data.images import decode
-from fl.data.prepared import SPLIT, Writer
+from fl.data.image_files import decode_image
+from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.validation import check_missing, check_sizes
 
 TOP = "tiny-imagenet-200/"
 SIDE, TRAIN, VAL = 64, 500, 50
@@ -75,18 +75,18 @@ class TinyImageNet:
         if len(ids) != self.classes:
             problem = f"wnids.txt names {len(ids)} classes, expected {self.classes}"
             raise DataError(f"{archive}: {problem}; delete the file to fetch it again")
-        for path, content in entries(archive, _is_labelled):
+        for path, content in iter_members(archive, _is_labelled):
             subset, home = _home(path, homes)
             if home not in ids:
                 raise DataError(f"{archive}: member {path} belongs to no class of wnids.txt")
-            image = decode(content, (SIDE, SIDE))
-            split = np.int8(SPLIT.index(subset))
+            image = decode_image(content, (SIDE, SIDE))
+            split = np.int8(SPLIT_NAMES.index(subset))
             writer.add(x=image, y=np.int64(ids.index(home)), split=split)
             counts[f"{subset}/{home}"] += 1
         parts = {f"train/{id}": TRAIN for id in ids} | {f"val/{id}": VAL for id in ids}
-        lacking(archive, [subset for subset in parts if not counts[subset]])
+        check_missing(archive, [subset for subset in parts if not counts[subset]])
         if self.complete:
-            hold(counts, parts, "tiny-imagenet", "Le and Yang 2015")
+            check_sizes(counts, parts, "tiny-imagenet", "Le and Yang 2015")
         writer.describe([words.get(id, id) for id in ids], normalisation=NORMALISATION)
 
 
@@ -107,4 +107,4 @@ def _validation(archive: Path) -> dict[str, str]:
 
 
 def _text(archive: Path, name: str) -> str:
-    return member(archive, TOP + name).read().decode()
+    return read_member(archive, TOP + name).read().decode()

@@ -10,14 +10,20 @@ import numpy as np
 
 from fl.base.fields import Count, Index, Positive
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
-from fl.data.split import check_alpha, check_clients, deal, log_gamma, take
+from fl.data.scheme import Assignment, scheme
+from fl.data.splitting import (
+    check_alpha,
+    check_clients,
+    deal_by_class,
+    log_gamma_draws,
+    take_by_shares,
+)
 
 
 @scheme
 def client_dirichlet(
     labels: np.ndarray, *, clients: Count, alpha: Positive, seed: Index
-) -> Holders:
+) -> Assignment:
     """Give every client N/K samples, of classes in shares q_k ~ Dir(alpha, ..., alpha).
 
     As FedL2P does (Lee et al. 2023), with a symmetric prior; Hsu et al. have alpha times the
@@ -40,5 +46,7 @@ def client_dirichlet(
     sizes = len(labels) // clients + (np.arange(clients) < len(labels) % clients)
     counts = np.zeros((len(left), clients), np.int64)
     for client in rng.permutation(clients):
-        counts[:, client] = take(left, sizes[client], log_gamma(rng, alpha, len(left)), rng)
-    return Holders(deal(labels, counts, generator(seed, "client-dirichlet samples")))
+        counts[:, client] = take_by_shares(
+            left, sizes[client], log_gamma_draws(rng, alpha, len(left)), rng
+        )
+    return Assignment(deal_by_class(labels, counts, generator(seed, "client-dirichlet samples")))

@@ -13,8 +13,15 @@ import numpy as np
 
 from fl.base.fields import Bound, Count, Index, Positive
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
-from fl.data.split import LEAST, check_alpha, check_clients, deal, log_gamma, require
+from fl.data.scheme import Assignment, scheme
+from fl.data.splitting import (
+    MIN_CLIENT_SAMPLES,
+    check_alpha,
+    check_clients,
+    deal_by_class,
+    log_gamma_draws,
+    require,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +33,10 @@ def dirichlet(
     clients: Count,
     alpha: Positive,
     seed: Index,
-    min_samples: Annotated[int, Bound(low=LEAST)] = 10,
+    min_samples: Annotated[int, Bound(low=MIN_CLIENT_SAMPLES)] = 10,
     min_per_class: Index = 0,
     redraws: Count = 100,
-) -> Holders:
+) -> Assignment:
     """Divide each class c over the K clients in shares q_c ~ Dir(alpha, ..., alpha).
 
     A client that already holds N/K samples gets none of the classes that follow, and its share goes
@@ -54,8 +61,8 @@ def dirichlet(
     ``min_samples`` samples per client, or ``min_per_class`` of a class.
     """
     check_alpha("dirichlet", alpha)
-    needs = f"at least {LEAST}, one each for train, val and test"
-    require(min_samples >= LEAST, "dirichlet", "min_samples", min_samples, needs)
+    needs = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
+    require(min_samples >= MIN_CLIENT_SAMPLES, "dirichlet", "min_samples", min_samples, needs)
     require(redraws >= 0, "dirichlet", "redraws", redraws, "a whole number >= 0")
     check_clients("dirichlet", clients, len(labels), min_samples)
     sizes = np.unique(labels, return_counts=True)[1]
@@ -78,7 +85,7 @@ def dirichlet(
             note = f"with alpha {alpha:g}, {problem} after {redraws} redraws; {mended}"
             notes.append(f"dirichlet: {note}")
             logger.warning("%s", notes[-1])
-    return Holders(deal(labels, counts, generator(seed, "dirichlet samples")), notes)
+    return Assignment(deal_by_class(labels, counts, generator(seed, "dirichlet samples")), notes)
 
 
 def _draw(
@@ -97,7 +104,9 @@ def _draw(
     for _ in range(redraws + 1):
         total = np.zeros(clients, np.int64)
         for row, size in zip(counts, sizes, strict=True):
-            logs = np.where(total * clients < sizes.sum(), log_gamma(rng, alpha, clients), -np.inf)
+            logs = np.where(
+                total * clients < sizes.sum(), log_gamma_draws(rng, alpha, clients), -np.inf
+            )
             row[:] = _cut(logs, size)
             total += row
         if total.min() >= least:
@@ -117,7 +126,7 @@ def _draw_all(
     counts = np.zeros((len(sizes), clients), np.int64)
     for row, size in zip(counts, sizes, strict=True):
         for _ in range(redraws + 1):
-            row[:] = _cut(log_gamma(rng, alpha, clients), size)
+            row[:] = _cut(log_gamma_draws(rng, alpha, clients), size)
             if row.min() >= least:
                 break
     return counts

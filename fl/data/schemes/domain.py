@@ -15,9 +15,9 @@ from fl.api.task import for_any_task
 from fl.base.errors import DataError
 from fl.base.fields import Count, Index
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
+from fl.data.scheme import Assignment, scheme
 from fl.data.schemes.homogeneous import homogeneous
-from fl.data.split import LEAST, NOBODY, require
+from fl.data.splitting import MIN_CLIENT_SAMPLES, NOBODY, require
 
 
 @for_any_task
@@ -29,7 +29,7 @@ def domain(
     clients_per_domain: Count = 1,
     equal_domains: bool = False,
     seed: Index,
-) -> Holders:
+) -> Assignment:
     """Deal each domain's samples class by class to ``clients_per_domain`` clients of its own.
 
     ``labels`` and ``domains`` ``[samples]`` whole numbers. Clients are numbered domain by domain,
@@ -55,9 +55,9 @@ def within_domains(
     clients: int,
     equal: bool,
     seed: int,
-    least: int = LEAST,
+    least: int = MIN_CLIENT_SAMPLES,
     **keys: object,
-) -> Holders:
+) -> Assignment:
     """Another scheme, with its ``keys``, applied to each domain by itself, independently.
 
     Raises `DataError` as `domain` does, with ``least`` samples per client.
@@ -80,7 +80,7 @@ def within_domains(
         given = holders.client != NOBODY
         client[mine[given]] = holders.client[given] + place * clients
         notes += [f"domain {number}: {note}" for note in holders.notes]
-    return Holders(client, notes)
+    return Assignment(client, notes)
 
 
 def _check_size(scheme: str, clients: int, samples: int, domain: int, least: int) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from fl.base.fields import Count, Index, Positive
-from fl.data.scheme import Holders, scheme
+from fl.data.scheme import Assignment, scheme
 from fl.data.schemes.client_dirichlet import client_dirichlet
 from fl.data.schemes.dirichlet import dirichlet
 from fl.data.schemes.domain import within_domains
-from fl.data.split import LEAST
+from fl.data.splitting import MIN_CLIENT_SAMPLES
 
 
 @scheme
@@ -31,7 +31,7 @@ def domain_dirichlet(
     min_per_class: Index = 0,
     redraws: Count = 100,
     seed: Index,
-) -> Holders:
+) -> Assignment:
     """Divide each domain over ``clients_per_domain`` clients of its own as `dirichlet` divides all.
 
     ``labels`` and ``domains`` ``[samples]`` whole numbers. Clients are numbered domain by domain,
@@ -61,6 +61,6 @@ def domain_dirichlet(
         clients_per_domain,
         equal_domains,
         seed,
-        least=max(LEAST, min_samples),
+        least=max(MIN_CLIENT_SAMPLES, min_samples),
         **keys,
     )

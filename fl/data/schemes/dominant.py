@@ -12,8 +12,8 @@ import numpy as np
 
 from fl.base.fields import Count, Index, Share
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
-from fl.data.split import check_clients, choose_classes, deal, require, take
+from fl.data.scheme import Assignment, scheme
+from fl.data.splitting import check_clients, choose_classes, deal_by_class, require, take_by_shares
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def dominant(
     dominant_classes: Count = 1,
     share: Share = 0.4,
     seed: Index,
-) -> Holders:
+) -> Assignment:
     """Give every client N/K samples, a ``share`` of them of its ``dominant_classes`` alone.
 
     The second setting of FedFM; the defaults are what its code has for CIFAR-10 over ten clients.
@@ -55,12 +55,14 @@ def dominant(
     counts, order = np.zeros((len(left), clients), np.int64), rng.permutation(clients)
     for client in order:
         logs = np.where(holds[client], 0.0, -np.inf)
-        counts[:, client] = take(left, wanted[client], logs, rng)
+        counts[:, client] = take_by_shares(left, wanted[client], logs, rng)
     notes = _lacking(int((counts.sum(axis=0) < wanted).sum()), clients, share)
     for client in order:
         logs = np.log(left, out=np.full(len(left), -np.inf), where=left > 0)
-        counts[:, client] += take(left, sizes[client] - counts[:, client].sum(), logs, rng)
-    return Holders(deal(labels, counts, generator(seed, "dominant samples")), notes)
+        counts[:, client] += take_by_shares(
+            left, sizes[client] - counts[:, client].sum(), logs, rng
+        )
+    return Assignment(deal_by_class(labels, counts, generator(seed, "dominant samples")), notes)
 
 
 def _lacking(short: int, clients: int, share: float) -> list[str]:

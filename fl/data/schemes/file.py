@@ -7,7 +7,7 @@ import pandas as pd
 
 from fl.api.task import for_any_task
 from fl.base.folders import path_of
-from fl.data.holdings import read, validate
+from fl.data.partition_table import read, validate
 
 
 @for_any_task
@@ -19,7 +19,7 @@ def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
     may mark clients held out of training.
 
     The table keeps its row order and its extra columns. Raises `DataError` for a file that cannot
-    be read and for a table that `fl.data.holdings.validate` rejects.
+    be read and for a table that `fl.data.partition_table.validate` rejects.
     """
     table = read(path_of(path))
     validate(table, labels, source=path)

@@ -7,13 +7,13 @@ import numpy as np
 from fl.api.task import for_any_task
 from fl.base.fields import Count, Index
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
-from fl.data.split import check_clients
+from fl.data.scheme import Assignment, scheme
+from fl.data.splitting import check_clients
 
 
 @for_any_task
 @scheme
-def homogeneous(labels: np.ndarray, *, clients: Count, seed: Index) -> Holders:
+def homogeneous(labels: np.ndarray, *, clients: Count, seed: Index) -> Assignment:
     """Deal the samples class by class, so that every client has the population's class shares.
 
     clients: how many there are.
@@ -27,4 +27,4 @@ def homogeneous(labels: np.ndarray, *, clients: Count, seed: Index) -> Holders:
     shuffled = generator(seed, "homogeneous").permutation(len(labels))
     client = np.empty(len(labels), np.int32)
     client[np.lexsort((shuffled, labels))] = np.arange(len(labels)) % clients
-    return Holders(client)
+    return Assignment(client)

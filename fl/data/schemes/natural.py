@@ -6,12 +6,12 @@ import numpy as np
 
 from fl.api.task import for_any_task
 from fl.base.errors import DataError
-from fl.data.scheme import Holders, scheme
+from fl.data.scheme import Assignment, scheme
 
 
 @for_any_task
 @scheme
-def natural(labels: np.ndarray, groups: np.ndarray | None) -> Holders:
+def natural(labels: np.ndarray, groups: np.ndarray | None) -> Assignment:
     """Keep the clients that the data came from: writers, hospitals, experiments.
 
     ``labels`` and ``groups`` ``[samples]``; equal values of ``groups`` are one client, and clients
@@ -25,4 +25,4 @@ def natural(labels: np.ndarray, groups: np.ndarray | None) -> Holders:
             "partition natural: the data set has no clients of its own. Allowed: a data set that"
             " has, or the scheme homogeneous, dirichlet or pathological"
         )
-    return Holders(np.unique(groups, return_inverse=True)[1])
+    return Assignment(np.unique(groups, return_inverse=True)[1])

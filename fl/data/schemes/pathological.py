@@ -13,8 +13,8 @@ import numpy as np
 
 from fl.base.fields import Count, Index
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
-from fl.data.split import check_clients, choose_classes, deal, require
+from fl.data.scheme import Assignment, scheme
+from fl.data.splitting import check_clients, choose_classes, deal_by_class, require
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def pathological(
     classes_per_client: Count,
     dealt: Literal["random", "blocks"] = "random",
     seed: Index,
-) -> Holders:
+) -> Assignment:
     """Give each client ``classes_per_client`` classes; a class's holders share it evenly.
 
     After McMahan et al. 2017; with all classes but m, the missing classes of FedFM (Ye et al.
@@ -66,7 +66,7 @@ def pathological(
         if n:
             row[holders] = size // n + (np.arange(n) < size % n)
     notes = unused("pathological", classes, sizes, counts)
-    return Holders(deal(labels, counts, generator(seed, "pathological samples")), notes)
+    return Assignment(deal_by_class(labels, counts, generator(seed, "pathological samples")), notes)
 
 
 def blocks(clients: int, classes: int, width: int) -> np.ndarray:

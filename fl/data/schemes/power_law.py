@@ -12,9 +12,16 @@ import numpy as np
 
 from fl.base.fields import Bound, Count, Index, NonNegative
 from fl.base.rng import generator
-from fl.data.scheme import Holders, scheme
+from fl.data.scheme import Assignment, scheme
 from fl.data.schemes.pathological import unused
-from fl.data.split import LEAST, check_clients, choose_classes, deal, require, take
+from fl.data.splitting import (
+    MIN_CLIENT_SAMPLES,
+    check_clients,
+    choose_classes,
+    deal_by_class,
+    require,
+    take_by_shares,
+)
 
 
 @scheme
@@ -24,9 +31,9 @@ def power_law(
     clients: Count,
     classes_per_client: Count = 2,
     sigma: NonNegative = 2.0,
-    min_samples: Annotated[int, Bound(low=LEAST)] = 10,
+    min_samples: Annotated[int, Bound(low=MIN_CLIENT_SAMPLES)] = 10,
     seed: Index,
-) -> Holders:
+) -> Assignment:
     """Give each client ``min_samples``, and more in proportion to exp(sigma z_k), z_k ~ N(0, 1).
 
     FedProx writes of a power law; its code draws log-normal factors with sigma 2, one for every
@@ -55,13 +62,13 @@ def power_law(
     counts = np.zeros((len(left), clients), np.int64)
     for client in range(clients):
         logs = np.where(holds[client], 0.0, -np.inf)
-        counts[:, client] = take(left, min_samples, logs, rng)
+        counts[:, client] = take_by_shares(left, min_samples, logs, rng)
     enough = f"few enough that each gets {min_samples} samples of its classes"
     fits = (counts.sum(axis=0) == min_samples).all()
     require(bool(fits), "power-law", "clients", clients, enough)
     factors = sigma * rng.standard_normal(clients)
     for row, rest, holders in zip(counts, left, holds.T, strict=True):
         logs = np.where(holders, factors, -np.inf)
-        row += take(np.full(clients, rest), rest, logs, rng)
+        row += take_by_shares(np.full(clients, rest), rest, logs, rng)
     notes = unused("power-law", classes, sizes, counts)
-    return Holders(deal(labels, counts, generator(seed, "power-law samples")), notes)
+    return Assignment(deal_by_class(labels, counts, generator(seed, "power-law samples")), notes)

@@ -27,7 +27,7 @@ from fl.base.errors import DataError
 from fl.base.files import atomic_writer, disk_errors, parse_json
 from fl.base.folders import path_of
 from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
-from fl.data.modality import MODALITY
+from fl.data.inputs import MODALITY
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
 NOTES = b"fedloom.notes"
@@ -52,13 +52,13 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
     strange = ~table["split"].isin(HOLDINGS).to_numpy()
     for row in np.flatnonzero(strange)[:1]:
         sample, split = table["sample"].iloc[row], table["split"].iloc[row]
-        _fail(source, f"sample {sample} has split {split!r}", ", ".join(HOLDINGS))
+        _raise(source, f"sample {sample} has split {split!r}", ", ".join(HOLDINGS))
     _check_clients(table, source)
     _check_unseen(table, source)
     _check_modality(table, source)
 
 
-def _fail(source: str, problem: str, allowed: str) -> None:
+def _raise(source: str, problem: str, allowed: str) -> None:
     raise DataError(f"{source}: {problem}. Allowed: {allowed}")
 
 
@@ -68,24 +68,26 @@ def check_columns(table: pd.DataFrame, source: str) -> None:
         if name not in table:
             columns = ", ".join(map(str, table.columns)) or "none"
             wanted = "the columns " + ", ".join(PARTITION_COLUMNS)
-            _fail(source, f"column {name!r} is missing (found: {columns})", wanted)
+            _raise(source, f"column {name!r} is missing (found: {columns})", wanted)
     for name, kind in INTEGERS.items():
         if table[name].dtype != kind:
             wanted = f"{np.dtype(kind)}, whole numbers without empty cells"
-            _fail(source, f"column {name!r} is {table[name].dtype}", wanted)
+            _raise(source, f"column {name!r} is {table[name].dtype}", wanted)
     if not pd.api.types.is_string_dtype(table["split"]):
-        _fail(source, f"column 'split' is {table['split'].dtype}", "text: " + ", ".join(HOLDINGS))
+        _raise(source, f"column 'split' is {table['split'].dtype}", "text: " + ", ".join(HOLDINGS))
     if table.empty:
-        _fail(source, "the table has no rows", "at least one client")
+        _raise(source, "the table has no rows", "at least one client")
 
 
 def _check_samples(sample: np.ndarray, samples: int, source: str) -> None:
     outside = (sample < 0) | (sample >= samples)
     for row in np.flatnonzero(outside)[:1]:
         problem = f"sample {sample[row]} (row {row}) is not in the data set"
-        _fail(source, problem, f"0 to {samples - 1}")
+        _raise(source, problem, f"0 to {samples - 1}")
     for row in np.flatnonzero(pd.Series(sample).duplicated())[:1]:
-        _fail(source, f"sample {sample[row]} (row {row}) occurs twice", "every sample at most once")
+        _raise(
+            source, f"sample {sample[row]} (row {row}) occurs twice", "every sample at most once"
+        )
 
 
 def _check_clients(table: pd.DataFrame, source: str) -> None:
@@ -94,15 +96,15 @@ def _check_clients(table: pd.DataFrame, source: str) -> None:
         problem = f"client {place} has no samples, but client {present[-1]} has"
         if present[place] < 0:
             problem = f"there is a client {present[place]}"
-        _fail(source, problem, "clients numbered from 0 without gaps")
+        _raise(source, problem, "clients numbered from 0 without gaps")
     for split in ("train", "test"):
         having = table.loc[(table["split"] == split).to_numpy(), "client"].to_numpy()
         for client in np.setdiff1d(present, having)[:1]:
             wanted = "at least one train and one test sample for every client"
-            _fail(source, f"client {client} has no {split} samples", wanted)
+            _raise(source, f"client {client} has no {split} samples", wanted)
 
 
-def domains(table: pd.DataFrame, domain: np.ndarray) -> np.ndarray:
+def majority_domains(table: pd.DataFrame, domain: np.ndarray) -> np.ndarray:
     """By client, the domain of most of its training samples.
 
     Args:
@@ -119,37 +121,37 @@ def _check_unseen(table: pd.DataFrame, source: str) -> None:
     if UNSEEN not in table:
         return
     if table[UNSEEN].dtype != bool:
-        _fail(source, f"column {UNSEEN!r} is {table[UNSEEN].dtype}", "bool: true or false")
-    _check_one_for_each(table, UNSEEN, source)
+        _raise(source, f"column {UNSEEN!r} is {table[UNSEEN].dtype}", "bool: true or false")
+    _check_constant_by_client(table, UNSEEN, source)
     if table[UNSEEN].all():
-        _fail(source, f"every client is {UNSEEN}", "at least one that is not")
+        _raise(source, f"every client is {UNSEEN}", "at least one that is not")
 
 
 def _check_modality(table: pd.DataFrame, source: str) -> None:
     if MODALITY not in table:
         return
     if table[MODALITY].dtype.kind not in "iu":
-        _fail(source, f"column {MODALITY!r} is {table[MODALITY].dtype}", "whole numbers from 0")
-    _check_one_for_each(table, MODALITY, source)
+        _raise(source, f"column {MODALITY!r} is {table[MODALITY].dtype}", "whole numbers from 0")
+    _check_constant_by_client(table, MODALITY, source)
     present = np.unique(table[MODALITY].to_numpy())
     for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
-        _fail(source, f"modality {place} has no clients", "modalities from 0 without gaps")
+        _raise(source, f"modality {place} has no clients", "modalities from 0 without gaps")
 
 
-def _check_one_for_each(table: pd.DataFrame, column: str, source: str) -> None:
+def _check_constant_by_client(table: pd.DataFrame, column: str, source: str) -> None:
     values = table.groupby("client")[column].nunique()
     for client in values.index[values > 1][:1]:
-        _fail(source, f"client {client} differs in {column!r} from row to row", "one for a client")
+        _raise(source, f"client {client} differs in {column!r} from row to row", "one for a client")
 
 
-def unseen(table: pd.DataFrame) -> np.ndarray:
+def unseen_clients(table: pd.DataFrame) -> np.ndarray:
     """The clients that are held out of training, in ascending order."""
     if UNSEEN not in table:
         return np.zeros(0, np.int32)
     return np.unique(table.loc[table[UNSEEN].to_numpy(), "client"].to_numpy())
 
 
-def trained(table: pd.DataFrame) -> np.ndarray:
+def training_samples(table: pd.DataFrame) -> np.ndarray:
     """The training samples of the clients that are not held out, in ascending order."""
     rows = (table["split"] == "train").to_numpy(bool)
     if UNSEEN in table:
@@ -157,7 +159,7 @@ def trained(table: pd.DataFrame) -> np.ndarray:
     return np.sort(table["sample"].to_numpy()[rows])
 
 
-def brought(scheme: Mapping[str, Any]) -> pd.DataFrame:
+def read_users_table(scheme: Mapping[str, Any]) -> pd.DataFrame:
     """The table of a user's own that a scheme names as its ``path``, see `read`."""
     return read(path_of(scheme["path"]))
 
@@ -224,7 +226,7 @@ def content_hash(table: pd.DataFrame) -> str:
     digest.update(ordered["sample"].to_numpy().astype("<i8").tobytes())
     digest.update(ordered["client"].to_numpy().astype("<i4").tobytes())
     digest.update("\n".join(ordered["split"]).encode())
-    if len(away := unseen(table)):
+    if len(away := unseen_clients(table)):
         digest.update(b"\nunseen" + away.astype("<i4").tobytes())
     if MODALITY in table:
         digest.update(b"\nmodality" + ordered[MODALITY].to_numpy().astype("<i4").tobytes())
@@ -255,7 +257,7 @@ def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.Data
     label = np.asarray(labels)[table["sample"].to_numpy()]
     for row in np.flatnonzero((label < 0) | (label >= classes))[:1]:
         problem = f"sample {table['sample'].iloc[row]} has label {label[row]}"
-        _fail("statistics", problem, f"0 to {classes - 1}")
+        _raise("statistics", problem, f"0 to {classes - 1}")
     split = pd.Index(HOLDINGS).get_indexer(pd.Index(table["split"]))
     group = table["client"].to_numpy().astype(np.int64) * len(HOLDINGS) + split
     present, place = np.unique(group, return_inverse=True)

@@ -1,39 +1,44 @@
 """Columns of a table of the user's own, a CSV or a Parquet file, read in pieces of rows.
 
 Rows are counted from 1, the one below the header being the first.
+
+Texts as tokens: characters of LEAF's alphabet, or words numbered by how common they are. And
+tables of texts, row by row.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
+import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
-from fl.data.prepared import SPLIT
+from fl.data.archives import stream_name
+from fl.data.prepared import SPLIT_NAMES
 
-ROWS = 50_000
-PARQUET = (".parquet", ".pq")
-LARGEST = float(np.finfo(np.float32).max)
-EMPTY = ("", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
+PIECE_ROWS = 50_000
+PARQUET_SUFFIXES = (".parquet", ".pq")
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+EMPTY_CELLS = ("", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
 """What stands for an empty cell where numbers or dates stand, without blanks around it."""
-INDEX = re.compile(r"__index_level_[0-9]+__")
+PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 """The columns in which pandas keeps the index of a table in Parquet."""
-CATEGORIES = 1000
+MAX_CATEGORIES = 1000
 """Different values of a column that becomes a feature for each."""
-LISTED = 20
+MAX_LISTED_COLUMNS = 20
 """Columns that one message names."""
 
 
-class Wrong(Exception):
+class CellError(Exception):
     """A cell that is not of its column's kind.
 
     row: its place in the piece that was read. what: is wrong with it.
@@ -53,7 +58,7 @@ class Wrong(Exception):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ColumnType:
     """What the cells of a column are.
 
     Attributes:
@@ -75,11 +80,13 @@ def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
     gaps, cells = values.isna(), values
     if values.dtype.kind not in "biuf":
         texts = values.astype(str).str.strip()
-        gaps |= texts.isin(EMPTY)
+        gaps |= texts.isin(EMPTY_CELLS)
         cells = pd.to_numeric(texts, errors="coerce")
     numbers = np.where(gaps, np.nan, cells.to_numpy(np.float64))
-    fits = np.abs(numbers) <= LARGEST
-    Wrong.check(~(fits | gaps if empty else fits), lambda row: _no(values, row, "number"))
+    fits = np.abs(numbers) <= MAX_FLOAT32
+    CellError.check(
+        ~(fits | gaps if empty else fits), lambda row: _describe_cell(values, row, "number")
+    )
     return numbers
 
 
@@ -88,17 +95,17 @@ def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
     gaps, cells = values.isna(), values
     if values.dtype.kind != "M":
         texts = values.astype(str).str.strip()
-        gaps |= texts.isin(EMPTY)
+        gaps |= texts.isin(EMPTY_CELLS)
         cells = texts
     moments = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
     days = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
     numbers = np.where(gaps, np.nan, days.to_numpy(np.float64))
     strange = np.isnan(numbers) & ~gaps if empty else np.isnan(numbers)
-    Wrong.check(strange, lambda row: _no(values, row, "date (YYYY-MM-DD)"))
+    CellError.check(strange, lambda row: _describe_cell(values, row, "date (YYYY-MM-DD)"))
     return numbers
 
 
-def _no(values: pd.Series[Any], row: int, what: str) -> str:
+def _describe_cell(values: pd.Series[Any], row: int, what: str) -> str:
     text = str(values.iloc[row])[:100]
     shown = "an empty cell" if text.strip().lower() in ("", "nan", "nat", "none") else repr(text)
     return f"{shown} is no {what}"
@@ -110,12 +117,12 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
     """
     gaps = values.isna() | (values.astype(str).str.strip() == "")
     if not empty:
-        Wrong.check(gaps, lambda _: "is empty. Allowed: a name")
+        CellError.check(gaps, lambda _: "is empty. Allowed: a name")
     if values.dtype.kind == "f":
         # Above that, whole numbers that differ are one float.
         broken = ~gaps & ((values != values.round()) | (values.abs() > 2**53))
         allowed = "Allowed: text or whole numbers"
-        Wrong.check(broken, lambda row: f"{values.iloc[row]} is no class; {allowed}")
+        CellError.check(broken, lambda row: f"{values.iloc[row]} is no class; {allowed}")
         values = values.fillna(0).astype(np.int64)
     pairs = zip(values, gaps, strict=True)
     return np.array(["" if gap else str(value).strip() for value, gap in pairs], object)
@@ -124,19 +131,26 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
 def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
     """Names of splits."""
     texts = _texts(values, empty)
-    known = np.isin(texts, [*SPLIT, ""])
-    Wrong.check(~known, lambda row: f"is {texts[row]!r}. Allowed: {', '.join(SPLIT)}")
+    known = np.isin(texts, [*SPLIT_NAMES, ""])
+    CellError.check(~known, lambda row: f"is {texts[row]!r}. Allowed: {', '.join(SPLIT_NAMES)}")
     return texts
 
 
-NAMED = ("is_string", "is_large_string", "is_integer", "is_boolean", "is_floating", "is_dictionary")
-NUMBER = Kind(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", written=False)
-DATE = Kind(_dates, ("is_date", "is_timestamp", "is_string", "is_large_string"), "dates")
-TEXT = Kind(_texts, NAMED, "text or whole numbers")
-SPLIT_NAME = Kind(_splits, NAMED, "text or whole numbers")
+NAME_TYPES = (
+    "is_string",
+    "is_large_string",
+    "is_integer",
+    "is_boolean",
+    "is_floating",
+    "is_dictionary",
+)
+NUMBER = ColumnType(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", written=False)
+DATE = ColumnType(_dates, ("is_date", "is_timestamp", "is_string", "is_large_string"), "dates")
+TEXT = ColumnType(_texts, NAME_TYPES, "text or whole numbers")
+SPLIT_NAME = ColumnType(_splits, NAME_TYPES, "text or whole numbers")
 
 
-def names(path: Path, separator: str = ",", other: str = "") -> list[str]:
+def column_names(path: Path, separator: str = ",", other: str = "") -> list[str]:
     """The columns of the table at ``path``; `DataError` if there is none, or one stands twice.
 
     A column without a name is left out: pandas writes the numbers of rows so, and a comma at the
@@ -149,7 +163,9 @@ def names(path: Path, separator: str = ",", other: str = "") -> list[str]:
     if not is_file(path):
         raise DataError(f"{path}: there is no such file; {allowed}{other}")
     with wrap_read_errors(path, "cannot be read as a table", allowed):
-        header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
+        header = (
+            _parquet_names(path) if path.suffix in PARQUET_SUFFIXES else _csv_names(path, separator)
+        )
     for name in header:
         if header.count(name) > 1:
             raise DataError(f"{path}: column {name!r} stands twice. Allowed: each name once")
@@ -159,7 +175,7 @@ def names(path: Path, separator: str = ",", other: str = "") -> list[str]:
 def _parquet_names(path: Path) -> list[str]:
     import pyarrow.parquet as pq
 
-    return [name for name in pq.read_schema(path).names if not INDEX.fullmatch(name)]
+    return [name for name in pq.read_schema(path).names if not PANDAS_INDEX.fullmatch(name)]
 
 
 def _csv_names(path: Path, separator: str) -> list[str]:
@@ -176,7 +192,7 @@ def _csv_names(path: Path, separator: str) -> list[str]:
     return [name for name in header if name]
 
 
-def require(path: Path, there: Iterable[str], key: str, column: str) -> None:
+def require_column(path: Path, there: Iterable[str], key: str, column: str) -> None:
     """Raise a `DataError` unless the table has the column that a config key names."""
     there = list(there)
     if column not in there:
@@ -188,14 +204,14 @@ def require(path: Path, there: Iterable[str], key: str, column: str) -> None:
         )
 
 
-def pieces(
+def read_pieces(
     path: Path,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, ColumnType],
     gaps: Collection[str] = (),
     separator: str = ",",
     remedy: str = "",
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Read some columns of a table, up to `ROWS` rows at a time.
+    """Read some columns of a table, up to `PIECE_ROWS` rows at a time.
 
     Args:
         kinds: Of the columns that are read.
@@ -212,12 +228,14 @@ def pieces(
     wrong: dict[str, str] = {}
     first = 1
     with wrap_read_errors(path, "cannot be read as a table"):
-        for piece in (_parquet if path.suffix in PARQUET else _csv)(path, kinds, separator, wrong):
+        for piece in (_parquet if path.suffix in PARQUET_SUFFIXES else _csv)(
+            path, kinds, separator, wrong
+        ):
             converted = {}
             for name in kinds.keys() - wrong.keys():
                 try:
                     converted[name] = kinds[name].convert(piece[name], name in gaps)
-                except Wrong as problem:
+                except CellError as problem:
                     row = first + problem.row
                     wrong[name] = f"column {name!r}, row {row}: {problem.what}"
             if len(piece) and not wrong:
@@ -225,12 +243,18 @@ def pieces(
             first += len(piece)
     if wrong:
         told = [wrong[name] for name in kinds if name in wrong]
-        more = [f"and {len(told) - LISTED} columns more"] if len(told) > LISTED else []
-        raise DataError(f"{path}: {'; '.join([*told[:LISTED], *more])}{remedy and '; '}{remedy}")
+        more = (
+            [f"and {len(told) - MAX_LISTED_COLUMNS} columns more"]
+            if len(told) > MAX_LISTED_COLUMNS
+            else []
+        )
+        raise DataError(
+            f"{path}: {'; '.join([*told[:MAX_LISTED_COLUMNS], *more])}{remedy and '; '}{remedy}"
+        )
 
 
 def _parquet(
-    path: Path, kinds: Mapping[str, Kind], separator: str, wrong: dict[str, str]
+    path: Path, kinds: Mapping[str, ColumnType], separator: str, wrong: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     import pyarrow.parquet as pq
     from pyarrow import int8, types
@@ -242,7 +266,7 @@ def _parquet(
                 shown = str(type_)[:100]
                 wrong[name] = f"column {name!r} is of type {shown}. Allowed: {kind.allowed}"
         fine = [name for name in kinds if name not in wrong]
-        for batch in file.iter_batches(ROWS, columns=fine):
+        for batch in file.iter_batches(PIECE_ROWS, columns=fine):
             # Truths with gaps would be objects.
             cast = {
                 name: batch[name].cast(int8())
@@ -254,7 +278,7 @@ def _parquet(
 
 
 def _csv(
-    path: Path, kinds: Mapping[str, Kind], separator: str, wrong: dict[str, str]
+    path: Path, kinds: Mapping[str, ColumnType], separator: str, wrong: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     truths: dict[str, bool] = {}
     with pd.read_csv(
@@ -262,7 +286,7 @@ def _csv(
         sep=separator,
         dtype={name: str for name, kind in kinds.items() if kind.written},
         keep_default_na=False,  # So that an error can say what stands there.
-        chunksize=ROWS,
+        chunksize=PIECE_ROWS,
         low_memory=False,
         encoding="utf-8-sig",
     ) as chunks:
@@ -280,7 +304,7 @@ def _csv(
             yield chunk[list(kinds)]
 
 
-def in_order(texts: Iterable[str]) -> list[str]:
+def sort_texts(texts: Iterable[str]) -> list[str]:
     """Different texts in order: whole numbers by their value, anything else by spelling."""
     different = set(texts)
     if all(text.removeprefix("-").isdecimal() and len(text) < 4000 for text in different):
@@ -288,7 +312,7 @@ def in_order(texts: Iterable[str]) -> list[str]:
     return sorted(different)
 
 
-def numbered(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
+def number_texts(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
     """The place of each text in ``order``, int64."""
     place = {text: i for i, text in enumerate(order)}
     return np.array([place[text] for text in texts], np.int64)
@@ -305,9 +329,9 @@ def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) ->
 
 def check_categories(path: Path, name: str, values: Sequence[str], samples: int) -> None:
     """Raise a `DataError` for a column with too many values to be as many features."""
-    if len(values) > CATEGORIES:
+    if len(values) > MAX_CATEGORIES:
         problem = f"{path}: column {name!r} has {len(values)} different values"
-        raise DataError(f"{problem}. Allowed: up to {CATEGORIES}, or name it under `drop`")
+        raise DataError(f"{problem}. Allowed: up to {MAX_CATEGORIES}, or name it under `drop`")
     _check_repeated(path, f"column {name!r}", values, samples)
 
 
@@ -316,3 +340,14 @@ def _check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -
     if 2 * len(values) > samples:
         problem = f"{path}: {key} has {len(values)} different values in {samples} rows"
         raise DataError(f"{problem}. Allowed: classes of two samples or more, on average")
+
+
+def csv_rows(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file, each with its number from 1.
+
+    Raises:
+        DataError: For what is no such row; it names the stream.
+    """
+    rows = csv.reader(io.TextIOWrapper(stream, encoding, newline=""), strict=True)
+    with wrap_read_errors(stream_name(stream), "is no csv file"):
+        yield from enumerate(rows, 1)
