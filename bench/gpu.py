@@ -169,7 +169,7 @@ class Bench:
     ) -> float:
         """Seconds of so many rounds, after a short one that does not count."""
         run = simulation(work, model, self.device, **training)
-        plans = [run.plan(number) for number in range(1, rounds + 1)]
+        plans = [run.round_schedule(number) for number in range(1, rounds + 1)]
         few = plans[0].with_schedules(s and s.begin(8, ()) for s in plans[0].schedules)
         engine.run_round(run.method, run.begin(), few, backend)
         if self.device == "cuda":

@@ -205,7 +205,7 @@ def ways(sizes: tuple[int, int] = (1000, CLIENTS)) -> None:
 def evaluation(work: Workload, name: str, method: Any, tries: int = 3) -> tuple[float, float]:
     """Seconds of a round, and of an evaluation where each client has a third as many samples."""
     run = simulation(work, MODELS[name], method=method, tests=1 / 3)
-    plan = run.plan(1)
+    plan = run.round_schedule(1)
     # As after a round: every client has a model of its own.
     state, _ = engine.run_round(run.method, run.begin(), plan, "stacked")
     train = partial(engine.run_round, run.method, state, plan, "stacked")

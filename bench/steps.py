@@ -55,7 +55,7 @@ def measure(
     """
     work, model = workload(name), MODELS[name]
     run = simulation(work, model, device)
-    taken, times = run.plan(1).schedules[0].steps, {}
+    taken, times = run.round_schedule(1).schedules[0].steps, {}
     steps, each = min(limit, int(taken.max())), taken.sum() / taken.max()
 
     sides: dict[str, Callable[[], float]] = {

@@ -17,10 +17,10 @@ from fl.api.method import BuildContext, Pass
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine import engine
-from fl.engine.arrays import Arrays
-from fl.engine.assembly import computing
+from fl.engine.assembly import make_network
 from fl.engine.batches import Schedule
-from fl.engine.client_data import ByClient, ClientData
+from fl.engine.client_data import ClientData, SamplesByClient
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
@@ -85,11 +85,11 @@ def simulation(
         "momentum": work.momentum,
     }
     settled = Training(**(settings | training))
-    network = computing(model, settled)
+    network = make_network(model, settled)
     each = {"train": sizes, "test": tested} if tests else {"train": sizes}
     split = np.resize([True, False], 2 * len(sizes)).repeat(np.stack([sizes, tested], 1).flatten())
     numbers = {"train": np.flatnonzero(split), "test": np.flatnonzero(~split)}
-    held = ClientData({name: ByClient(numbers[name], its) for name, its in each.items()})
+    held = ClientData({name: SamplesByClient(numbers[name], its) for name, its in each.items()})
     context = BuildContext(network, settled, CLASSES, work.clients, work.shape)
     made = (method or FedAvg()).build(context)
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
@@ -149,7 +149,7 @@ def steps_of(
     """
     runs = [replace(run, seed=seed) for seed in range(seeds)]
     methods = [replace(one.method, earlier_phases=(), aggregate=_unchanged) for one in runs]
-    states, plans = [one.begin() for one in runs], [one.plan(1) for one in runs]
+    states, plans = [one.begin() for one in runs], [one.round_schedule(1) for one in runs]
     short = [
         replace(plan, rosters=plan.rosters[-1:]).with_schedules(
             _first(schedule, steps, part) if schedule and isinstance(part, Pass) else None

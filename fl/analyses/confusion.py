@@ -43,7 +43,7 @@ class Confusion:
     def read(self, runs: Sequence[Source]) -> Result:
         """Measures of each run; of each method the matrix of its first seed."""
         # PyTorch, which the report does without when it takes the measures below.
-        from fl.engine.predicted import predictions
+        from fl.engine.predictions import predict_split
 
         first = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ class Confusion:
             if "params" not in weights[stage]:
                 lacking[f"no models: {run.method}"] = None
                 continue
-            seen = predictions(simulation, weights[stage], stage, "test")
+            seen = predict_split(simulation, weights[stage], stage, "test")
             each = [measures(table, self.bins) for _, table in seen.groupby("client")]
             means = pd.DataFrame(each, columns=list(MEASURES)).mean()
             rows.append({**keys(run), "stage": stage, **{name: means[name] for name in MEASURES}})
@@ -88,7 +88,7 @@ def measures(seen: pd.DataFrame, bins: int) -> dict[str, float]:
     """The measures of one client.
 
     Args:
-        seen: See `fl.engine.predicted.predictions`.
+        seen: See `fl.engine.predictions.predict_split`.
     """
     from sklearn.metrics import f1_score, roc_auc_score
 

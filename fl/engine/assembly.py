@@ -1,4 +1,4 @@
-"""From a run's spec to its simulation: data, partition, model and method, ready to train."""
+"""Simulations from specs: data, partition, model and method of a run, ready to train."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fl.data.inputs import (
     measure_normalisation,
     modality_groups,
 )
-from fl.engine import modality, train_on
-from fl.engine.arrays import Arrays, SeveralArrays, augmented
-from fl.engine.client_data import OWN, ClientData
-from fl.engine.serving import serving
-from fl.engine.simulation import DTYPES, Simulation
+from fl.engine import modality_rounds, train_on
+from fl.engine.client_data import TEST_OWN, ClientData
+from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
+from fl.engine.server_training import server_training
+from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
@@ -74,86 +74,124 @@ METHOD_BUILT = Seam[Callable[[Method, BuildContext, MethodComponents], Method]](
 
 
 def assemble(
-    spec: Spec, parts: RunComponents, prepared: Prepared, table: pd.DataFrame, device: torch.device
+    spec: Spec,
+    components: RunComponents,
+    prepared: Prepared,
+    table: pd.DataFrame,
+    device: torch.device,
 ) -> Simulation:
-    """The simulation that a run's spec describes, on a data set and its partition."""
+    """Make the simulation that a run's spec describes.
+
+    Args:
+        spec: The spec of the run.
+        components: The objects that the spec names.
+        prepared: The data set.
+        table: The partition table.
+        device: The device on which the run is trained.
+
+    Returns:
+        The simulation.
+
+    Raises:
+        FedloomError: If components and data do not fit together.
+    """
     training = Training(**spec["training"])
-    # Who learns nothing from others may train where nobody else does: unseen clients personalise.
-    alone = declaration_of(parts.method.method).independent
-    data = ClientData.of(table, spec.get("test", OWN), alone)
-    check_validated(parts.method.method, data)
-    check_served(parts.method.method, data)
+    method = components.method.method
+    # Clients that learn nothing from others can train if they are unseen, so they personalise.
+    unseen_take_part = declaration_of(method).independent
+    data = ClientData.from_table(table, spec.get("test", TEST_OWN), unseen_take_part)
+    check_validation_samples(method, data)
+    check_server_samples(method, data)
     classes = len(prepared.classes)
-    labels = _labels(prepared, parts.task)
-    arrays_of = _Reader(prepared, labels, partition_table.training_samples(table), training, device)
+    labels = _labels(prepared, components.task)
+    reader = _ArrayReader(
+        prepared, labels, partition_table.training_samples(table), training, device
+    )
 
-    def simulation(make: Make, arrays: Arrays, data: ClientData) -> Simulation:
-        network = computing(make, training)
+    def simulation(make_module: MakeModule, arrays: Arrays, data: ClientData) -> Simulation:
+        network = make_network(make_module, training)
         network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
-        return _simulation(parts, network, training, arrays, data, classes, spec["seed"])
+        return _simulation(components, network, training, arrays, data, classes, spec["seed"])
 
-    shapes = {kind.name: kind.shape for kind in parts.modalities}
+    shapes = {modality.name: modality.shape for modality in components.modalities}
     if data.modality is None:
-        several = bool(input_names(parts.model))
-        arrays = arrays_of.all(parts.modalities) if several else arrays_of.x
-        shape = shapes if several else arrays.shape
-        made = simulation(lambda: parts.model.build(shape, classes), arrays, data)
+        has_several_inputs = bool(input_names(components.model))
+        arrays = reader.all_inputs(components.modalities) if has_several_inputs else reader.x
+        shape = shapes if has_several_inputs else arrays.shape
+        run = simulation(lambda: components.model.build(shape, classes), arrays, data)
         count = spec.get("train_on")
-        return train_on.some(made, count) if isinstance(count, int) else made
+        return train_on.train_on_subset(run, count) if isinstance(count, int) else run
     if spec.get("train_on") is not None:
-        raise FedloomError("train_on: is set. Allowed: where all clients have the same inputs")
+        raise FedloomError(
+            "train_on: is set, but clients differ in the modality of their inputs",
+            advice="remove train_on, or choose a partition in which all clients have the same "
+            "inputs",
+        )
 
-    def whole() -> Any:
-        return parts.model.build(shapes, classes)
+    def full_module() -> Any:
+        return components.model.build(shapes, classes)
 
-    def module_of(group: Sequence[Modality]) -> nn.Module:
-        module: nn.Module = whole() if len(group) > 1 else whole().for_modality(group[0].name)
+    def group_module(group: Sequence[Modality]) -> nn.Module:
+        model = full_module()
+        module: nn.Module = model if len(group) > 1 else model.for_modality(group[0].name)
         return module
 
     by_modality = tuple(
-        simulation(partial(module_of, group), arrays_of.group(group), data.of_modality(number))
-        for number, group in enumerate(_groups(parts, data))
+        simulation(
+            partial(group_module, group), reader.group_inputs(group), data.select_modality(number)
+        )
+        for number, group in enumerate(_modality_groups(components, data))
     )
-    network = computing(whole, training)
-    # No single pass goes through it, so its heads cannot be found as its last linear layer.
-    network.head = frozenset().union(*(alone.network.head for alone in by_modality))
+    network = make_network(full_module, training)
+    # No input passes through the whole network, so its last linear layers are not found that way.
+    network.head = frozenset().union(*(run.network.head for run in by_modality))
+    arrays = by_modality[0].arrays
     return _simulation(
-        parts, network, training, by_modality[0].arrays, data, classes, spec["seed"], by_modality
+        components, network, training, arrays, data, classes, spec["seed"], by_modality
     )
 
 
-Make = Callable[[], nn.Module]
+MakeModule = Callable[[], nn.Module]
 
 NORMALISATIONS = {"half": {"mean": 0.5, "sd": 0.5}, "none": {"mean": 0.0, "sd": 1.0}}
-"""In place of the data set's own."""
+"""Values of `normalisation` that replace the data set's own mean and deviation."""
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """What makes arrays of a prepared data set's inputs."""
+class _ArrayReader:
+    """Makes arrays of the inputs of a prepared data set.
+
+    Attributes:
+        prepared: The data set.
+        labels: Its labels for the task.
+        training_samples: Samples from which means and deviations are computed.
+        training: Settings of training.
+        device: The device of the arrays.
+    """
 
     prepared: Prepared
     labels: np.ndarray
-    trained: np.ndarray
+    training_samples: np.ndarray
     training: Training
     device: torch.device
 
     @property
     def x(self) -> Arrays:
-        """Of its first input."""
+        """The first input."""
         return self._arrays("x", self.training.augmentation)
 
-    def group(self, kinds: Sequence[Modality]) -> Arrays:
-        """Of one of its inputs, or of several."""
-        if len(kinds) > 1:
-            return self.all(kinds)
-        [kind] = kinds
-        return self._arrays(kind.array, "none" if kind.tokens else self.training.augmentation)
+    def group_inputs(self, modalities: Sequence[Modality]) -> Arrays:
+        """Return one of the inputs, or several as one."""
+        if len(modalities) > 1:
+            return self.all_inputs(modalities)
+        [modality] = modalities
+        augmentation = "none" if modality.tokens else self.training.augmentation
+        return self._arrays(modality.array, augmentation)
 
-    def all(self, kinds: Sequence[Modality]) -> Arrays:
-        """Of several inputs, for clients that have all of them."""
-        chosen = augmented(kinds, self.training.augmentation)
-        return SeveralArrays({kind.name: self._arrays(kind.array, chosen[kind]) for kind in kinds})
+    def all_inputs(self, modalities: Sequence[Modality]) -> Arrays:
+        """Return several inputs as one, for clients that have all of them."""
+        augmentations = augmentation_by_modality(modalities, self.training.augmentation)
+        return SeveralArrays({m.name: self._arrays(m.array, augmentations[m]) for m in modalities})
 
     def _arrays(self, name: str, augmentation: str) -> Arrays:
         normalisation = self.prepared.normalisation_of(name)
@@ -161,21 +199,21 @@ class _Reader:
             normalisation = {**normalisation, **NORMALISATIONS[self.training.normalisation]}
         x = self.prepared.array(name)
         if normalisation is not None and normalisation.get("missing") == "mean":
-            x = fill_gaps(x, self.trained)
+            x = fill_gaps(x, self.training_samples)
         if normalisation is not None and normalisation["mean"] is None:
-            normalisation = measure_normalisation(x, self.trained, normalisation["scale"])
+            normalisation = measure_normalisation(x, self.training_samples, normalisation["scale"])
         return Arrays(
             x,
             self.labels,
             normalisation,
             self.device,
-            DTYPES[self.training.precision],
+            TYPE_BY_PRECISION[self.training.precision],
             augmentation=augmentation,
         )
 
 
 def _simulation(
-    parts: RunComponents,
+    components: RunComponents,
     network: Network,
     training: Training,
     arrays: Arrays,
@@ -184,31 +222,29 @@ def _simulation(
     seed: int,
     by_modality: tuple[Simulation, ...] = (),
 ) -> Simulation:
-    """The simulation made of its parts.
-
-    Args:
-        by_modality: The simulation of each modality, for the method that trains all of them.
-    """
+    """Make a simulation; ``by_modality`` are the runs of single modalities, if clients differ."""
     context = BuildContext(
         *(network, training, classes, data.clients, arrays.shape, seed),
-        absent_clients=len(data.away),
-        task=parts.task,
+        absent_clients=len(data.absent_clients),
+        task=components.task,
         shapes=arrays.shapes,
-        tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
+        tokens=frozenset(modality.name for modality in components.modalities if modality.tokens),
         missing_weights=tuple(
-            modality.weights(network) - modality.weights(run.network) for run in by_modality
+            modality_rounds.weight_names(network) - modality_rounds.weight_names(run.network)
+            for run in by_modality
         ),
-        # Where clients differ in modality, the server trains in that of each alone.
+        # If clients differ in modality, the server trains in the run of each modality.
         server_training=None
         if by_modality
-        else serving(arrays, data, network, training, classes, seed),
+        else server_training(arrays, data, network, training, classes, seed),
     )
-    method = build(parts.method, context)
+    method = build(components.method, context)
     if by_modality:
-        names = map(group_title, _groups(parts, data))
-        apart = not declaration_of(parts.method.method).modalities
-        alone = [(run.method, run.network) for run in by_modality]
-        method = modality.several(method, network, dict(zip(names, alone, strict=True)), apart)
+        names = map(group_title, _modality_groups(components, data))
+        runs = [(run.method, run.network) for run in by_modality]
+        separate = not declaration_of(components.method.method).modalities
+        runs_by_name = dict(zip(names, runs, strict=True))
+        method = modality_rounds.combine_methods(method, network, runs_by_name, separate)
     return Simulation(
         method=method,
         network=network,
@@ -217,37 +253,53 @@ def _simulation(
         client_data=data,
         classes=classes,
         seed=seed,
-        task=parts.task,
+        task=components.task,
         by_modality=by_modality,
     )
 
 
-def _groups(parts: RunComponents, data: ClientData) -> list[tuple[Modality, ...]]:
-    """What the clients of each modality hold, where they differ in it."""
+def _modality_groups(components: RunComponents, data: ClientData) -> list[tuple[Modality, ...]]:
+    """Return the modalities that each group of clients has."""
     assert data.modality is not None
-    return modality_groups(parts.modalities, int(data.modality.max()) + 1)
+    return modality_groups(components.modalities, int(data.modality.max()) + 1)
 
 
-def check_validated(method: Any, data: ClientData) -> None:
-    """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
+def check_validation_samples(method: Any, data: ClientData) -> None:
+    """Refuse clients without validation samples if a method learns from these.
+
+    Args:
+        method: The component of the method.
+        data: The samples of each client.
+
+    Raises:
+        FedloomError: If a participant has no validation samples.
+    """
     if not declaration_of(method).needs_validation:
         return
-    lacking = [int(k) for k in data.participants if not len(data.of_splits("val", int(k)))]
-    if lacking:
-        shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+    clients = [int(k) for k in data.participants if not len(data.samples_of("val", int(k)))]
+    if clients:
+        shown = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
         raise FedloomError(
-            f"{declaration_of(method).title}: no validation samples at {len(lacking)} of "
-            f"{len(data.participants)} clients ({shown}). Allowed: a partition with a val in which "
-            "every client that takes part has some (min_samples, or a larger val)"
+            f"{declaration_of(method).title}: needs validation samples, but {len(clients)} of "
+            f"{len(data.participants)} clients have none ({shown})",
+            advice="set min_samples or a larger val in the partition",
         )
 
 
-def check_served(method: Any, data: ClientData) -> None:
-    """Refuse (`FedloomError`) a server without samples where a method trains on it."""
+def check_server_samples(method: Any, data: ClientData) -> None:
+    """Refuse a server without samples if a method trains on these.
+
+    Args:
+        method: The component of the method.
+        data: The samples of each client and of the server.
+
+    Raises:
+        FedloomError: If the server has no samples.
+    """
     if declaration_of(method).needs_server_data and not len(data.server):
         raise FedloomError(
-            f"{declaration_of(method).title}: the server has no samples. Try: a partition with a "
-            "larger share for the server, `server`"
+            f"{declaration_of(method).title}: trains on the server, but the server has no samples",
+            advice="set a larger share for the server, `server`, in the partition",
         )
 
 
@@ -273,33 +325,46 @@ def build(components: MethodComponents, context: BuildContext) -> Method:
     return method
 
 
-def computing(make: Callable[[], nn.Module], training: Training) -> Network:
-    """A network that computes as the training settings say."""
+def make_network(make_module: MakeModule, training: Training) -> Network:
+    """Make a network with the precision and memory format of the training settings."""
     return Network(
-        make,
-        DTYPES[training.precision],
+        make_module,
+        TYPE_BY_PRECISION[training.precision],
         mixed=training.precision == "mixed",
         channels_last=training.memory_format == "channels-last",
     )
 
 
 def _labels(prepared: Prepared, task: Task) -> np.ndarray:
-    """The labels of the task: classes [samples], or masks [samples, height, width]."""
+    """Return the labels of the task: classes [samples], or masks [samples, height, width]."""
     labels: np.ndarray | None = getattr(prepared, task.labels)
     if labels is None:
         raise DataError(
-            f"{prepared.folder}: has no {task.label_name}. Allowed: a data set for {task.name}"
+            f"{prepared.folder}: has no {task.label_name}, which {task.name} needs",
+            advice=f"choose a data set for {task.name}",
         )
     return labels
 
 
-def reseeded(like: Simulation, spec: Spec, parts: RunComponents) -> Simulation:
-    """The simulation of a spec that differs from that of ``like`` only in its seed, on the same
-    data.
+def with_seed(simulation: Simulation, spec: Spec, components: RunComponents) -> Simulation:
+    """Make the simulation of a spec that differs from an existing one only in its seed.
+
+    Args:
+        simulation: The existing simulation, whose data are used.
+        spec: The spec of the new one.
+        components: The objects that the spec names.
+
+    Returns:
+        The simulation of the spec.
     """
-    by_modality = tuple(reseeded(run, spec, parts) for run in like.by_modality)
+    by_modality = tuple(with_seed(run, spec, components) for run in simulation.by_modality)
     return _simulation(
-        *(parts, like.network, like.training, like.arrays, like.client_data, like.classes),
+        components,
+        simulation.network,
+        simulation.training,
+        simulation.arrays,
+        simulation.client_data,
+        simulation.classes,
         spec["seed"],
         by_modality,
     )

@@ -1,8 +1,8 @@
-"""Which samples a client sees at which step.
+"""The batches of clients: which samples a client uses at which step.
 
-The order is keyed by (seed, client, round). Every batch is full: what the last batch of an epoch
-lacks is filled up with other samples of the same client that weigh nothing in the loss, so that
-batch statistics are always over `batch_size` samples and stacks of clients keep one shape.
+The order is keyed by (seed, client, round). Every batch is full: the last batch of an epoch is
+filled with further samples of the same client, which have weight 0 in the loss. So batch statistics
+are always over `batch_size` samples, and stacks of clients keep one shape.
 """
 
 from __future__ import annotations
@@ -16,71 +16,81 @@ import numpy as np
 from fl.api.method import Refresh, Sampling
 from fl.api.training import Training
 from fl.base import rng
-from fl.engine.stragglers import WHOLE, shortened
+from fl.engine.stragglers import FULL_WORK, shorten_training
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The batches of a pass, for K clients of which the longest takes S steps.
+    """The batches of a pass for K clients, of which the longest pass takes S steps.
 
     Attributes:
         index: Sample numbers, int64 [K, S, b].
         weight: Weights in the loss, bool [K, S, b].
-        steps: How many of the S steps each client takes, int64 [K]. Rows after that are zeros.
-        key: Of all randomness inside the steps, int64 [K]; None where there is none.
-        extra: For each of the pass's refreshes the samples that it sees, int64 [K, U, s].
-        class_weights: See `fl.api.training.Training`, float64 [K, classes]; None: all alike.
-        smoothing: `label_smoothing` likewise.
+        steps: Number of steps of each client, int64 [K]. Later rows of a client are zeros.
+        key: Key of each client's random numbers inside steps, int64 [K]; None if there are none.
+        refresh_index: For each refresh of the pass, the samples that it uses, int64 [K, U, s].
+        class_weights: See `fl.api.training.Training`, float64 [K, classes]; None: all equal.
+        smoothing: `label_smoothing`, see `fl.api.training.Training`.
     """
 
     index: np.ndarray
     weight: np.ndarray
     steps: np.ndarray
     key: np.ndarray | None = None
-    extra: tuple[np.ndarray, ...] = ()
+    refresh_index: tuple[np.ndarray, ...] = ()
     class_weights: np.ndarray | None = None
     smoothing: float = 0.0
 
     def take(self, rows: np.ndarray | slice) -> Schedule:
-        """The schedule of some of the clients."""
+        """Return the schedule of some of the clients."""
         return replace(
             self,
             index=self.index[rows],
             weight=self.weight[rows],
             steps=self.steps[rows],
             key=None if self.key is None else self.key[rows],
-            extra=tuple(index[rows] for index in self.extra),
+            refresh_index=tuple(index[rows] for index in self.refresh_index),
             class_weights=None if self.class_weights is None else self.class_weights[rows],
         )
 
     def begin(self, steps: int, refreshes: Sequence[Refresh]) -> Schedule:
-        """The first steps of every client, with what falls on them of the refreshes given."""
-        extra = zip(self.extra, refreshes, strict=False)
+        """Return the first steps of every client.
+
+        Args:
+            steps: Largest number of steps of a client.
+            refreshes: The refreshes of the pass; those that occur in these steps are included.
+        """
+        pairs = zip(self.refresh_index, refreshes, strict=False)
         return replace(
             self,
             steps=np.minimum(self.steps, steps),
-            extra=tuple(index[:, : refresh.count_in_round(steps)] for index, refresh in extra),
+            refresh_index=tuple(
+                index[:, : refresh.count_in_round(steps)] for index, refresh in pairs
+            ),
         )
 
     def keys(self) -> np.ndarray | None:
-        """A key for every sample of every step, int64 [K, S, b]."""
+        """Return a key for every sample of every step, int64 [K, S, b]."""
         if self.key is None:
             return None
         _, steps, size = self.index.shape
         return self.key[:, None, None] + np.arange(steps * size).reshape(steps, size)
 
 
-def together(schedules: Sequence[Schedule]) -> Schedule:
-    """One schedule of the clients of several."""
+def join_schedules(schedules: Sequence[Schedule]) -> Schedule:
+    """Join the clients of several schedules in one schedule."""
     first = schedules[0]
     if len(schedules) == 1:
         return first
     return Schedule(
-        _joined([s.index for s in schedules]),
-        _joined([s.weight for s in schedules]),
+        _pad_and_join([s.index for s in schedules]),
+        _pad_and_join([s.weight for s in schedules]),
         np.concatenate([s.steps for s in schedules]),
         None if first.key is None else np.concatenate([s.key for s in schedules]),
-        tuple(_joined(list(parts)) for parts in zip(*(s.extra for s in schedules), strict=True)),
+        tuple(
+            _pad_and_join(list(arrays))
+            for arrays in zip(*(s.refresh_index for s in schedules), strict=True)
+        ),
         None
         if first.class_weights is None
         else np.concatenate([s.class_weights for s in schedules]),
@@ -88,8 +98,8 @@ def together(schedules: Sequence[Schedule]) -> Schedule:
     )
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays [K_i, S_i, b] as one, with zeros where one has fewer steps than another."""
+def _pad_and_join(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Join arrays [K_i, S_i, b]; shorter arrays are padded with zeros to the longest S_i."""
     longest = max(array.shape[1] for array in arrays)
     return np.concatenate([np.pad(a, [(0, 0), (0, longest - a.shape[1]), (0, 0)]) for a in arrays])
 
@@ -110,70 +120,90 @@ def schedule(
     refreshes: Sequence[Refresh] = (),
     class_weights: np.ndarray | None = None,
 ) -> Schedule:
-    """The batches of one round.
+    """Draw the batches of a pass in one round.
 
     Args:
-        samples: By client, the samples that it holds.
-        clients: Their ids, in the same order.
-        sampling: How the pass asks for samples.
-        work: By client, how much of the pass it does; all of it, if that is not said.
-        labels: By client, the labels of its samples, where the pass asks for classes.
-        classes: How many there are, likewise.
-        keyed: Whether the steps are random in themselves.
-        refreshes: Those of the pass.
+        samples: Sample numbers of each client.
+        clients: Ids of the clients, in the same order.
+        training: Settings of training.
+        seed: Seed of the run.
+        round_: Number of the round.
+        purpose: Name of the random stream.
+        sampling: Which batches the pass needs.
+        work: Share of the pass that each client does; empty: all of it.
+        labels: Labels of each client's samples; needed only if batches are drawn by class.
+        classes: Number of classes; needed only if batches are drawn by class.
+        keyed: Whether the steps themselves are random.
+        refreshes: The refreshes of the pass.
         class_weights: See `Schedule`.
+
+    Returns:
+        The batches of all clients.
     """
     sampling = sampling or Sampling()
-    whole = lengthened(training, sampling, round_)
-    lengths = [shortened(whole, share) for share in work or [WHOLE] * len(clients)]
+    full_length = set_pass_length(training, sampling, round_)
+    shares = work or [FULL_WORK] * len(clients)
+    lengths = [shorten_training(full_length, share) for share in shares]
     generators = [rng.generator(seed, purpose, client, round_) for client in clients]
     if sampling.per_class is None:
-        plain = zip(samples, lengths, generators, strict=True)
-        drawn = [_client_batches(numbers, length, draw) for numbers, length, draw in plain]
+        batches_by_client = [
+            _client_batches(numbers, length, generator)
+            for numbers, length, generator in zip(samples, lengths, generators, strict=True)
+        ]
     else:
-        by_class = zip(samples, labels, lengths, generators, strict=True)
-        drawn = [
+        batches_by_client = [
             _class_batches(
-                [numbers[its == c] for c in range(classes)], length, sampling.per_class, draw
+                [numbers[client_labels == c] for c in range(classes)],
+                length,
+                sampling.per_class,
+                generator,
             )
-            for numbers, its, length, draw in by_class
+            for numbers, client_labels, length, generator in zip(
+                samples, labels, lengths, generators, strict=True
+            )
         ]
     if sampling.steps_per_batch > 1:
-        drawn = [
+        batches_by_client = [
             tuple(np.repeat(array, sampling.steps_per_batch, axis=0) for array in batches)
-            for batches in drawn
+            for batches in batches_by_client
         ]
-    steps = np.array([len(index) for index, _ in drawn])
-    shape = (len(drawn), int(steps.max()), drawn[0][0].shape[1])
+    steps = np.array([len(index) for index, _ in batches_by_client])
+    shape = (len(batches_by_client), int(steps.max()), batches_by_client[0][0].shape[1])
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
-    for row, (i, w) in enumerate(drawn):
+    for row, (i, w) in enumerate(batches_by_client):
         index[row, : len(i)], weight[row, : len(i)] = i, w
-    random = keyed or sampling.needs_keys
-    key = np.array([draw.integers(2**62) for draw in generators]) if random else None
-    extra = []
+    needs_keys = keyed or sampling.needs_keys
+    key = np.array([g.integers(2**62) for g in generators]) if needs_keys else None
+    refresh_index = []
     for refresh in refreshes:
         times = refresh.count_in_round(shape[1])
         size = refresh.batch_count * training.batch_size
-        rows = zip(samples, generators, strict=True)
-        extra.append(np.stack([_repeatedly(numbers, times, size, draw) for numbers, draw in rows]))
+        rows = [
+            _draw_repeatedly(numbers, times, size, generator)
+            for numbers, generator in zip(samples, generators, strict=True)
+        ]
+        refresh_index.append(np.stack(rows))
     return Schedule(
-        index, weight, steps, key, tuple(extra), class_weights, training.label_smoothing
+        index, weight, steps, key, tuple(refresh_index), class_weights, training.label_smoothing
     )
 
 
-def balanced(counts: np.ndarray) -> np.ndarray:
-    """`class_weights: balanced` of `fl.api.training.Training`, float64 [K, classes].
+def balanced_class_weights(counts: np.ndarray) -> np.ndarray:
+    """Return the weights for `class_weights: balanced` of `fl.api.training.Training`.
 
     Args:
         counts: Training samples of clients by class, [K, classes].
+
+    Returns:
+        Weights, float64 [K, classes].
     """
-    there = counts > 0
-    mean = counts.sum(1, keepdims=True) / there.sum(1, keepdims=True).clip(min=1)
-    return np.where(there, mean / counts.clip(min=1), 1.0)
+    is_present = counts > 0
+    mean = counts.sum(1, keepdims=True) / is_present.sum(1, keepdims=True).clip(min=1)
+    return np.where(is_present, mean / counts.clip(min=1), 1.0)
 
 
-def lengthened(training: Training, sampling: Sampling, round_: int) -> Training:
-    """The training settings with the length that a pass asks for."""
+def set_pass_length(training: Training, sampling: Sampling, round_: int) -> Training:
+    """Return the training settings with the number of epochs or steps that a pass needs."""
     if sampling.steps is not None:
         return replace(training, local_epochs=None, local_steps=sampling.steps(round_))
     if sampling.epochs is not None:
@@ -181,55 +211,55 @@ def lengthened(training: Training, sampling: Sampling, round_: int) -> Training:
     return training
 
 
-SWEEP = 64
-"""Samples of a client that a sweep looks at together."""
+SWEEP_BATCH_SIZE = 64
+"""Samples of a client in one batch of a sweep."""
 
 
-def sweeping(samples: Sequence[np.ndarray]) -> Schedule:
-    """Every sample once, in order; what a last batch lacks weighs nothing."""
-    steps = np.array([-(-len(numbers) // SWEEP) for numbers in samples])
-    index = np.zeros((len(samples), max(1, int(steps.max())), SWEEP), np.int64)
+def sweep_schedule(samples: Sequence[np.ndarray]) -> Schedule:
+    """Return batches of every sample once, in order; filled-in samples have weight 0."""
+    steps = np.array([-(-len(numbers) // SWEEP_BATCH_SIZE) for numbers in samples])
+    index = np.zeros((len(samples), max(1, int(steps.max())), SWEEP_BATCH_SIZE), np.int64)
     weight = np.zeros(index.shape, bool)
     for row, numbers in enumerate(samples):
         index[row].flat[: len(numbers)], weight[row].flat[: len(numbers)] = numbers, True
     return Schedule(index, weight, steps)
 
 
-def _repeatedly(
-    numbers: np.ndarray, times: int, size: int, draw: np.random.Generator
+def _draw_repeatedly(
+    numbers: np.ndarray, times: int, size: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """``size`` samples, ``times`` over, [times, size]: whole permutations as far as they go."""
-    rounds = -(-size // len(numbers))
+    """Draw ``size`` samples from successive permutations, ``times`` times, [times, size]."""
+    permutations = -(-size // len(numbers))
     return np.array(
         [
-            np.concatenate([draw.permutation(numbers) for _ in range(rounds)])[:size]
+            np.concatenate([generator.permutation(numbers) for _ in range(permutations)])[:size]
             for _ in range(times)
         ]
     ).reshape(times, size)
 
 
 def _client_batches(
-    numbers: np.ndarray, training: Training, draw: np.random.Generator
+    numbers: np.ndarray, training: Training, generator: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
-    """Sample numbers and weights, [steps, b] each; no step without samples."""
+    """Draw sample numbers and weights, [steps, b] each; a client without samples takes no step."""
     if not len(numbers):
         return np.zeros((0, training.batch_size), np.int64), np.zeros(
             (0, training.batch_size), bool
         )
-    epochs = [_epoch(numbers, training, draw) for _ in range(training.local_epochs or 1)]
+    epochs = [_epoch(numbers, training, generator) for _ in range(training.local_epochs or 1)]
     if training.local_steps is not None:
         while sum(len(index) for index, _ in epochs) < training.local_steps:
-            epochs.append(_epoch(numbers, training, draw))
+            epochs.append(_epoch(numbers, training, generator))
     index = np.concatenate([i for i, _ in epochs])[: training.local_steps]
     return index, np.concatenate([w for _, w in epochs])[: training.local_steps]
 
 
 def _class_batches(
-    by_class: Sequence[np.ndarray], training: Training, size: int, draw: np.random.Generator
+    by_class: Sequence[np.ndarray], training: Training, size: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
-    """Batches of ``size`` samples of each class, [steps, classes x size], drawn afresh each time.
+    """Draw batches with ``size`` samples of each class, [steps, classes x size].
 
-    An epoch is as long as one of ordinary batches of as many samples.
+    An epoch has as many steps as one with ordinary batches of the same number of samples.
     """
     total = sum(map(len, by_class))
     steps = training.local_steps
@@ -239,25 +269,34 @@ def _class_batches(
     weight = np.zeros(index.shape, bool)
     for c, numbers in enumerate(by_class):
         if len(numbers):
-            index[:, c] = _repeatedly(numbers, len(index), size, draw)
+            index[:, c] = _draw_repeatedly(numbers, len(index), size, generator)
             weight[:, c, : len(numbers)] = True
     return index.reshape(len(index), -1), weight.reshape(len(index), -1)
 
 
-def steps_of(sizes: np.ndarray, training: Training) -> np.ndarray:
-    """Local steps in a round of clients with so many samples each, by the settings alone."""
+def count_steps(sizes: np.ndarray, training: Training) -> np.ndarray:
+    """Count the local steps of clients in a round by the settings of training.
+
+    Args:
+        sizes: Number of samples of each client, int64 [clients].
+        training: Settings of training.
+
+    Returns:
+        Steps of each client, int64 [clients].
+    """
     if training.local_steps is not None:
         return np.where(sizes > 0, training.local_steps, 0)
-    whole = sizes // training.batch_size
-    cut = np.logical_and(training.drop_last, whole > 0)
-    epoch = np.where(cut, whole, -(-sizes // training.batch_size))
-    return (training.local_epochs or 1) * epoch
+    full_batches = sizes // training.batch_size
+    drops_last = np.logical_and(training.drop_last, full_batches > 0)
+    epoch_steps = np.where(drops_last, full_batches, -(-sizes // training.batch_size))
+    return (training.local_epochs or 1) * epoch_steps
 
 
 def _epoch(
-    numbers: np.ndarray, training: Training, draw: np.random.Generator
+    numbers: np.ndarray, training: Training, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    order, size = draw.permutation(numbers), training.batch_size
+    """Draw the batches of one epoch: sample numbers and weights, [steps, b] each."""
+    order, size = generator.permutation(numbers), training.batch_size
     if training.drop_last and len(order) > size:
         order = order[: len(order) // size * size]
     steps = -(-len(order) // size)

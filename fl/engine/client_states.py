@@ -1,4 +1,4 @@
-"""The trees of all clients in host memory, of which those who never took part cost nothing."""
+"""The trees of all clients in host memory; clients that never took part take no memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ own."""
 
 @dataclass(frozen=True, eq=False)
 class ClientStates(Mapping[str, Any]):
-    """A stack of all clients, of which only those who took part have rows; all others are alike.
+    """A stack of all clients, which stores rows only for the clients that took part.
 
-    To be read as the stacked tree that it stands for; each key read makes that part of the stack.
-    Nothing of it changes: `put` gives another one, with the rows of all others in common.
+    It can be read as the stacked tree that it represents; each key that is read computes that part
+    of the stack. Nothing in it changes: `replace_clients` returns a new object, which shares the
+    rows of all other clients.
 
     Attributes:
-        count: How many clients there are.
-        initial: The tree of one that took no part, without ``facts``.
-        facts: What clients differ in from the start and never change, by key a tensor [clients,
-            ...].
-        rows: By client, its own leaves in place of those of ``initial``.
+        count: Number of clients.
+        initial: The tree of a client that never took part, without ``facts``.
+        facts: Tensors in which clients differ from the start and which never change, by key, with
+            shape [clients, ...].
+        rows: By client, its own leaves instead of those of ``initial``.
     """
 
     count: int
@@ -39,13 +40,13 @@ class ClientStates(Mapping[str, Any]):
     rows: Mapping[int, Row]
 
     @classmethod
-    def alike(cls, initial: Tree, facts: Mapping[str, Tensor], count: int) -> ClientStates:
-        """Clients before round 1."""
-        return cls(count, trees.apply(_own, initial), facts, {})
+    def from_initial(cls, initial: Tree, facts: Mapping[str, Tensor], count: int) -> ClientStates:
+        """Return the clients before round 1."""
+        return cls(count, trees.apply(_copy, initial), facts, {})
 
     @classmethod
-    def of(cls, stack: Tree) -> ClientStates:
-        """The clients of a stack, each with a row."""
+    def from_stack(cls, stack: Tree) -> ClientStates:
+        """Return the clients of a stack, each with a row."""
         leaves = trees.leaves(stack)
         count = len(leaves[0]) if leaves else 0
         initial = trees.apply(lambda leaf: leaf.new_zeros(leaf.shape[1:]), stack)
@@ -54,7 +55,7 @@ class ClientStates(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key in self.facts:
             return self.facts[key]
-        # Of this key alone: a whole stack of very many clients fits into no memory.
+        # Only this key is stacked: a whole stack of very many clients does not fit into memory.
         return trees.stack([{key: self._tree(client)[key]} for client in range(self.count)])[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -66,12 +67,12 @@ class ClientStates(Mapping[str, Any]):
 
     @property
     def nbytes(self) -> int:
-        """Of one client's tree."""
+        """Bytes of one client's tree."""
         facts = sum(fact[:1].numel() * fact.element_size() for fact in self.facts.values())
         return trees.nbytes(self.initial) + facts
 
-    def client(self, client: int) -> dict[str, Any]:
-        """One client's tree. It shares memory with this: nothing may be written into it."""
+    def client(self, client: int) -> Tree:
+        """Return one client's tree; it shares memory with this object and must not be changed."""
         return {**self._tree(client), **{key: fact[client] for key, fact in self.facts.items()}}
 
     def _tree(self, client: int) -> Tree:
@@ -79,14 +80,14 @@ class ClientStates(Mapping[str, Any]):
             return self.initial
         return trees.unflatten(self.initial, self.rows[client])
 
-    def take(self, clients: Tensor | Sequence[int]) -> dict[str, Any]:
-        """A stack of some clients, in their order."""
+    def take(self, clients: Tensor | Sequence[int]) -> Tree:
+        """Stack the trees of some clients, in the given order."""
         index = torch.as_tensor(clients, dtype=torch.int64)
         facts = {key: fact[index] for key, fact in self.facts.items()}
-        return {**self._stacked(index.tolist()), **facts}
+        return {**self._stack_rows(index.tolist()), **facts}
 
-    def _stacked(self, clients: Sequence[int]) -> Tree:
-        """The trees of some clients without ``facts``, stacked."""
+    def _stack_rows(self, clients: Sequence[int]) -> Tree:
+        """Stack the trees of some clients, without ``facts``."""
         leaves = trees.leaves(self.initial)
         rows = [self.rows.get(client, leaves) for client in clients]
         if not rows:
@@ -94,53 +95,60 @@ class ClientStates(Mapping[str, Any]):
         columns = zip(*rows, strict=True)
         return trees.unflatten(self.initial, [torch.stack(column) for column in columns])
 
-    def put(self, clients: Tensor, values: Tree) -> ClientStates:
-        """The clients, of which some are replaced.
+    def replace_clients(self, clients: Tensor, stack: Tree) -> ClientStates:
+        """Return the clients with new trees for some of them.
 
         Args:
-            clients: Which, int64 [m].
-            values: A stack of them, in host memory; what a client's tree does not have is left out.
+            clients: The ids of these clients, int64 [m].
+            stack: Their new trees, stacked, in host memory; keys that the tree of a client does not
+                have are left out.
+
+        Returns:
+            All clients.
 
         Raises:
-            FedloomError: If one of the ``facts`` is another.
+            FedloomError: If one of the ``facts`` has changed.
         """
         for key, fact in self.facts.items():
-            if key in values and not torch.equal(fact[clients], values[key]):
-                raise FedloomError(f"the {key} of a client is not what it was. Allowed: no change")
-        leaves = trees.apply(lambda like, leaf: leaf.to(like.dtype), self.initial, values)
+            if key in stack and not torch.equal(fact[clients], stack[key]):
+                raise FedloomError(
+                    f"a method changed {key} of a client, which must stay as it is",
+                    advice=f"return {key} unchanged from the method's functions",
+                )
+        leaves = trees.apply(lambda initial, leaf: leaf.to(initial.dtype), self.initial, stack)
         rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
         return ClientStates(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
 
-    def without(self, names: Collection[str]) -> ClientStates:
-        """The clients without everything that has one of these names, at any depth."""
-        places = range(len(trees.leaves(self.initial)))
-        numbered = trees.unflatten(self.initial, [torch.tensor(place) for place in places])
-        kept = [int(place) for place in trees.leaves(trees.drop(numbered, names))]
-        rows = {client: tuple(row[i] for i in kept) for client, row in self.rows.items()}
+    def drop(self, names: Collection[str]) -> ClientStates:
+        """Return the clients without all keys of the given names, at any depth."""
+        indices = range(len(trees.leaves(self.initial)))
+        numbered = trees.unflatten(self.initial, [torch.tensor(index) for index in indices])
+        remaining = [int(index) for index in trees.leaves(trees.drop(numbered, names))]
+        rows = {client: tuple(row[i] for i in remaining) for client, row in self.rows.items()}
         return ClientStates(self.count, trees.drop(self.initial, names), self.facts, rows)
 
-    def saved(self) -> dict[str, Any]:
-        """What is not known before round 1, as a tree, for a checkpoint."""
+    def to_checkpoint(self) -> Tree:
+        """Return a tree of everything that is not known before round 1."""
         ids = torch.tensor(sorted(self.rows), dtype=torch.int64)
         return {
             "initial": dict(self.initial),
             "ids": ids,
-            "rows": self._stacked(ids.tolist()),
+            "rows": self._stack_rows(ids.tolist()),
         }
 
-    def resumed(self, saved: Tree) -> ClientStates:
-        """These clients, before round 1, as they were when `saved` was asked."""
-        ids = saved["ids"].tolist()
-        rows = zip(ids, _rows(trees.leaves(saved["rows"]), len(ids)), strict=True)
-        return ClientStates(self.count, saved["initial"], self.facts, dict(rows))
+    def from_checkpoint(self, checkpoint: Tree) -> ClientStates:
+        """Return these clients, which are those before round 1, as a checkpoint has them."""
+        ids = checkpoint["ids"].tolist()
+        rows = zip(ids, _rows(trees.leaves(checkpoint["rows"]), len(ids)), strict=True)
+        return ClientStates(self.count, checkpoint["initial"], self.facts, dict(rows))
 
 
 def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:
-    """The rows of stacked leaves, each in memory of its own: another's does not keep it."""
+    """Copy the rows of stacked leaves, so that no row keeps the memory of another one."""
     if not leaves:
         return [()] * count
-    return list(zip(*([_own(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
+    return list(zip(*([_copy(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
 
 
-def _own(leaf: Tensor) -> Tensor:
+def _copy(leaf: Tensor) -> Tensor:
     return leaf.detach().clone(memory_format=torch.contiguous_format)

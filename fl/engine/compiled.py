@@ -1,9 +1,9 @@
-"""The stacked step, compiled: several steps of all clients in one program of `torch.compile`.
+"""The compiled stack: several steps of all clients as one program of `torch.compile`.
 
-Shapes never change, so it is compiled once: the stack keeps its width, clients take turns in its
-rows (`fl.engine.turns`), the number of steps is padded to whole chunks, and a client without a
-step left keeps its tree unchanged. On a CPU a program is one C++ file: kernels that Python calls
-one by one are compiled and called one by one.
+Shapes never change, so the program is compiled once: the stack keeps its width, clients take turns
+in its rows (`fl.engine.turns`), the number of steps is padded to whole programs, and the tree of a
+client without remaining steps does not change. On a CPU a program is one C++ file, so that Python
+does not call each kernel.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from functools import cache
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,52 +23,61 @@ from torch.func import grad_and_value, vmap
 from fl.api import trees
 from fl.api.method import Pass
 from fl.api.optimizers import clipped
+from fl.api.protocols import Batch
 from fl.api.trees import Rate, Tree
 from fl.engine import turns
-from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
-from fl.engine.loader import Batches, ask
+from fl.engine.loader import Batches, add_reference_outputs
+from fl.engine.sample_arrays import Arrays
 from fl.pytorch import torch_internals
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 4
-"""Steps in one program: calling it costs as much as a step of a small model, and compiling it takes
-longer with each of them.
+Program = Callable[[Tree, Tree, list[Batch], list[Tensor], Tensor], tuple[Tree, Tensor]]
+"""Function (server, work, batches, active, lr) -> (work, losses)."""
+
+STEPS_PER_PROGRAM = 4
+"""Steps in one program.
+
+A call costs as much time as a step of a small model, and each further step makes compiling longer.
 """
 
 
-def available(device: torch.device) -> bool:
-    """Whether `torch.compile` works here: on a CPU it needs a C++ compiler. Logs a failure once."""
+def is_available(device: torch.device) -> bool:
+    """Whether `torch.compile` works for a device: for a CPU it needs a C++ compiler."""
     compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
-    there = device.type != "cpu" or any(map(shutil.which, compilers))
-    if not there:
-        _say("no C++ compiler here, so the stacked step is not compiled")
-    return there
+    has_compiler = device.type != "cpu" or any(map(shutil.which, compilers))
+    if not has_compiler:
+        _log_once("No C++ compiler found on this machine, so steps are not compiled")
+    return has_compiler
 
 
 @cache
-def _say(text: str) -> None:
+def _log_once(text: str) -> None:
     logger.info(text)
 
 
-def width(clients: int, usual: np.ndarray | None) -> int:
-    """How many clients are trained at once, see `fl.engine.turns.width`.
+def stack_width(clients: int, steps_by_participant: np.ndarray | None) -> int:
+    """Return the number of clients that are trained at once, see `fl.engine.turns.stack_width`.
 
     Args:
-        usual: Steps of all clients from whom they come, `fl.engine.state.RoundPlan`.
+        clients: Number of clients that are trained.
+        steps_by_participant: See `fl.engine.state.RoundSchedule`.
     """
-    return clients if usual is None else turns.width(clients, _chunks(usual))
+    if steps_by_participant is None:
+        return clients
+    return turns.stack_width(clients, _count_programs(steps_by_participant))
 
 
-def _chunks(steps: np.ndarray) -> np.ndarray:
-    return -(-steps // CHUNK)
+def _count_programs(steps: np.ndarray) -> np.ndarray:
+    """Return the number of programs for each number of steps."""
+    return -(-steps // STEPS_PER_PROGRAM)
 
 
 def train(
     pass_: Pass,
     server: Tree,
-    several: bool,
+    server_is_stacked: bool,
     work: Tree,
     arrays: Arrays,
     schedule: Schedule,
@@ -76,83 +85,87 @@ def train(
     width: int,
     clip_norm: float | None = None,
 ) -> tuple[Tree, Tensor]:
-    """All steps of some clients.
+    """Make all steps of some clients.
 
     Args:
-        several: Whether ``server`` is a stack too, see `fl.engine.backends.Cohort`.
-        width: How many of them are trained at once.
-        clip_norm: See `fl.engine.state.RoundPlan`.
+        pass_: The pass.
+        server: The server's tree, or a stack with the tree of each client's run.
+        server_is_stacked: Whether ``server`` is a stack.
+        work: Work trees of the clients, stacked.
+        arrays: The samples.
+        schedule: The batches of the K clients.
+        lr: Learning rate of all steps.
+        width: Number of clients that are trained at once.
+        clip_norm: See `fl.api.training.Training`.
 
     Returns:
-        Their work trees after the last step, stacked, and each one's summed loss, [K].
+        The work trees after the last step, stacked, and the summed loss of each client, [K].
     """
 
     def models(row: int) -> tuple[Tree, Tree]:
-        return (trees.take(server, row) if several else server), trees.take(work, row)
+        return (trees.take(server, row) if server_is_stacked else server), trees.take(work, row)
 
     batches = Batches(pass_, schedule, arrays, models)
-    advance = _program(pass_, several, arrays.device.type == "cpu", clip_norm)
+    advance = _program(pass_, server_is_stacked, arrays.device.type == "cpu", clip_norm)
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
-    # Not a scalar, which the compiler would try as a constant first, and then trace anew.
+    # A tensor of one number: a scalar would be compiled as a constant, and traced again later.
     lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
-    order = turns.turns(_chunks(schedule.steps), width)
-    steps = CHUNK * order.done[:, None] + np.arange(CHUNK)[:, None]
+    order = turns.assign_turns(_count_programs(schedule.steps), width)
+    steps = STEPS_PER_PROGRAM * order.completed[:, None] + np.arange(STEPS_PER_PROGRAM)[:, None]
     active = torch.from_numpy(steps < schedule.steps[order.clients][:, None]).to(total.device)
     with torch.no_grad():
-        for begin, end, clients in turns.spells(order):
+        for begin, end, clients in turns.split_spells(order):
             rows = torch.from_numpy(clients).to(total.device)
-            at_work = trees.apply(Tensor.contiguous, trees.take(work, rows))
-            sent = trees.take(server, rows) if several else server
-            given = batches.apart(rows, steps[begin:end].reshape(-1, len(rows)))
+            stack: Tree = trees.apply(Tensor.contiguous, trees.take(work, rows))
+            servers = trees.take(server, rows) if server_is_stacked else server
+            turn_batches = batches.iterate_turns(rows, steps[begin:end].reshape(-1, len(rows)))
             for time in range(begin, end):
-                now = list(islice(given, CHUNK)), list(active[time])
-                at_work, losses = advance(sent, at_work, *now, lr)
+                next_batches = list(islice(turn_batches, STEPS_PER_PROGRAM))
+                stack, losses = advance(servers, stack, next_batches, list(active[time]), lr)
                 total.index_add_(0, rows, losses)
-            work = trees.replace_clients(work, rows, at_work)
-    return dict(work), total
+            work = trees.replace_clients(work, rows, stack)
+    return work, total
 
 
 @cache
-def _program(pass_: Pass, several: bool, whole: bool, clip_norm: float | None) -> Any:
-    """The compiled chunk of a pass: (server, work, batches, active, lr) -> (work, losses).
+def _program(
+    pass_: Pass, server_is_stacked: bool, in_one_file: bool, clip_norm: float | None
+) -> Program:
+    """Compile the program of a pass.
 
-    Batches and who is active come step by step, each in memory of its own: so the code of a step is
-    that of the next one.
-
-    Args:
-        whole: Whether a program is one file.
+    Batches and masks of active clients are separate tensors for each step, so that all steps have
+    the same code.
     """
-    _say("compiling a program of steps unless one is kept; until then nothing is trained")
-    dims = (0 if several else None, 0, 0)
+    _log_once("Compiling a program of training steps, unless an earlier job has stored it")
+    dims = (0 if server_is_stacked else None, 0, 0)
     reference = pass_.reference and vmap(pass_.reference, in_dims=dims)
 
     def step(
         server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
     ) -> tuple[Tree, Tensor]:
-        batch = ask(reference, server, work, batch)
+        batch = add_reference_outputs(reference, server, work, batch)
 
-        def total(params: Tree) -> tuple[Tensor, Any]:
-            tried = {**work, "params": params}
-            losses, aux = vmap(pass_.loss, in_dims=dims)(server, tried, batch)
+        def total_loss(params: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
+            with_params = {**work, "params": params}
+            losses, aux = vmap(pass_.loss, in_dims=dims)(server, with_params, batch)
             return losses.sum(), (losses, aux)
 
-        grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])
-        after = trees.apply(
+        grads, (_, (losses, aux)) = grad_and_value(total_loss, has_aux=True)(work["params"])
+        new_work = trees.apply(
             lambda new, old: torch.where(trees.align(active, new), new, old),
             pass_.update(server, work, clipped(grads, clip_norm, stacked=True), aux, lr),
             work,
         )
-        return after, torch.where(active, losses, 0)
+        return new_work, torch.where(active, losses, 0)
 
-    def chunk(
+    def several_steps(
         server: Tree, work: Tree, batches: list[Tree], active: list[Tensor], lr: Tensor
     ) -> tuple[Tree, Tensor]:
         total = torch.zeros_like(active[0], dtype=torch.float64)
-        for batch, now in zip(batches, active, strict=True):
-            work, losses = step(server, work, batch, now, lr[0])
+        for batch, is_active in zip(batches, active, strict=True):
+            work, losses = step(server, work, batch, is_active, lr[0])
             total = total + losses
-        # Else what a chunk gives lies otherwise than what it was given, and the next is compiled
-        # once more for that.
+        # With another memory layout than the input's, the next call would compile again.
         return trees.apply(torch.Tensor.contiguous, work), total
 
-    return torch_internals.compile_function(chunk, {"cpp_wrapper": whole})
+    return torch_internals.compile_function(several_steps, {"cpp_wrapper": in_one_file})

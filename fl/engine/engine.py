@@ -1,9 +1,9 @@
-"""From a round to a gradient step: round, phase, cohort, step.
+"""The phases of a round: send, train, aggregate.
 
-`run_rounds` takes the phases of a round one after another and aggregates what clients answer,
-`run_phase` takes the clients of a phase in cohorts that the device has room for, and one of
-`fl.engine.backends` trains a cohort in a pass, step by step. One run, or several runs of one method
-whose clients are trained in one stack.
+`run_rounds` runs the phases of a round one after another and aggregates the results. `run_phase`
+divides the participants of a phase into cohorts that fit into memory. One of `fl.engine.backends`
+then trains a cohort in a pass, step by step. Several runs of one method can be computed together;
+their clients are then trained in one stack.
 """
 
 from __future__ import annotations
@@ -18,67 +18,101 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Phase, Sweep, WeightedAverage
 from fl.api.trees import Tree
-from fl.engine.backends import BACKENDS, TOGETHER, Cohort, Trained
-from fl.engine.batches import Schedule, together
+from fl.engine.backends import BACKENDS, STACKING_BACKENDS, Cohort, PassResult
+from fl.engine.batches import Schedule, join_schedules
 from fl.engine.client_states import ClientStates
-from fl.engine.processes import Deal
-from fl.engine.state import HOST, Answers, Roster, RoundPlan, Schedules, State
-from fl.engine.sweeps import sweep
+from fl.engine.processes import WorkDivision
+from fl.engine.state import HOST, PhaseResults, Roster, RoundSchedule, Schedules, State
+from fl.engine.sweeps import run_sweep
 
-ROOM = 2**31
-"""Bytes that the trees of clients trained at once may take. A constant, as how clients are grouped
-decides the last bits of a result.
+MAX_COHORT_BYTES = 2**31
+"""Largest size of the trees of clients that are trained at once.
+
+It is a constant, because the grouping of clients decides the last bits of a result.
 """
 
 COPIES = 6
-"""How many times a client's and the server's tree are in memory while it is trained, about: what it
-starts from, weights, gradients, momentum, what it keeps and what it sends.
+"""Approximate number of copies of a client's and the server's tree while it is trained: its start,
+weights, gradients, momentum, the state that it keeps, and its upload.
 """
 
-NOTHING = Schedule(np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.zeros(0, np.int64))
+EMPTY_SCHEDULE = Schedule(
+    np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.zeros(0, np.int64)
+)
 """The schedule of a cohort before its first pass."""
 
 
-def start(
+def initial_state(
     method: Method, variables: Tree, counts: Tensor, modality: np.ndarray | None = None
 ) -> State:
-    """The state before round 1: every client starts alike, with its ``id`` and class counts.
+    """Return the state before round 1; all clients are equal except for their facts.
 
-    counts: training samples of every client by class, int64 [clients, classes]; modality: of every
-    client, [clients], where they differ in it.
+    Args:
+        method: The method.
+        variables: The variables of the network.
+        counts: Training samples of every client by class, int64 [clients, classes].
+        modality: Modality of every client, [clients]; None if clients do not differ in it.
+
+    Returns:
+        The state; facts of a client are its ``id``, class counts and modality.
     """
     server, client = method.init(variables)
     facts = {"id": torch.arange(len(counts)), COUNTS: counts}
     if modality is not None:
         facts = {MODALITY: torch.from_numpy(modality), **facts}
-    return State(server, ClientStates.alike(trees.to(client, HOST), facts, len(counts)))
+    return State(server, ClientStates.from_initial(trees.to(client, HOST), facts, len(counts)))
 
 
-def run_round(method: Method, state: State, plan: RoundPlan, backend: str) -> tuple[State, Tensor]:
-    """The state after one round, and the participants' mean training losses, [m]."""
-    [done] = run_rounds([method], [state], [plan], backend)
-    return done
+def run_round(
+    method: Method, state: State, schedule: RoundSchedule, backend: str
+) -> tuple[State, Tensor]:
+    """Run one round of one run; see `run_rounds`.
+
+    Args:
+        method: The method.
+        state: The state before the round.
+        schedule: The schedule of the round.
+        backend: Name of the backend.
+
+    Returns:
+        The state after the round, and the participants' mean training losses, [m].
+    """
+    [result] = run_rounds([method], [state], [schedule], backend)
+    return result
 
 
 def run_rounds(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[RoundPlan], backend: str
+    methods: Sequence[Method],
+    states: Sequence[State],
+    schedules: Sequence[RoundSchedule],
+    backend: str,
 ) -> list[tuple[State, Tensor]]:
-    """`run_round` for several runs that differ in their seed only, over the same samples."""
-    if len(states) > 1 and backend not in TOGETHER:
-        runs = zip(methods, states, plans, strict=True)
-        return [run_round(method, state, plan, backend) for method, state, plan in runs]
+    """Run one round of several runs that differ only in their seed, over the same samples.
+
+    Args:
+        methods: The method of each run.
+        states: The state of each run before the round.
+        schedules: The schedule of each run.
+        backend: Name of the backend.
+
+    Returns:
+        For each run the state after the round, and the participants' mean training losses, [m].
+    """
+    if len(states) > 1 and backend not in STACKING_BACKENDS:
+        runs = zip(methods, states, schedules, strict=True)
+        return [run_round(method, state, schedule, backend) for method, state, schedule in runs]
     losses: list[Tensor] = []
     for number, phases in enumerate(zip(*(method.phases for method in methods), strict=True)):
-        if plans[0].rosters[number] is not None:
-            rosters = [roster for plan in plans if (roster := plan.rosters[number])]
-            answers = run_phase(phases[0], states, rosters, plans[0], backend)
+        if schedules[0].rosters[number] is not None:
+            rosters = [roster for schedule in schedules if (roster := schedule.rosters[number])]
+            results = run_phase(phases[0], states, rosters, schedules[0], backend)
             states = [
-                _aggregated(phase, state, roster, answer)
-                for phase, state, roster, answer in zip(
-                    phases, states, rosters, answers, strict=True
+                _aggregate(phase, state, roster, result)
+                for phase, state, roster, result in zip(
+                    phases, states, rosters, results, strict=True
                 )
             ]
-            losses = [torch.cat(answer.losses) for answer in answers]
+            losses = [torch.cat(result.losses) for result in results]
     return list(zip(states, losses, strict=True))
 
 
@@ -86,76 +120,91 @@ def run_phase(
     phase: Phase,
     states: Sequence[State],
     rosters: Sequence[Roster],
-    plan: RoundPlan,
+    schedule: RoundSchedule,
     backend: str,
-) -> list[Answers]:
-    """What the participants of every run answer in a phase.
+) -> list[PhaseResults]:
+    """Train the participants of all runs in a phase.
 
-    plan: of one of the runs, for what they have in common.
+    Args:
+        phase: The phase.
+        states: The state of each run.
+        rosters: The participants of each run.
+        schedule: The schedule of one of the runs; used for values that all runs share.
+        backend: Name of the backend.
+
+    Returns:
+        The results of each run's participants.
     """
-    several = len(states) > 1
-    deal = Deal.of(plan.team, rosters) if plan.team else None
-    mine = deal.mine() if deal else rosters
-    groups = list(_groups(states, mine))
+    division = WorkDivision.from_rosters(schedule.team, rosters) if schedule.team else None
+    local_rosters = division.local_rosters() if division else rosters
+    cohorts = list(_cohort_rows(states, local_rosters))
     averaging = isinstance(phase.aggregate, WeightedAverage) and (
-        deal is not None or len(groups) > 1
+        division is not None or len(cohorts) > 1
     )
-    sent = [phase.send(state.server) if phase.send else state.server for state in states]
-    servers = trees.stack(sent) if several else sent[0]
-    schedules = _together(mine)
-    n = plan.weights(torch.cat([roster.n for roster in mine]))
-    answers = [Answers() for _ in states]
-    for rows, runs in groups:
-        cohort = _cohort(phase, states, mine, servers, plan, rows, runs)
-        untrained = torch.zeros(len(cohort.ids), dtype=torch.float64, device=n.device)
-        done = Trained(cohort.clients, {}, untrained)
-        for pass_, schedule in zip(phase.passes, schedules, strict=True):
-            if schedule is None:
+    messages = [phase.send(state.server) if phase.send else state.server for state in states]
+    servers = trees.stack(messages) if len(states) > 1 else messages[0]
+    pass_schedules = _join_runs(local_rosters)
+    n = schedule.weights(torch.cat([roster.n for roster in local_rosters]))
+    results = [PhaseResults() for _ in states]
+    for rows, runs in cohorts:
+        cohort = _cohort(phase, states, local_rosters, servers, schedule, rows, runs)
+        no_losses = torch.zeros(len(cohort.ids), dtype=torch.float64, device=n.device)
+        result = PassResult(cohort.clients, {}, no_losses)
+        for pass_, pass_schedule in zip(phase.passes, pass_schedules, strict=True):
+            if pass_schedule is None:
                 continue
-            now = replace(cohort, clients=done.kept, schedule=schedule.take(rows))
+            cohort_now = replace(
+                cohort, clients=result.client_states, schedule=pass_schedule.take(rows)
+            )
             if isinstance(pass_, Sweep):
-                done = Trained(*sweep(pass_, now, done.uploads, backend), done.losses)
+                swept = run_sweep(pass_, cohort_now, result.uploads, backend)
+                result = PassResult(*swept, result.losses)
             else:
-                done = BACKENDS[backend](pass_, now)
-        kept = {key: tree for key, tree in done.kept.items() if key != PAYLOAD or not phase.payload}
+                result = BACKENDS[backend](pass_, cohort_now)
+        client_states = {
+            key: tree
+            for key, tree in result.client_states.items()
+            if key != PAYLOAD or not phase.payload
+        }
         for run in np.unique(runs):
-            # A slice copies nothing where the group is of one run.
-            its = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
-            chosen = slice(None) if len(its) == len(runs) else its
-            answers[run].add(
-                trees.take(kept, chosen),
-                trees.take(done.uploads, chosen),
-                n[rows][chosen],
-                done.losses[chosen],
+            # A slice copies nothing if the whole cohort belongs to one run.
+            run_rows = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
+            selection = slice(None) if len(run_rows) == len(runs) else run_rows
+            results[run].add(
+                trees.take(client_states, selection),
+                trees.take(result.uploads, selection),
+                n[rows][selection],
+                result.losses[selection],
                 averaging,
             )
-    return deal.gathered(answers, averaging) if deal else answers
+    return division.gather(results, averaging) if division else results
 
 
-def _aggregated(phase: Phase, state: State, roster: Roster, answers: Answers) -> State:
-    """A run's state after the server has drawn its conclusion."""
+def _aggregate(phase: Phase, state: State, roster: Roster, results: PhaseResults) -> State:
+    """Return a run's state after the server has aggregated the uploads."""
     server, clients = phase.aggregate(
         state.server,
-        trees.concatenate(answers.kept),
-        trees.concatenate(answers.uploads),
-        torch.cat(answers.n),
+        trees.concatenate(results.client_states),
+        trees.concatenate(results.uploads),
+        torch.cat(results.n),
     )
-    return State(server, state.client_states.put(roster.clients, trees.to(clients, HOST)))
+    client_states = state.client_states.replace_clients(roster.clients, trees.to(clients, HOST))
+    return State(server, client_states)
 
 
-def _together(rosters: Sequence[Roster]) -> Schedules:
-    """The batches of the participants of all runs, in each pass of a phase."""
+def _join_runs(rosters: Sequence[Roster]) -> Schedules:
+    """Join the batches of the participants of all runs, for each pass of a phase."""
     by_pass = zip(*(roster.schedules for roster in rosters), strict=True)
-    return tuple(together([s for s in runs if s]) if all(runs) else None for runs in by_pass)
+    return tuple(join_schedules([s for s in runs if s]) if all(runs) else None for runs in by_pass)
 
 
-def _groups(
+def _cohort_rows(
     states: Sequence[State], rosters: Sequence[Roster]
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Rows of the participants of all runs that are trained at once, and the run of each row."""
+    """Yield the rows of each cohort among the participants of all runs, and the run of each row."""
     runs = np.repeat(np.arange(len(rosters)), [len(roster.clients) for roster in rosters])
-    each = trees.nbytes(states[0].server) + states[0].client_states.nbytes
-    size = max(1, ROOM // (COPIES * each))
+    client_bytes = trees.nbytes(states[0].server) + states[0].client_states.nbytes
+    size = max(1, MAX_COHORT_BYTES // (COPIES * client_bytes))
     for begin in range(0, len(runs), size):
         rows = slice(begin, min(begin + size, len(runs)))
         yield rows, runs[rows]
@@ -166,31 +215,33 @@ def _cohort(
     states: Sequence[State],
     rosters: Sequence[Roster],
     servers: Tree,
-    plan: RoundPlan,
+    schedule: RoundSchedule,
     rows: slice,
     runs: np.ndarray,
 ) -> Cohort:
-    """Some participants, on the device, with what the server gives each; no schedule yet."""
-    device = plan.arrays.device
+    """Return some participants, on the device, with their payloads and without batches."""
+    device = schedule.arrays.device
     ids = torch.cat([roster.clients for roster in rosters])[rows]
     by_run: list[Tree] = []
     for run in np.unique(runs):
-        clients = states[run].some(ids[torch.from_numpy(runs == run)], device)
+        clients = states[run].stack_clients(ids[torch.from_numpy(runs == run)], device)
         if phase.payload:
-            # By run, so that a large server is not copied for every client of a stack.
-            given = trees.vmap(phase.payload, (None, 0))(states[run].server, clients)
-            clients = {**clients, PAYLOAD: given}
+            # Each run on its own, so that a large server is not copied for every client of a stack.
+            payloads = trees.vmap(phase.payload, (None, 0))(states[run].server, clients)
+            clients = {**clients, PAYLOAD: payloads}
         by_run.append(clients)
-    several = len(states) > 1
+    server_is_stacked = len(states) > 1
+    if server_is_stacked:
+        servers = trees.take(servers, torch.from_numpy(runs).to(device))
     stack = trees.concatenate(by_run)
     return Cohort(
         clients=stack,
         ids=stack["id"],
-        server=trees.take(servers, torch.from_numpy(runs).to(device)) if several else servers,
-        several=several,
-        schedule=NOTHING,
-        arrays=plan.arrays,
-        round=plan.round,
-        training=plan.training,
-        usual=plan.usual,
+        server=servers,
+        server_is_stacked=server_is_stacked,
+        schedule=EMPTY_SCHEDULE,
+        arrays=schedule.arrays,
+        round=schedule.round,
+        training=schedule.training,
+        steps_by_participant=schedule.steps_by_participant,
     )

@@ -1,8 +1,8 @@
-"""One run on several processes: each trains its share of the clients of a phase, and scores its
-share in evaluation; the answers of all are then known to all.
+"""One run on several processes, which divide clients among them.
 
-All processes run the same rounds on the same state, and differ in their share alone. A simulation
-without a `Team` is computed by this process. The numbers are those of one process, to rounding.
+Each process trains its share of the clients of a phase and scores its share in evaluation. Then all
+processes exchange the results. All processes run the same rounds on the same state. The results
+equal those of one process to rounding.
 """
 
 from __future__ import annotations
@@ -16,34 +16,41 @@ import pandas as pd
 
 from fl.base.schema import UNSEEN
 from fl.engine.client_data import ClientData
-from fl.engine.state import Answers, Roster, Team
+from fl.engine.state import PhaseResults, Roster, Team
 
-SPLITS = ("val", "test", UNSEEN)
+SCORED_SPLITS = ("val", "test", UNSEEN)
+"""The splits that evaluation scores."""
 
 
-def split(work: np.ndarray, size: int) -> list[np.ndarray]:
-    """Who computes what: the rows of each of ``size`` processes, in ascending order.
+def divide_work(work: np.ndarray, size: int) -> list[np.ndarray]:
+    """Divide rows among processes.
 
-    The largest piece of work left goes to the process that has least so far. The processes' sums
-    then differ by one piece at most.
+    The largest remaining row goes to the process with the smallest sum so far. So the sums of the
+    processes differ by at most the work of one row.
 
     Args:
-        work: Of each row, [n]: steps, samples.
+        work: Work of each row, [n]: steps or samples.
+        size: Number of processes.
+
+    Returns:
+        The rows of each process, in ascending order.
     """
     sums, shares = np.zeros(size), [list[int]() for _ in range(size)]
     for row in np.argsort(-work, kind="stable"):
-        least = int(sums.argmin())
-        shares[least].append(int(row))
-        # A client without a step costs a little too.
-        sums[least] += max(float(work[row]), 1.0)
+        process = int(sums.argmin())
+        shares[process].append(int(row))
+        # A client without steps takes some time, too.
+        sums[process] += max(float(work[row]), 1.0)
     return [np.array(sorted(share), np.int64) for share in shares]
 
 
 @dataclass(frozen=True)
-class Deal:
-    """The participants of a phase, dealt to the processes by their steps.
+class WorkDivision:
+    """The participants of a phase, divided among processes by their steps.
 
     Attributes:
+        team: The processes.
+        rosters: The participants of each run.
         rows: By process and run, the rows of its participants in the run's roster.
     """
 
@@ -52,33 +59,36 @@ class Deal:
     rows: list[list[np.ndarray]]
 
     @classmethod
-    def of(cls, team: Team, rosters: Sequence[Roster]) -> Deal:
-        """The participants of several runs, all of them dealt together."""
+    def from_rosters(cls, team: Team, rosters: Sequence[Roster]) -> WorkDivision:
+        """Divide the participants of several runs together."""
         work = np.concatenate([roster.steps() for roster in rosters])
         ends = np.cumsum([0, *(len(roster.clients) for roster in rosters)])
         rows = [
             [share[(share >= begin) & (share < end)] - begin for begin, end in pairwise(ends)]
-            for share in split(work, team.size)
+            for share in divide_work(work, team.size)
         ]
         return cls(team, rosters, rows)
 
-    def mine(self) -> list[Roster]:
-        """By run, those whom this process trains."""
+    def local_rosters(self) -> list[Roster]:
+        """Return for each run the participants that this process trains."""
         pairs = zip(self.rosters, self.rows[self.team.rank], strict=True)
         return [roster.take(rows) for roster, rows in pairs]
 
-    def gathered(self, answers: Sequence[Answers], averaging: bool) -> list[Answers]:
-        """By run, the answers of the participants of all processes, in the order of its roster.
+    def gather(self, results: Sequence[PhaseResults], averaging: bool) -> list[PhaseResults]:
+        """Gather the results of all processes.
 
         Args:
-            answers: Of the participants of this process.
-            averaging: Whether each process has averaged its uploads. The order of these means
-                nothing.
+            results: By run, the results of this process.
+            averaging: Whether each process has averaged its uploads, so that their order has no
+                meaning.
+
+        Returns:
+            By run, the results of all participants, in the order of its roster.
         """
-        by_process = self.team.exchanged([answer.joined() for answer in answers])
+        by_process = self.team.exchange([result.concatenate() for result in results])
         return [
-            Answers.merged(
-                [given[run] for given in by_process if given[run] is not None],
+            PhaseResults.merge(
+                [trees_by_run[run] for trees_by_run in by_process if trees_by_run[run] is not None],
                 np.argsort(np.concatenate([rows[run] for rows in self.rows])),
                 roster.n.device,
                 averaging,
@@ -87,25 +97,29 @@ class Deal:
         ]
 
 
-def scoring(team: Team, data: ClientData) -> np.ndarray:
-    """The clients whose models this process scores, dealt by their samples."""
-    samples = np.sum([data.sizes(name) for name in SPLITS], axis=0)
-    return split(samples, team.size)[team.rank]
+def clients_to_score(team: Team, data: ClientData) -> np.ndarray:
+    """Return the clients that this process scores; they are divided by their samples."""
+    samples = np.sum([data.sizes(name) for name in SCORED_SPLITS], axis=0)
+    return divide_work(samples, team.size)[team.rank]
 
 
-def in_order(
+def sort_rows(
     tables: Sequence[pd.DataFrame], stages: Sequence[str], modality: np.ndarray | None
 ) -> pd.DataFrame:
-    """The rows of all processes, as one has them: by modality, stage, split and client.
+    """Sort the rows of all processes as one process has them.
 
     Args:
-        stages: In their order.
-        modality: Of every client, where rows come by it.
+        tables: Metrics of each process.
+        stages: The stages, in their order.
+        modality: Modality of every client; None if rows are not ordered by it.
+
+    Returns:
+        All rows, by modality, stage, split and client.
     """
     rows = pd.concat(tables, ignore_index=True)
     keys = [
         rows["client"].to_numpy(),
-        rows["split"].map(SPLITS.index).to_numpy(),
+        rows["split"].map(SCORED_SPLITS.index).to_numpy(),
         rows["stage"].map(stages.index).to_numpy(),
         np.zeros(len(rows)) if modality is None else modality[rows["client"]],
     ]

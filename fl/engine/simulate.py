@@ -1,6 +1,6 @@
-"""The rounds of runs, one after another, evaluated.
+"""The rounds of runs, one after another, with evaluation.
 
-Watching, storing and resuming a run are in `fl.runner.job`.
+`fl.runner` shows, stores and resumes runs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,45 +19,57 @@ from fl.api import trees
 from fl.api.method import Method
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine import engine, modality, stopping
-from fl.engine.evaluate import as_rows
+from fl.engine import engine, modality_rounds, stopping
+from fl.engine.evaluate import metrics_table
 from fl.engine.simulation import Simulation
-from fl.engine.state import RoundPlan, State
+from fl.engine.state import RoundSchedule, State
 from fl.pytorch import random_numbers
 
 
 @dataclass(frozen=True)
 class Round:
-    """A finished round: its state and its rows (training loss always, scores when evaluated).
+    """A finished round.
 
     Attributes:
-        trouble: What was no longer finite, in words; "" if everything is.
-        traces: What the method records of an evaluated round, see `fl.api.method.Method`.
-        stopped: Why the run ends here though all is well, in words; "" if it goes on.
+        number: Number of the round.
+        state: The state after it.
+        rows: Training losses and, in evaluated rounds, metrics, in the columns of
+            `fl.base.schema.METRIC_COLUMNS`.
+        loss: Mean training loss over participants.
+        divergence: Description of values that are no longer finite; empty if all are finite.
+        traces: Tensors that the method records of an evaluated round, see `fl.api.method.Method`.
+        stop_reason: Reason for which the run stops early; empty if it continues.
     """
 
     number: int
     state: State
     rows: pd.DataFrame
     loss: float
-    trouble: str
+    divergence: str
     traces: dict[str, Tensor] = field(default_factory=dict)
-    stopped: str = ""
+    stop_reason: str = ""
 
     @property
-    def diverged(self) -> bool:
-        """Whether the run ends here because something is no longer finite."""
-        return bool(self.trouble)
+    def has_diverged(self) -> bool:
+        """Whether the run ends after this round because a value is no longer finite."""
+        return bool(self.divergence)
 
     @property
-    def ended(self) -> bool:
-        """Whether the run ends here, before its last round."""
-        return self.diverged or bool(self.stopped)
+    def ends_early(self) -> bool:
+        """Whether the run ends after this round, before its planned last round."""
+        return self.has_diverged or bool(self.stop_reason)
 
 
-def rounds(simulation: Simulation, state: State, done: int, backend: str) -> Iterator[Round]:
-    """The rounds after ``done``, one by one; ends early at a loss that is not finite."""
-    for finished in lockstep({0: simulation}, {0: state}, done, backend):
+def rounds(simulation: Simulation, state: State, completed: int, backend: str) -> Iterator[Round]:
+    """Yield the remaining rounds of one run; see `lockstep`.
+
+    Args:
+        simulation: The run.
+        state: Its state after the completed rounds.
+        completed: Number of completed rounds.
+        backend: Name of the backend.
+    """
+    for finished in lockstep({0: simulation}, {0: state}, completed, backend):
         yield finished[0]
 
 
@@ -67,90 +79,108 @@ Key = TypeVar("Key")
 def lockstep(
     simulations: Mapping[Key, Simulation],
     states: Mapping[Key, State],
-    done: int,
+    completed: int,
     backend: str,
     rows: Mapping[Key, pd.DataFrame] | None = None,
 ) -> Iterator[dict[Key, Round]]:
-    """The rounds after ``done`` of several runs that differ in their seed only, trained together.
+    """Yield the remaining rounds of several runs that are trained together.
 
-    A run that diverges, or is stopped early, leaves the others after that round; ends when none is
-    left.
+    The runs differ only in their seed. A run that diverges or stops early is left out after that
+    round; the iteration ends when no run is left.
 
     Args:
-        rows: Of the rounds before, for those who may stop; None before the first one.
+        simulations: The runs.
+        states: Their states after the completed rounds.
+        completed: Number of completed rounds.
+        backend: Name of the backend.
+        rows: Metrics of the completed rounds, for runs that may stop early; None before round 1.
+
+    Yields:
+        The finished round of each run.
+
+    Raises:
+        FedloomError: If a round draws random numbers that do not depend on keys.
     """
     training = next(iter(simulations.values())).training
     running, total = dict(states), training.rounds
-    seen: dict[Key, dict[int, float]] = {key: {} for key in running}
+    scores: dict[Key, dict[int, float]] = {key: {} for key in running}
     if training.early_stopping is not None and rows is not None:
-        seen = {key: stopping.scores(simulations[key], rows[key]) for key in running}
-    for number in range(done + 1, total + 1):
+        scores = {key: stopping.validation_scores(simulations[key], rows[key]) for key in running}
+    for number in range(completed + 1, total + 1):
         runs = [simulations[key] for key in running]
-        plans = [run.plan(number) for run in runs]
+        schedules = [run.round_schedule(number) for run in runs]
         methods = [run.method for run in runs]
-        before = random_numbers.generator_states()
-        run_rounds = modality.run_rounds if methods[0].by_modality else engine.run_rounds
-        results = run_rounds(methods, list(running.values()), plans, backend)
-        if random_numbers.have_generators_changed(before):
+        initial_states = random_numbers.generator_states()
+        run_rounds = modality_rounds.run_rounds if methods[0].by_modality else engine.run_rounds
+        results = run_rounds(methods, list(running.values()), schedules, backend)
+        if random_numbers.have_generators_changed(initial_states):
             raise FedloomError(
-                f"round {number} drew from PyTorch's shared random numbers, so that the run would "
-                "not come out again; allowed in a method, a term and a model: numbers by a key of "
-                "the batch (fl.pytorch.keyed)"
+                f"round {number} used PyTorch's shared random numbers, so the run cannot be "
+                "repeated",
+                advice="draw numbers by a key of the batch in methods, terms and models "
+                "(fl.pytorch.keyed)",
             )
         finished = {
-            key: _finished(run, plan, *result)
-            for key, run, plan, result in zip(running, runs, plans, results, strict=True)
+            key: _finish(run, schedule, *result)
+            for key, run, schedule, result in zip(running, runs, schedules, results, strict=True)
         }
         if training.early_stopping is not None and number < total:
             for key, round_ in finished.items():
-                seen[key] |= stopping.scores(simulations[key], round_.rows)
-                why = stopping.stopped(seen[key], training.early_stopping)
-                finished[key] = replace(round_, stopped="" if round_.diverged else why)
+                scores[key] |= stopping.validation_scores(simulations[key], round_.rows)
+                reason = stopping.stop_reason(scores[key], training.early_stopping)
+                finished[key] = replace(round_, stop_reason="" if round_.has_diverged else reason)
         yield finished
-        running = {key: round_.state for key, round_ in finished.items() if not round_.ended}
+        running = {key: round_.state for key, round_ in finished.items() if not round_.ends_early}
         if not running:
             return
 
 
-def _finished(simulation: Simulation, plan: RoundPlan, state: State, losses: Tensor) -> Round:
-    """A round with its rows, evaluated if it is due."""
-    number, training = plan.round, simulation.training
-    loss, trouble = float(losses.double().mean()), ""
+def _finish(simulation: Simulation, schedule: RoundSchedule, state: State, losses: Tensor) -> Round:
+    """Return a finished round with its metrics, evaluated if the settings say so."""
+    number, training = schedule.round, simulation.training
+    loss, divergence = float(losses.double().mean()), ""
     traces: dict[str, Tensor] = {}
-    rows = _training_rows(simulation.method, plan, losses)
-    due = number % training.evaluate_every == 0 or number == training.rounds
+    rows = _training_rows(simulation.method, schedule, losses)
+    is_evaluated = number % training.evaluate_every == 0 or number == training.rounds
     if not math.isfinite(loss):
-        clients = plan.clients[~torch.isfinite(losses.cpu())].tolist()
-        trouble = f"the training loss of {_named(clients)} was no longer finite in round {number}"
-    elif due:
-        scores = simulation.evaluate(state, number)
-        bad = scores.loc[~np.isfinite(scores["value"]), "client"]
-        if len(bad):
-            trouble = (
-                f"the evaluation of {_named(bad.unique().tolist())} was no longer finite after "
-                f"round {number}"
+        clients = schedule.clients[~torch.isfinite(losses.cpu())].tolist()
+        divergence = (
+            f"the training loss of {_client_list(clients)} was no longer finite in round {number}"
+        )
+    elif is_evaluated:
+        metrics = simulation.evaluate(state, number)
+        diverged_clients = metrics.loc[~np.isfinite(metrics["value"]), "client"]
+        if len(diverged_clients):
+            clients = diverged_clients.unique().tolist()
+            divergence = (
+                f"the evaluation of {_client_list(clients)} was no longer finite after round "
+                f"{number}"
             )
-        rows = pd.concat([rows, scores], ignore_index=True)
+        rows = pd.concat([rows, metrics], ignore_index=True)
         method = simulation.method
         if method.trace:
             traces |= trees.to(method.trace(state.server), "cpu")
         if method.trace_clients:
             traces |= trees.to(method.trace_clients(state.clients), "cpu")
-    return Round(number, state, rows, loss, trouble, traces)
+    return Round(number, state, rows, loss, divergence, traces)
 
 
-def _named(clients: list[int]) -> str:
+def _client_list(clients: list[int]) -> str:
     shown = ", ".join(map(str, clients[:5]))
-    more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
-    return f"client{'s' if len(clients) > 1 else ''} {shown}{more}"
+    suffix = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
+    return f"client{'s' if len(clients) > 1 else ''} {shown}{suffix}"
 
 
-def _training_rows(method: Method, plan: RoundPlan, losses: Tensor) -> pd.DataFrame:
+def _training_rows(method: Method, schedule: RoundSchedule, losses: Tensor) -> pd.DataFrame:
+    """Return the training losses of a round's participants as metrics."""
     stage = PERSONAL if PERSONAL in method.views else GLOBAL
-    rows: list[Any] = [
-        (plan.round, client, "train", stage, "loss", value, n)
+    rows = [
+        (schedule.round, client, "train", stage, "loss", value, n)
         for client, value, n in zip(
-            plan.clients.tolist(), losses.double().tolist(), plan.n.long().tolist(), strict=True
+            schedule.clients.tolist(),
+            losses.double().tolist(),
+            schedule.n.long().tolist(),
+            strict=True,
         )
     ]
-    return as_rows(rows)
+    return metrics_table(rows)

@@ -1,4 +1,4 @@
-"""What a run carries from round to round, who does what in a round, and what they answer."""
+"""The state of a run between rounds, the schedule of a round, and the results of a phase."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.training import Training
 from fl.api.trees import Tree
-from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.client_states import ClientStates
+from fl.engine.sample_arrays import Arrays
 
 HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class State:
-    """What a run carries from round to round: the server's tree on the device, and in host memory
-    all clients.
+    """The state of a run between rounds.
 
-    clients: to be read as a stacked tree; it may be given as one.
+    Attributes:
+        server: The server's tree, on the device.
+        clients: The trees of all clients, stacked, in host memory. A plain stacked tree is
+            converted to `ClientStates`.
     """
 
     server: Tree
@@ -33,20 +35,20 @@ class State:
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, ClientStates):
-            object.__setattr__(self, "clients", ClientStates.of(self.clients))
+            object.__setattr__(self, "clients", ClientStates.from_stack(self.clients))
 
     @property
     def client_states(self) -> ClientStates:
-        """The clients, not as a stack."""
+        """The clients as `ClientStates`."""
         assert isinstance(self.clients, ClientStates)
         return self.clients
 
     def client(self, number: int, device: torch.device) -> Tree:
-        """One client's tree, on the device."""
+        """Return one client's tree, on the device."""
         return trees.to(self.client_states.client(number), device)
 
-    def some(self, numbers: Sequence[int] | Tensor, device: torch.device) -> Tree:
-        """A stack of some clients, on the device."""
+    def stack_clients(self, numbers: Sequence[int] | Tensor, device: torch.device) -> Tree:
+        """Return a stack of some clients, on the device."""
         return trees.to(self.client_states.take(numbers), device)
 
 
@@ -56,10 +58,12 @@ Schedules = tuple[Schedule | None, ...]
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part in a phase, on which batches.
+    """The participants of a phase, with their batches.
 
-    clients: their ids, int64 [m], in host memory; n: their numbers of training samples, [m];
-    schedules: their batches in each pass, rows in the same order.
+    Attributes:
+        clients: Their ids, int64 [m], in host memory.
+        n: Their numbers of training samples, [m].
+        schedules: Their batches in each pass, with rows in the same order.
     """
 
     clients: Tensor
@@ -67,13 +71,13 @@ class Roster:
     schedules: Schedules = ()
 
     def take(self, rows: np.ndarray) -> Roster:
-        """Some of them, in that order."""
+        """Return the roster of some participants, in the given order."""
         index = torch.from_numpy(rows)
         schedules = tuple(schedule and schedule.take(rows) for schedule in self.schedules)
         return Roster(self.clients[index], self.n[index.to(self.n.device)], schedules)
 
     def steps(self) -> np.ndarray:
-        """How many steps each of them takes, [m]."""
+        """Return the number of steps of each participant, [m]."""
         steps = np.zeros(len(self.clients), np.int64)
         for schedule in self.schedules:
             steps += 0 if schedule is None else schedule.steps
@@ -84,135 +88,170 @@ class Team(Protocol):
     """The processes that compute a run together.
 
     Attributes:
-        size: How many they are.
-        rank: The number of this one.
+        size: Number of processes.
+        rank: Number of this process, from 0.
     """
 
     size: int
     rank: int
 
-    def exchanged(self, value: Any) -> list[Any]:
-        """What each process gives at this point, by rank. All of them call this.
+    def exchange(self, value: Any) -> list[Any]:
+        """Send a value to all processes; every process calls this at the same point.
+
+        Args:
+            value: The value of this process.
+
+        Returns:
+            The values of all processes, by rank.
 
         Raises:
-            FedloomError: If one of them has failed.
+            FedloomError: If a process has failed.
         """
 
 
 @dataclass(frozen=True)
-class RoundPlan:
-    """One round: who takes part, on which batches, and how it is trained.
+class RoundSchedule:
+    """The schedule of a round: its participants, their batches, and settings of training.
 
-    rosters: by phase, in the order of `Method.phases`; None for one that is not due. The last
-    one has the round's participants. by_modality: where clients differ in modality, the plan of
-    each one's participants, None where there are none; they alone have schedules then. team: the
-    processes that share the work; None: this one does all of it. usual: local steps in a round of
-    everybody who can take part, by their settings, int64; None: not known.
+    Attributes:
+        round: Number of the round.
+        rosters: By phase, in the order of `Method.phases`; None for a phase that the round leaves
+            out. The last roster contains the round's participants.
+        arrays: The samples.
+        training: Settings of training.
+        by_modality: If clients differ in modality, the schedule of each modality's participants;
+            None for a modality without participants. Only these contain batches then.
+        team: The processes that share the work; None: this process does all of it.
+        steps_by_participant: Local steps in a round of every possible participant by its settings,
+            int64; None if unknown.
     """
 
     round: int
     rosters: tuple[Roster | None, ...]
     arrays: Arrays
     training: Training
-    by_modality: tuple[RoundPlan | None, ...] = ()
+    by_modality: tuple[RoundSchedule | None, ...] = ()
     team: Team | None = None
-    usual: np.ndarray | None = None
+    steps_by_participant: np.ndarray | None = None
 
     def weights(self, n: Tensor) -> Tensor:
-        """By numbers of training samples, what participants weigh in means."""
+        """Return the weights of participants in means, from their numbers of training samples."""
         return (n > 0).to(n) if self.training.weighting == "uniform" else n
 
     @property
-    def last(self) -> Roster:
-        """Who takes part in the phase of every round."""
+    def last_roster(self) -> Roster:
+        """The roster of the last phase, which every round has."""
         assert self.rosters[-1] is not None
         return self.rosters[-1]
 
     @property
     def clients(self) -> Tensor:
         """The ids of the participants, int64 [m], in host memory."""
-        return self.last.clients
+        return self.last_roster.clients
 
     @property
     def n(self) -> Tensor:
-        """Their numbers of training samples, [m]."""
-        return self.last.n
+        """Numbers of training samples of the participants, [m]."""
+        return self.last_roster.n
 
     @property
     def schedules(self) -> Schedules:
-        """Their batches in each pass of the last phase."""
-        return self.last.schedules
+        """Batches of the participants in each pass of the last phase."""
+        return self.last_roster.schedules
 
-    def with_schedules(self, schedules: Iterable[Schedule | None]) -> RoundPlan:
-        """The plan with other batches in the last phase."""
-        last = replace(self.last, schedules=tuple(schedules))
+    def with_schedules(self, schedules: Iterable[Schedule | None]) -> RoundSchedule:
+        """Return the schedule with other batches in the last phase."""
+        last = replace(self.last_roster, schedules=tuple(schedules))
         return replace(self, rosters=(*self.rosters[:-1], last))
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What the participants of one run keep and send, a stack for each group.
+class PhaseResults:
+    """The results of one run's participants in a phase, a stack for each cohort.
 
-    n: the weight of each upload, which the method is told; losses: the mean training loss of each
-    participant.
+    Attributes:
+        client_states: Trees that stay with the clients.
+        uploads: Trees that the clients send.
+        n: Weight of each upload in means, which the method's aggregate receives.
+        losses: Mean training loss of each participant.
     """
 
-    kept: list[Tree] = field(default_factory=list)
+    client_states: list[Tree] = field(default_factory=list)
     uploads: list[Tree] = field(default_factory=list)
     n: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
 
-    def add(self, kept: Tree, uploads: Tree, n: Tensor, losses: Tensor, averaging: bool) -> None:
-        """Add a group.
+    def add(
+        self, client_states: Tree, uploads: Tree, n: Tensor, losses: Tensor, averaging: bool
+    ) -> None:
+        """Add a cohort.
 
-        averaging: its uploads are averaged with those before at once, and what its clients keep
-        goes to host memory.
+        Args:
+            client_states: Trees that stay with its clients, stacked.
+            uploads: Trees that its clients send, stacked.
+            n: Weights of the uploads, [m].
+            losses: Mean training losses, [m].
+            averaging: Whether to average the uploads with earlier ones at once, and to move
+                ``client_states`` to host memory.
         """
         if averaging:
-            uploads, n = averaged([*self.uploads, uploads], [*self.n, n])
+            uploads, n = average_groups([*self.uploads, uploads], [*self.n, n])
             self.uploads.clear()
             self.n.clear()
-            kept = trees.to(kept, HOST)
-        self.kept.append(kept)
+            client_states = trees.to(client_states, HOST)
+        self.client_states.append(client_states)
         self.uploads.append(uploads)
         self.n.append(n)
         self.losses.append(losses)
 
-    def joined(self) -> Tree | None:
-        """All groups as one tree; None without any."""
-        if not self.kept:
+    def concatenate(self) -> Tree | None:
+        """Return all cohorts as one tree; None if there is none."""
+        if not self.client_states:
             return None
         return {
-            "kept": trees.concatenate(self.kept),
+            "client_states": trees.concatenate(self.client_states),
             "uploads": trees.concatenate(self.uploads),
             "n": torch.cat(self.n),
             "losses": torch.cat(self.losses),
         }
 
     @classmethod
-    def merged(
-        cls, answers: Sequence[Tree], order: np.ndarray, device: torch.device, averaging: bool
-    ) -> Answers:
-        """The answers of several processes, each as `joined`, on a device.
+    def merge(
+        cls, results: Sequence[Tree], order: np.ndarray, device: torch.device, averaging: bool
+    ) -> PhaseResults:
+        """Merge the results of several processes.
 
         Args:
-            order: Of all participants.
-            averaging: Whether uploads are means, and what clients keep stays in host memory.
+            results: Results of `concatenate` in each process.
+            order: Row of each participant among the concatenated results.
+            device: Device of the merged results.
+            averaging: Whether uploads are means, and ``client_states`` stay in host memory.
+
+        Returns:
+            The results of all participants.
         """
-        whole, rows = trees.concatenate(answers), torch.from_numpy(order)
-        kept = trees.take(whole["kept"], rows)
-        rest = trees.to({key: whole[key] for key in ("uploads", "n", "losses")}, device)
+        merged, rows = trees.concatenate(results), torch.from_numpy(order)
+        client_states = trees.take(merged["client_states"], rows)
+        on_device = trees.to({key: merged[key] for key in ("uploads", "n", "losses")}, device)
         if not averaging:
-            kept = trees.to(kept, device)
-            rest |= trees.take({key: rest[key] for key in ("uploads", "n")}, rows)
-        losses = trees.rows(rest["losses"], rows)
-        return cls([kept], [rest["uploads"]], [rest["n"]], [losses])
+            client_states = trees.to(client_states, device)
+            on_device |= trees.take({key: on_device[key] for key in ("uploads", "n")}, rows)
+        losses = trees.rows(on_device["losses"], rows)
+        return cls([client_states], [on_device["uploads"]], [on_device["n"]], [losses])
 
 
-def averaged(shares: Sequence[Tree], weights: Sequence[Tensor]) -> tuple[Tree, Tensor]:
-    """Stacks of uploads as one row, their weighted mean, and its weight."""
+def average_groups(groups: Sequence[Tree], weights: Sequence[Tensor]) -> tuple[Tree, Tensor]:
+    """Average stacks of uploads.
+
+    Args:
+        groups: Stacks of uploads.
+        weights: Weights of the uploads of each stack, [m] each.
+
+    Returns:
+        A stack with one row, the weighted mean of all uploads, and the sum of the weights, [1].
+    """
     sums = torch.stack([weight.sum() for weight in weights])
-    # Where all weights are 0 there is no mean, and a plain one weighs nothing.
+    # If all weights of a group are 0, its plain mean is taken, with weight 0.
     weights = [torch.where(total > 0, w, 1.0) for total, w in zip(sums, weights, strict=True)]
-    means = [trees.mean(share, weight) for share, weight in zip(shares, weights, strict=True)]
-    return trees.stack([trees.mean(trees.stack(means), sums)]), sums.sum(0, keepdim=True)
+    group_means = [trees.mean(group, weight) for group, weight in zip(groups, weights, strict=True)]
+    return trees.stack([trees.mean(trees.stack(group_means), sums)]), sums.sum(0, keepdim=True)

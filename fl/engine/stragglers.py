@@ -1,8 +1,8 @@
-"""System heterogeneity: some of a round's clients do only part of its work.
+"""Stragglers: some clients of a round do only part of their work (system heterogeneity).
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
-2020. arXiv:1812.06127 (section 5.2). As there, a straggler does a number of local epochs that is
-uniform in 1, ..., E; where a study counts steps, a number of steps.
+2020. arXiv:1812.06127 (section 5.2). As in that paper, a straggler does a number of local epochs
+that is uniform in 1, ..., E; if a study sets steps, a number of steps.
 """
 
 from __future__ import annotations
@@ -15,14 +15,24 @@ from fractions import Fraction
 from fl.api.training import Training
 from fl.base import rng
 
-WHOLE = Fraction(1)
+FULL_WORK = Fraction(1)
 
 
-def stragglers(clients: Sequence[int], training: Training, seed: int, round_: int) -> set[int]:
-    """Which of a round's clients do not get done: the share that the settings say, to the nearest
-    number; where their work is dropped, one client stays at least.
+def draw_stragglers(clients: Sequence[int], training: Training, seed: int, round_: int) -> set[int]:
+    """Draw the clients of a round that do only part of their work.
 
-    Drawn by (seed, client, round): those whose numbers are smallest.
+    Each client has a random number by (seed, client, round); those with the smallest numbers are
+    stragglers.
+
+    Args:
+        clients: The clients of the round.
+        training: Settings of training, with the share of stragglers. If their work is dropped, at
+            least one client is no straggler.
+        seed: Seed of the run.
+        round_: Number of the round.
+
+    Returns:
+        The stragglers.
     """
     count = round(training.stragglers * len(clients))
     if training.partial_work == "dropped":
@@ -33,23 +43,34 @@ def stragglers(clients: Sequence[int], training: Training, seed: int, round_: in
     return set(sorted(clients, key=numbers.__getitem__)[:count])
 
 
-def shares(
-    clients: Sequence[int], late: set[int], training: Training, seed: int, round_: int
+def draw_work_shares(
+    clients: Sequence[int], stragglers: set[int], training: Training, seed: int, round_: int
 ) -> list[Fraction]:
-    """How much of its work each of a round's clients does, above 0 and up to 1."""
-    whole = training.local_steps or training.local_epochs or 1
+    """Draw the share of its work that each client of a round does, above 0 and up to 1.
+
+    Args:
+        clients: The clients of the round.
+        stragglers: Those that do only part of their work.
+        training: Settings of training.
+        seed: Seed of the run.
+        round_: Number of the round.
+
+    Returns:
+        The share of each client.
+    """
+    full_length = training.local_steps or training.local_epochs or 1
 
     def share(client: int) -> Fraction:
-        draw = rng.generator(seed, "work of a straggler", client, round_)
-        return Fraction(int(draw.integers(1, whole + 1)), whole)
+        generator = rng.generator(seed, "work of a straggler", client, round_)
+        return Fraction(int(generator.integers(1, full_length + 1)), full_length)
 
-    return [share(client) if client in late else WHOLE for client in clients]
+    return [share(client) if client in stragglers else FULL_WORK for client in clients]
 
 
-def shortened(length: Training, share: Fraction) -> Training:
-    """The settings of a pass of which only a share is done, rounded up to epochs or steps."""
-    if share == WHOLE:
-        return length
-    if length.local_steps is not None:
-        return replace(length, local_steps=math.ceil(length.local_steps * share))
-    return replace(length, local_epochs=math.ceil((length.local_epochs or 1) * share))
+def shorten_training(training: Training, share: Fraction) -> Training:
+    """Reduce the length of a pass to a share of it, rounded up to whole epochs or steps."""
+    if share == FULL_WORK:
+        return training
+    if training.local_steps is not None:
+        return replace(training, local_steps=math.ceil(training.local_steps * share))
+    return replace(training, local_epochs=math.ceil((training.local_epochs or 1) * share))

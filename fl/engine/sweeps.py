@@ -1,4 +1,7 @@
-"""Sweeps: one pass over every sample of clients, one client after another or all at once."""
+"""Sweeps: each client computes sums over all of its samples, without gradients.
+
+Clients are processed one after another or all at once.
+"""
 
 from __future__ import annotations
 
@@ -10,65 +13,73 @@ from fl.api import trees
 from fl.api.method import Sweep
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
-from fl.engine.arrays import Arrays
-from fl.engine.backends import TOGETHER, Cohort
+from fl.engine.backends import STACKING_BACKENDS, Cohort
+from fl.engine.sample_arrays import Arrays
 
-Swept = tuple[Tree, Tree]
-"""What clients keep and what they upload, stacked."""
+SweepResult = tuple[Tree, Tree]
+"""Trees that stay with clients, and their uploads, both stacked."""
 
 
 @torch.no_grad()
-def sweep(pass_: Sweep, cohort: Cohort, sent: Tree, backend: str) -> Swept:
-    """The sweep of a cohort.
+def run_sweep(pass_: Sweep, cohort: Cohort, uploads: Tree, backend: str) -> SweepResult:
+    """Run the sweep of a cohort.
 
     Args:
-        sent: The stacked uploads of the pass before, or {}.
+        pass_: The sweep.
+        cohort: The clients.
+        uploads: Their stacked uploads of the previous pass, or {}.
+        backend: Name of the backend.
+
+    Returns:
+        Trees that stay with the clients, and their uploads.
     """
-    return (_stacked if backend in TOGETHER else _loop)(pass_, cohort, sent)
+    sweep = _sweep_stack if backend in STACKING_BACKENDS else _sweep_one_by_one
+    return sweep(pass_, cohort, uploads)
 
 
-def _loop(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
-    done, schedule = [], cohort.schedule
-    # All at once: each copy waits for what the device has to do.
+def _sweep_one_by_one(pass_: Sweep, cohort: Cohort, uploads: Tree) -> SweepResult:
+    results, schedule = [], cohort.schedule
+    # One copy for all clients, because each copy waits until the device is idle.
     index = torch.from_numpy(schedule.index).to(cohort.arrays.device)
     for row, steps in enumerate(schedule.steps):
-        server = trees.take(cohort.server, row) if cohort.several else cohort.server
-        client, upload = trees.take(cohort.clients, row), trees.take(sent, row)
-        seen: Tree = {}
-        # A client without samples looks at one that weighs nothing, which gives zeros.
+        server = trees.take(cohort.server, row) if cohort.server_is_stacked else cohort.server
+        client, upload = trees.take(cohort.clients, row), trees.take(uploads, row)
+        total: Tree = {}
+        # A client without samples uses one sample of weight 0, which gives zeros.
         for step in range(max(1, int(steps))):
-            keep = max(1, int(schedule.weight[row, step].sum())) if steps else 1
-            batch = _batch(cohort.arrays, index[row, step, :keep], bool(steps))
-            more = _placed(pass_, cohort, row, server, client, upload, batch)
-            seen = trees.apply(torch.add, seen, more) if seen else more
-        done.append(pass_.end(server, client, upload, seen))
-    kept, uploads = zip(*done, strict=True)
-    return trees.stack(kept), trees.stack(uploads)
+            size = max(1, int(schedule.weight[row, step].sum())) if steps else 1
+            batch = _batch(cohort.arrays, index[row, step, :size], bool(steps))
+            values = _look(pass_, cohort, row, server, client, upload, batch)
+            total = trees.apply(torch.add, total, values) if total else values
+        results.append(pass_.end(server, client, upload, total))
+    client_states, new_uploads = zip(*results, strict=True)
+    return trees.stack(client_states), trees.stack(new_uploads)
 
 
-def _placed(
-    pass_: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, sent: Tree, batch: Tree
+def _look(
+    pass_: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, upload: Tree, batch: Tree
 ) -> Tree:
+    """Compute the sweep's values for a batch; an error names the client and the round."""
     try:
-        return pass_.look(server, client, sent, batch)
+        return pass_.look(server, client, upload, batch)
     except FedloomError:
         raise
     except Exception as error:
-        place = f"client {int(cohort.ids[row])}, round {cohort.round}, in a sweep"
-        raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
+        location = f"client {int(cohort.ids[row])}, round {cohort.round}, in a sweep"
+        raise FedloomError(f"{location}: {type(error).__name__}: {error}") from error
 
 
-def _batch(arrays: Arrays, index: Tensor, real: bool) -> dict[str, Tensor]:
-    return arrays.batch(index, torch.full_like(index, int(real)))
+def _batch(arrays: Arrays, index: Tensor, has_weight: bool) -> Tree:
+    return arrays.batch(index, torch.full_like(index, int(has_weight)))
 
 
-def _stacked(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
-    # Those with most samples come first, so that they leave from the stack's end.
+def _sweep_stack(pass_: Sweep, cohort: Cohort, uploads: Tree) -> SweepResult:
+    # Clients with most samples come first, so that finished clients are at the end of the stack.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
     schedule = cohort.schedule.take(order)
-    server = trees.take(cohort.server, rows) if cohort.several else cohort.server
-    clients, sent_rows = trees.take(cohort.clients, rows), trees.take(sent, rows)
+    server = trees.take(cohort.server, rows) if cohort.server_is_stacked else cohort.server
+    clients, ordered_uploads = trees.take(cohort.clients, rows), trees.take(uploads, rows)
     look = trees.vmap(pass_.look, (*cohort.dims, 0, 0))
     index, weight = (
         torch.from_numpy(array).to(rows.device) for array in (schedule.index, schedule.weight)
@@ -77,18 +88,19 @@ def _stacked(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     for step in range(schedule.index.shape[1]):
         active = slice(0, int((schedule.steps > step).sum()) if step else len(order))
         batch = cohort.arrays.batch(index[active, step], weight[active, step])
-        shared = trees.take(server, active) if cohort.several else server
-        seen = look(shared, trees.take(clients, active), trees.take(sent_rows, active), batch)
-        total = _added(total, seen, active) if total else seen
+        active_server = trees.take(server, active) if cohort.server_is_stacked else server
+        active_uploads = trees.take(ordered_uploads, active)
+        values = look(active_server, trees.take(clients, active), active_uploads, batch)
+        total = _add_to_rows(total, values, active) if total else values
     end = trees.vmap(pass_.end, (*cohort.dims, 0, 0))
-    kept, uploads = end(server, clients, sent_rows, total)
-    back = torch.argsort(rows)
-    return trees.take(kept, back), trees.take(uploads, back)
+    client_states, new_uploads = end(server, clients, ordered_uploads, total)
+    original_order = torch.argsort(rows)
+    return trees.take(client_states, original_order), trees.take(new_uploads, original_order)
 
 
-def _added(total: Tree, seen: Tree, active: slice) -> Tree:
-    def plus(sums: Tensor, more: Tensor) -> Tensor:
-        sums[active] += more
+def _add_to_rows(total: Tree, values: Tree, active: slice) -> Tree:
+    def add(sums: Tensor, value: Tensor) -> Tensor:
+        sums[active] += value
         return sums
 
-    return trees.apply(plus, total, seen)
+    return trees.apply(add, total, values)

@@ -1,7 +1,8 @@
-"""Clients who take turns in the rows of a stack that keeps its width, as a compiled program's does.
+"""Rows of a compiled stack: clients take turns, so that few rows are idle.
 
-If each had a row to itself, those who have finished would be trained on for nothing until the one
-with most steps has. So there are fewer rows, and one that becomes free goes to the next client.
+The stack of a compiled program keeps its width. If each client had its own row, the program would
+train finished clients for nothing until the client with most steps has finished. So there are fewer
+rows than clients, and a row that becomes free goes to the next client.
 """
 
 from __future__ import annotations
@@ -11,55 +12,62 @@ from typing import NamedTuple
 
 import numpy as np
 
-EIGHTHS, LEAST = 8, 0.25
-"""Widths are whole eighths of the clients, and at least a quarter: so few programs serve many
-partitions, and rounds whose clients happen to have about as much to do take a few turns at most.
+WIDTH_UNITS, MIN_WIDTH_SHARE = 8, 0.25
+"""Widths are whole eighths of the number of clients, and at least a quarter of it. So few programs
+serve many partitions, and rounds whose clients have about equal work take only a few turns.
 """
 
 
 class Turns(NamedTuple):
-    """Who is in which row at which time, and how much of its work is done by then.
+    """The client in each row at each time, and its completed work.
 
     Attributes:
-        clients: int64 [times, width]; whoever comes last in a row stays.
-        done: Likewise; a client has finished where it is as much as its work.
+        clients: Clients, int64 [times, width]; the last client of a row stays in it.
+        completed: Completed work of that client, int64 [times, width]; a client has finished when
+            this equals its work.
     """
 
     clients: np.ndarray
-    done: np.ndarray
+    completed: np.ndarray
 
 
 class Spell(NamedTuple):
-    """Times, [begin, end), at which the same clients are in all rows, int64 [width]."""
+    """A range of times, [begin, end), in which all rows keep their clients, int64 [width]."""
 
     begin: int
     end: int
     clients: np.ndarray
 
 
-def spells(turns: Turns) -> list[Spell]:
-    """All of them, one after another."""
-    changes = (turns.clients[1:] != turns.clients[:-1]).any(1)
-    ends = [*(np.flatnonzero(changes) + 1).tolist(), len(turns.clients)]
+def split_spells(turns: Turns) -> list[Spell]:
+    """Split turns into consecutive spells."""
+    has_change = (turns.clients[1:] != turns.clients[:-1]).any(1)
+    ends = [*(np.flatnonzero(has_change) + 1).tolist(), len(turns.clients)]
     return [Spell(begin, end, turns.clients[begin]) for begin, end in pairwise([0, *ends])]
 
 
-def width(clients: int, work: np.ndarray) -> int:
-    """How many rows so many clients need.
+def stack_width(clients: int, work: np.ndarray) -> int:
+    """Return the number of rows for a number of clients.
 
     Args:
-        work: Of all clients from whom they come: so the width is that of every round.
+        clients: Number of clients that are trained.
+        work: Work of all clients that may be trained, so that every round has the same width.
     """
-    most = work.max(initial=0)
-    even = work.mean() / most if most else 1.0
-    return int(np.ceil(clients * max(LEAST, round(EIGHTHS * even) / EIGHTHS)))
+    largest = work.max(initial=0)
+    mean_share = work.mean() / largest if largest else 1.0
+    width_share = max(MIN_WIDTH_SHARE, round(WIDTH_UNITS * mean_share) / WIDTH_UNITS)
+    return int(np.ceil(clients * width_share))
 
 
-def turns(work: np.ndarray, width: int) -> Turns:
-    """Those with most work first, each in the row that becomes free soonest.
+def assign_turns(work: np.ndarray, width: int) -> Turns:
+    """Assign clients to rows: those with most work first, each to the row that is free soonest.
 
     Args:
-        work: Of each client, in whatever a turn is counted in; at least ``width`` of them.
+        work: Work of each client, in units of one time; for at least ``width`` clients.
+        width: Number of rows.
+
+    Returns:
+        The client in each row at each time.
     """
     order = np.argsort(-work, kind="stable")
     rows = [[client] for client in order[:width]]
@@ -69,11 +77,11 @@ def turns(work: np.ndarray, width: int) -> Turns:
         rows[row].append(client)
         ends[row] += work[client]
     times = int(ends.max(initial=1))
-    clients, done = np.zeros((2, times, width), np.int64)
+    clients, completed = np.zeros((2, times, width), np.int64)
     for row, queue in enumerate(rows):
         begin = 0
         for client in queue:
             clients[begin:, row] = client
-            done[begin:, row] = np.arange(times - begin).clip(max=work[client])
+            completed[begin:, row] = np.arange(times - begin).clip(max=work[client])
             begin += work[client]
-    return Turns(clients, done)
+    return Turns(clients, completed)

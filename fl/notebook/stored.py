@@ -19,8 +19,8 @@ from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.registry import component_of
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.data import preparation
-from fl.engine.predicted import predictions
-from fl.engine.simulation import DTYPES, Simulation
+from fl.engine.predictions import predict_split
+from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.runner import simulations
 from fl.store.store import Store
@@ -85,7 +85,7 @@ class Stored:
         module: nn.Module = component_of("model", spec["model"])[1].build(
             arrays.shapes or arrays.shape, self.simulation.classes
         )
-        module.to(DTYPES[spec["training"]["precision"]])
+        module.to(TYPE_BY_PRECISION[spec["training"]["precision"]])
         there = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for kind in VARIABLE_GROUPS:
@@ -108,7 +108,7 @@ class Stored:
             )
         self._check(stage)
         self._samples(split)
-        return predictions(simulation, self.weights[stage], stage, split)
+        return predict_split(simulation, self.weights[stage], stage, split)
 
     def _check(self, stage: str) -> None:
         location, views = Location(self.bundle.title), self.simulation.method.views

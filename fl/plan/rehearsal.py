@@ -37,10 +37,10 @@ from fl.api.trees import Tree
 from fl.base import error_text
 from fl.base.errors import FedloomError
 from fl.data.inputs import Modality
-from fl.engine import modality as modality_checks
-from fl.engine.arrays import Arrays, SeveralArrays, augmented
+from fl.engine import modality_rounds
 from fl.engine.assembly import MethodComponents, build
-from fl.engine.loader import ask
+from fl.engine.loader import add_reference_outputs
+from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.plan.components import Inputs
 from fl.plan.config import Values
 from fl.plan.grids import Point
@@ -152,7 +152,7 @@ class Rehearsal:
         training = Training(**point.training)
         method_components = RunSpec(spec).method_components
         if len(self._networks) > 1:
-            modality_checks.check(
+            modality_rounds.check_shared_weights(
                 not declaration_of(method_components.method).modalities, self._networks
             )
         results = []
@@ -294,7 +294,7 @@ class _Trial:
         params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
         work = {**work, "params": params}
         reference = pass_.reference and self._mapped(pass_.reference, None, 0, 0)
-        batch = ask(reference, message, work, batch)
+        batch = add_reference_outputs(reference, message, work, batch)
         losses, _ = self._mapped(pass_.loss, None, 0, 0)(message, work, batch)
         self._check(losses.sum(), params)
 
@@ -356,7 +356,9 @@ class _Trial:
         random = np.random.default_rng(0)
         augmentation = context.training.augmentation
         modalities = inputs.all_modalities
-        of_modality = augmented(modalities, augmentation) if inputs.modalities else {}
+        augmentations = (
+            augmentation_by_modality(modalities, augmentation) if inputs.modalities else {}
+        )
         y = context.task.invent(count, inputs.classes, modalities[0].shape)
 
         def arrays(modality: Modality) -> Arrays:
@@ -365,7 +367,7 @@ class _Trial:
                 x = random.integers(modality.tokens, size=shape)
             else:
                 x = random.standard_normal(shape).astype(np.float32)
-            own_augmentation = of_modality.get(modality, augmentation)
+            own_augmentation = augmentations.get(modality, augmentation)
             return Arrays(x, y, None, self.device, augmentation=own_augmentation)
 
         samples = inputs.tree(arrays)

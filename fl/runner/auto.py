@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import nn
 
 from fl.api.method import Pass
-from fl.engine.batches import steps_of
+from fl.engine.batches import count_steps
 from fl.engine.simulation import Simulation
 from fl.runner import costs
 
@@ -82,4 +82,4 @@ def _longest(simulation: Simulation, pass_: Pass) -> int:
     if pass_.sampling.epochs:
         training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
     sizes = data.sizes("train")[data.participants]
-    return int(steps_of(sizes, training).max(initial=0)) * pass_.sampling.steps_per_batch
+    return int(count_steps(sizes, training).max(initial=0)) * pass_.sampling.steps_per_batch

@@ -20,7 +20,7 @@ from fl.api import trees
 from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method
 from fl.api.trees import Tree
 from fl.api.uploads import without_upload_state
-from fl.engine.modality import state_of
+from fl.engine.modality_rounds import modality_state
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.pytorch.operations import OperationCounter
@@ -92,7 +92,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
     """
     runs = [(simulation, state)]
     if simulation.by_modality:
-        states = [state_of(modal, state) for modal in simulation.method.by_modality]
+        states = [modality_state(modal, state) for modal in simulation.method.by_modality]
         runs = list(zip(simulation.by_modality, states, strict=True))
     weights = np.array([len(alone.client_data.participants) for alone, _ in runs])
     shares = weights / weights.sum()
@@ -105,15 +105,15 @@ def measure(simulation: Simulation, state: State) -> Costs:
     # A client's number and class counts are left out: it knows them itself. The server keeps what
     # it made for each client until it sends that.
     kept, payloads = (
-        round(float(shares @ [trees.nbytes(tree) for tree in of_clients]))
-        for of_clients in (
+        round(float(shares @ [trees.nbytes(tree) for tree in select_clients]))
+        for select_clients in (
             [{k: leaf for k, leaf in client.items() if k not in KNOWN} for client in clients],
             [client.get(PAYLOAD, {}) for client in clients],
         )
     )
     return Costs(
         clients=len(simulation.client_data.participants),
-        participants=len(simulation.plan(1).clients),
+        participants=len(simulation.round_schedule(1).clients),
         traffic=[[len(list(same)), *sizes] for sizes, same in alike],
         bytes_down=down,
         bytes_up=up,

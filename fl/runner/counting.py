@@ -122,7 +122,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         training=everybody,
         client_data=data,
     )
-    plan, done, renewed = replace(short.plan(round_), team=None), ShortRound(), True
+    plan, done, renewed = replace(short.round_schedule(round_), team=None), ShortRound(), True
     operations = OperationCounter()
     row = plan.n.argmax()[None].cpu().numpy()
     phases = zip(short.method.phases, simulation.method.phases, plan.rosters, strict=True)
@@ -150,7 +150,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
                 sweep = isinstance(pass_, Sweep)
                 steps = schedule.weight.sum((1, 2)) if sweep else schedule.steps
                 done.work.append(Work(pass_, steps, clients, lap.counts(pass_)))
-        [kept], [uploads], [n] = answers.kept, answers.uploads, answers.n
+        [kept], [uploads], [n] = answers.client_states, answers.uploads, answers.n
         last = number + 1 == len(plan.rosters)
         told = simulation.method.upload_bytes if last else None
         done.up += told(uploads) if told else trees.nbytes(uploads)
@@ -158,7 +158,9 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
             server, after = phase.aggregate(state.server, kept, uploads, n)
             old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (kept, after))
             renewed = list(map(id, old)) != list(map(id, new))
-            state = State(server, state.client_states.put(alone.clients, trees.to(after, HOST)))
+            state = State(
+                server, state.client_states.replace_clients(alone.clients, trees.to(after, HOST))
+            )
     return done
 
 
@@ -170,7 +172,7 @@ def _unlike(data: ClientData) -> tuple[ClientData, np.ndarray]:
     _, first, alike = np.unique(sizes, axis=0, return_index=True, return_counts=True)
     order = first.argsort()
     others = np.setdiff1d(np.arange(data.clients), data.participants[first])
-    return replace(data, away=tuple(others.tolist())), alike[order]
+    return replace(data, absent_clients=tuple(others.tolist())), alike[order]
 
 
 def _first(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:

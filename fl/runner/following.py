@@ -10,7 +10,7 @@ import logging
 from typing import NoReturn
 
 from fl.base.errors import FedloomError
-from fl.engine import predicted
+from fl.engine import predictions
 from fl.engine.simulate import Round
 from fl.runner import costs
 from fl.runner.leaving import Interrupted
@@ -47,7 +47,7 @@ def follow(runs: Runs, stack: Stack) -> None:
         for run in set(mine) & set(finished):
             runs.logs[run].round(finished[run])
         progress.show(finished)
-        ended = [run for run, round_ in finished.items() if round_.ended]
+        ended = [run for run, round_ in finished.items() if round_.ends_early]
         if stack.round == rounds:
             ended = list(finished)
         goes_on = len(ended) < len(finished)
@@ -87,8 +87,12 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     if run not in runs.workspaces:
         return
     member, simulation = runs.members[run], stack.simulations[run]
-    final = simulation.final(last.state) if WEIGHTS in member.keep else None
-    seen = predicted.kept(simulation, last.state) if PREDICTIONS in member.keep else None
+    final = simulation.final_weights(last.state) if WEIGHTS in member.keep else None
+    seen = (
+        predictions.final_predictions(simulation, last.state)
+        if PREDICTIONS in member.keep
+        else None
+    )
     if runs.costs is None:
         runs.costs = costs.recorded(simulation, last.state)
     content = record(member, stack, last, runs.costs, runs.bundle)

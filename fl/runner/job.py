@@ -17,7 +17,7 @@ import torch
 from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
-from fl.engine.backends import TOGETHER
+from fl.engine.backends import STACKING_BACKENDS
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim_devices
@@ -151,7 +151,9 @@ class _Job:
             logger.info("backend %s (%s)", backend, why)
         methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
         passes = [pass_ for method in methods for phase in method.phases for pass_ in phase.passes]
-        return backends.of_passes(backend, passes, simulation.training, simulation.arrays.device)
+        return backends.resolve_backend(
+            backend, passes, simulation.training, simulation.arrays.device
+        )
 
     def _train(self, runs: Sequence[str], backend: str, stack: Stack | None = None) -> None:
         """Train runs in one stack; one by one if they gain nothing from that, or if it fails.
@@ -159,7 +161,7 @@ class _Job:
         Args:
             stack: Theirs, where they go on.
         """
-        if len(runs) == 1 or backend in TOGETHER:
+        if len(runs) == 1 or backend in STACKING_BACKENDS:
             try:
                 follow(self._runs, stack or self._begun(runs, backend))
                 return

@@ -36,7 +36,7 @@ def record(
     execution, folders = bundle.execution, bundle.folders
     return {
         "run": member.run,
-        "state": "diverged" if last.diverged else "complete",
+        "state": "diverged" if last.has_diverged else "complete",
         "spec": member.spec,
         "code": member.code,
         "defaults": member.defaults,
@@ -56,6 +56,6 @@ def record(
         },
         "rounds": stack.round,
         "seconds": round(stack.seconds, 3),
-        "note": last.trouble or last.stopped,
+        "note": last.divergence or last.stop_reason,
         "costs": costs,
     }

@@ -40,10 +40,10 @@ def made(
     """
     spec = member.spec
     if like is not None:
-        return assembly.reseeded(like, spec, RunSpec(spec).components)
+        return assembly.with_seed(like, spec, RunSpec(spec).components)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     if isinstance(spec.get("train_on"), str):
-        return train_on.images(simulation, _images(store, spec["train_on"]))
+        return train_on.train_on_images(simulation, _images(store, spec["train_on"]))
     return simulation
 
 

@@ -22,7 +22,7 @@ from fl.api import trees
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
-from fl.engine.evaluate import as_rows
+from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -68,18 +68,18 @@ class Stack:
         for run, simulation in simulations.items():
             start = weights[run]
             states[run] = simulation.begin(start)
-            rows[run] = as_rows([]) if start is None else simulation.before(start)
+            rows[run] = metrics_table([]) if start is None else simulation.evaluate_start(start)
         return cls(dict(simulations), list(simulations), states, rows, backend)
 
     @classmethod
     def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Stack:
         """A stack from its checkpoint; members that are no longer asked for are left out."""
         members = [run for run in saved.extra["members"] if run in simulations]
-        states, rows, traces = {}, dict.fromkeys(members, as_rows([])), {}
+        states, rows, traces = {}, dict.fromkeys(members, metrics_table([])), {}
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
             server = trees.to(tree["server"], simulation.arrays.device)
-            clients = simulation.begin().client_states.resumed(tree["clients"])
+            clients = simulation.begin().client_states.from_checkpoint(tree["clients"])
             states[run] = State(server, clients)
             its = saved.rows[saved.rows["run"] == run]
             rows[run] = its.drop(columns="run").reset_index(drop=True)
@@ -109,7 +109,7 @@ class Stack:
             self.rows[run] = pd.concat([self.rows[run], round_.rows], ignore_index=True)
             if round_.traces:
                 self.traces.setdefault(run, {})[round_.number] = round_.traces
-        self.states = {run: done.state for run, done in finished.items() if not done.ended}
+        self.states = {run: done.state for run, done in finished.items() if not done.ends_early}
 
     def stacked_traces(self, run: str) -> dict[str, Tensor] | None:
         """A run's traces, by name a tensor [rounds evaluated, ...], and those rounds as ``round``;
@@ -130,7 +130,7 @@ class Stack:
         for run, state in self.states.items():
             saved[run] = {
                 "server": state.server,
-                "clients": state.client_states.saved(),
+                "clients": state.client_states.to_checkpoint(),
                 "traces": self.stacked_traces(run) or {},
             }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])

@@ -2,7 +2,7 @@
 
 All of them go through the same rounds on the same state (`fl.engine.processes`). The first one has
 the store, the logs and the checkpoints; it is what a job of one process is, and tells the others
-which runs to train and when to go on. Everything is said by one collective, `Team.exchanged`, so an
+which runs to train and when to go on. Everything is said by one collective, `Team.exchange`, so an
 error of any process meets all others at whatever they say next. Checkpoints do not know how many
 processes there were, and whoever asks the job to leave asks the first one.
 """
@@ -30,7 +30,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
-from fl.engine.evaluate import as_rows
+from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -70,7 +70,7 @@ class Team:
         )
         self.rank, self.size = rank, size
 
-    def exchanged(self, value: Any = None, error: str = "") -> list[Any]:
+    def exchange(self, value: Any = None, error: str = "") -> list[Any]:
         """What each process gives, by rank; see `fl.engine.processes.Team`.
 
         Raises:
@@ -91,14 +91,14 @@ class Team:
     def _tell(self, error: Exception) -> None:
         """Tell all processes of an error of this one."""
         with contextlib.suppress(Told):
-            self.exchanged(error=_told(error))
+            self.exchange(error=_told(error))
 
     # What the first process does
 
     def begin(self, asked: Mapping[str, Any], mine: Simulations) -> dict[str, Simulation]:
         """The others make simulations as ``asked``; gives those of the first, to be shared."""
-        self.exchanged({"make": asked})
-        self.exchanged()
+        self.exchange({"make": asked})
+        self.exchange()
         return self._sharing(mine)
 
     def lockstep(
@@ -110,15 +110,19 @@ class Team:
         rows: Mapping[str, pd.DataFrame] | None = None,
     ) -> Iterator[dict[str, Round]]:
         """`fl.engine.simulate.lockstep`, by all processes."""
-        self.exchanged({"train": list(runs), "done": done, "backend": backend})
+        self.exchange({"train": list(runs), "done": done, "backend": backend})
         told = {
-            run: (state.server, state.client_states.saved(), rows[run] if rows else as_rows([]))
+            run: (
+                state.server,
+                state.client_states.to_checkpoint(),
+                rows[run] if rows else metrics_table([]),
+            )
             for run, state in states.items()
         }
         dist.broadcast_object_list([_written(told)])
         rounds = simulate.lockstep(runs, states, done, backend, rows)
         while True:
-            self.exchanged(NEXT)
+            self.exchange(NEXT)
             try:
                 finished = next(rounds, None)
             except (Told, Lost):
@@ -133,7 +137,7 @@ class Team:
     def close(self) -> None:
         """The other processes end."""
         with contextlib.suppress(Told, Lost):
-            self.exchanged()
+            self.exchange()
 
     # What the others do
 
@@ -144,7 +148,7 @@ class Team:
         ended = False
         while not ended:
             try:
-                ended = self._did(self.exchanged()[0], make)
+                ended = self._did(self.exchange()[0], make)
             except Told:  # The first process asks anew.
                 continue
             except Lost:
@@ -160,7 +164,7 @@ class Team:
             next(self._rounds, None)
         elif "make" in asked:
             self._runs = self._sharing(make(asked["make"]))
-            self.exchanged()
+            self.exchange()
         else:
             self._rounds = self._followed(asked)
         return False
@@ -172,7 +176,9 @@ class Team:
         states, rows = {}, {}
         for run, (server, clients, rows[run]) in pickle.loads(given[0]).items():
             begun, device = self._runs[run].begin(), self._runs[run].arrays.device
-            states[run] = State(trees.to(server, device), begun.client_states.resumed(clients))
+            states[run] = State(
+                trees.to(server, device), begun.client_states.from_checkpoint(clients)
+            )
         chosen = {run: self._runs[run] for run in asked["train"]}
         return simulate.lockstep(chosen, states, asked["done"], asked["backend"], rows)
 

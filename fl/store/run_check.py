@@ -239,7 +239,7 @@ def _faults(
 
 
 def check_predictions(seen: pd.DataFrame, source: str) -> None:
-    """Check (`DataError`) that kept predictions have the columns of `fl.engine.predicted.kept`."""
+    """Check (`DataError`) the columns of predictions, see `fl.engine.predictions`."""
     from pandas.api import types
 
     texts, numbers = ("stage", "split"), ("client", "sample", "label", "predicted")

@@ -127,7 +127,7 @@ class Store:
 
     def predictions(self, run: str) -> pd.DataFrame:
         """What its final models predict, checked against their hash; see
-        `fl.engine.predicted.kept`.
+        `fl.engine.predictions.final_predictions`.
         """
         return self._read(run, PREDICTIONS, lambda path, _: parquet.read(path)[0])
 

@@ -28,9 +28,9 @@ from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import Location
 from fl.engine import simulate
-from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
-from fl.engine.serving import serving
+from fl.engine.sample_arrays import Arrays
+from fl.engine.server_training import server_training
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 
@@ -87,7 +87,7 @@ def of(
     context = BuildContext(
         *(network, settled, classes, len(clients)),
         shape=(1,),
-        server_training=serving(arrays, held, network, settled, classes, seed=0),
+        server_training=server_training(arrays, held, network, settled, classes, seed=0),
     )
     return Simulation(
         method=entry.instantiate(entry.parse(values, location)).build(context),

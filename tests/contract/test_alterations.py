@@ -156,8 +156,8 @@ def test_seeds_trained_together_and_resumed_are_those_trained_apart() -> None:
 @every_kind
 def test_who_else_takes_part_and_in_which_order_does_not_matter(which: int) -> None:
     simulation = simulations(rounds=1, participation=1.0)[which]
-    plan, order = simulation.plan(1), np.array([2, 0, 3])
-    some = replace(plan, rosters=(plan.last.take(order),))
+    plan, order = simulation.round_schedule(1), np.array([2, 0, 3])
+    some = replace(plan, rosters=(plan.last_roster.take(order),))
     losses, others = (
         engine.run_round(simulation.method, simulation.begin(), p, "stacked")[1]
         for p in (plan, some)
@@ -169,7 +169,7 @@ def test_who_else_takes_part_and_in_which_order_does_not_matter(which: int) -> N
 def test_fills_do_not_influence_other_samples(name: str) -> None:
     """Up to the first batch normalisation, whatever has weight 0 might as well be anything."""
     simulation = altered(name, rounds=1, participation=1.0)
-    pass_, schedule = simulation.method.passes[0], simulation.plan(1).schedules[0]
+    pass_, schedule = simulation.method.passes[0], simulation.round_schedule(1).schedules[0]
     assert isinstance(pass_, Pass) and schedule is not None and schedule.key is not None
     index, weight, key = schedule.index[1, 0], schedule.weight[1, 0], schedule.keys()
     assert not weight.all(), "the small client's batches have fills"
@@ -211,7 +211,7 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
     simulation = replace(simulation, method=method)
     pass_, schedule, state = (
         single_pass(method),
-        simulation.plan(1).schedules[0],
+        simulation.round_schedule(1).schedules[0],
         simulation.begin(),
     )
     assert schedule is not None and schedule.key is not None
@@ -229,7 +229,7 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
 
 
 @pytest.mark.skipif(
-    not compiled.available(torch.device("cpu")), reason="torch.compile needs a C++ compiler"
+    not compiled.is_available(torch.device("cpu")), reason="torch.compile needs a C++ compiler"
 )
 @pytest.mark.parametrize(("which", "how"), [(NAMES.index("mixstyle"), "eager"), (-1, "aot_eager")])
 def test_it_is_compiled(which: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_it_is_compiled(which: int, how: str, monkeypatch: pytest.MonkeyPatch) -
     are traced.
     """
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=how))
-    monkeypatch.setattr(compiled, "CHUNK", 1)
+    monkeypatch.setattr(compiled, "STEPS_PER_PROGRAM", 1)
     short = {"rounds": 1, "local_epochs": 1, "momentum": 0.0, "sizes": (16, 16)}
     simulation = simulations(**short)[which]
     torch._dynamo.reset()
@@ -251,7 +251,7 @@ def test_a_state_adapts_and_stays_with_the_client() -> None:
     simulation = counting(world("fedavg", "cnn", rounds=1, participation=0.5))
     state, _ = worlds.run(simulation, "loop")
     scale = state.clients[ALTERATION_STATES]["counting"]["scale"]
-    took = torch.isin(torch.arange(4), simulation.plan(1).clients)
+    took = torch.isin(torch.arange(4), simulation.round_schedule(1).clients)
     assert (scale[~took] == 1).all()
     assert (scale[took] != 1).all()
     assert len(scale[took].unique()) == int(took.sum()), "each its own"

@@ -30,7 +30,7 @@ from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.base.schema import PERSONAL
 from fl.engine import simulate
-from fl.engine.batches import balanced
+from fl.engine.batches import balanced_class_weights
 
 HELD: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
 """Two clients who want the opposite."""
@@ -51,7 +51,7 @@ def test_clients_can_count_alike() -> None:
     held: list[Samples] = [[(2, 0), (4, 0)], [(1, 1)]]
     simulation = of("fedavg", held, rounds=1, weighting="uniform")
     assert is_pair(trained(simulation).server["params"]["weight"], 0.05)
-    weights = simulation.plan(1).weights(torch.tensor([5.0, 0.0, 1.0]))
+    weights = simulation.round_schedule(1).weights(torch.tensor([5.0, 0.0, 1.0]))
     assert weights.tolist() == [1, 0, 1]
 
 
@@ -137,7 +137,7 @@ def test_classes_of_a_client_can_weigh_alike(backend: str) -> None:
     [ended] = simulate.rounds(simulation, simulation.begin(stored(0.0)), 0, backend)
     assert is_pair(ended.state.server["params"]["weight"], -0.05)
     assert ended.loss == pytest.approx(math.log(2))
-    table = balanced(np.array([[3, 1, 0], [0, 0, 0]]))
+    table = balanced_class_weights(np.array([[3, 1, 0], [0, 0, 0]]))
     assert table == pytest.approx(np.array([[2 / 3, 2, 1], [1, 1, 1]]))
 
 
@@ -173,7 +173,7 @@ def test_who_trains_alone_goes_on_from_where_all_begin(
 
 def test_round_0_of_fine_tuning_is_the_stored_model_on_every_client() -> None:
     simulation = of("finetune", [[(1, 0)], [(2, 1)]])
-    rows = simulation.before(stored(0.1))
+    rows = simulation.evaluate_start(stored(0.1))
     assert set(zip(rows["round"], rows["split"], rows["stage"], strict=True)) == {
         (0, "test", "global")
     }
@@ -203,7 +203,7 @@ def test_scaffold_corrects_by_what_the_others_gradients_were(participation: floa
     )
     x, c, own = 0.2, 0.0, [0.0, 0.0]
     for number in (1, 2):
-        taking = simulation.plan(number).clients.tolist()
+        taking = simulation.round_schedule(number).clients.tolist()
         ends, changes = [], []
         for k in taking:
             first = mean_g(x, HELD[k])
@@ -403,7 +403,9 @@ def test_perfedavg_judges_a_step_on_one_half_by_the_other(order: str) -> None:
     flat = [sample for samples in held for sample in samples]
     ends = []
     for row, samples in enumerate(held):
-        drawn = [flat[i] for i in simulation.plan(1).schedules[0].index[row, 0]][: len(samples)]
+        drawn = [flat[i] for i in simulation.round_schedule(1).schedules[0].index[row, 0]][
+            : len(samples)
+        ]
         inner, outer = drawn[0::2], drawn[1::2]
         down = mean_g(w - alpha * mean_g(w, inner), outer)
         if order == "second":

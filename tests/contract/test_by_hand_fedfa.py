@@ -20,8 +20,8 @@ from fl.blocks.histogram_alignment import HISTOGRAM
 from fl.blocks.histograms import SHARE_EPS, histogram_sums, soft_bins, symmetric_kl
 from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
 from fl.engine import engine
-from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.methods.fedfa import FedFA
 
@@ -62,7 +62,7 @@ aligned = partial(FedFA, augment="none", histograms=True)
 
 
 def one_round(run: Simulation) -> dict[str, Any]:
-    state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "stacked")
+    state, _ = engine.run_round(run.method, run.begin(), run.round_schedule(1), "stacked")
     return state.server
 
 
@@ -157,6 +157,6 @@ def test_before_there_is_a_histogram_nothing_is_aligned() -> None:
     losses = []
     for lam in (0.0, 5.0):
         run = simulation(aligned(lam=lam), clients)
-        state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "loop")
-        losses.append(engine.run_round(run.method, state, run.plan(2), "loop")[1])
+        state, _ = engine.run_round(run.method, run.begin(), run.round_schedule(1), "loop")
+        losses.append(engine.run_round(run.method, state, run.round_schedule(2), "loop")[1])
     assert (losses[1] > losses[0]).all()

@@ -106,7 +106,9 @@ def test_as_many_as_asked_are_drawn_to_cooperate_anew_in_every_round() -> None:
     simulation = world("fedsac", values={"collaborators": 2, "k": 1}, participation=1.0, rounds=6)
     state, seen = simulation.begin(), set()
     for number in range(1, 7):
-        state, _ = engine.run_round(simulation.method, state, simulation.plan(number), "stacked")
+        state, _ = engine.run_round(
+            simulation.method, state, simulation.round_schedule(number), "stacked"
+        )
         network = state.server["cooperation"]
         apart = (network == torch.eye(4)).all(1) & (network == torch.eye(4)).all(0)
         assert int(apart.sum()) >= 2
@@ -121,7 +123,7 @@ def test_only_directions_and_models_leave_a_client() -> None:
         simulation, seen = world("fedsac", sizes=sizes, participation=1.0), {}
         method = simulation.method
         object.__setattr__(method, "aggregate", spying(method.aggregate, seen))
-        engine.run_round(method, simulation.begin(), simulation.plan(1), "loop")
+        engine.run_round(method, simulation.begin(), simulation.round_schedule(1), "loop")
         shapes.append({name: tuple(leaf.shape) for name, leaf in seen.items()})
     assert shapes[0] == shapes[1] == {"basis": (4, 3, 5)}
 

@@ -36,7 +36,9 @@ def world(values: dict[str, Any] | None = None, **training: Any) -> Any:
 def after(simulation: Any, rounds: int) -> Any:
     state = simulation.begin()
     for number in range(1, rounds + 1):
-        state, _ = engine.run_round(simulation.method, state, simulation.plan(number), "loop")
+        state, _ = engine.run_round(
+            simulation.method, state, simulation.round_schedule(number), "loop"
+        )
     return state
 
 
@@ -185,7 +187,7 @@ def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("fl.blocks.global_images.match_gradient", spied)
     begun = simulation.begin()
-    state, _ = engine.run_round(simulation.method, begun, simulation.plan(1), "loop")
+    state, _ = engine.run_round(simulation.method, begun, simulation.round_schedule(1), "loop")
     for name, old in begun.server["params"].items():
         expected = (old - state.server["params"][name]) / 0.1
         torch.testing.assert_close(seen["target"][name], expected)
@@ -200,7 +202,7 @@ def test_an_epoch_is_every_virtual_image_once(monkeypatch: pytest.MonkeyPatch) -
     values = {"images": 3, "global_images": 2, "times": 0, "warmup": 0}
     simulation = world(values, participation=1.0, sizes=MANY)
     state = after(simulation, 1)
-    plan = simulation.plan(2)
+    plan = simulation.round_schedule(2)
     part, schedule = simulation.method.passes[2], plan.schedules[2]
     assert plan.schedules[:2] == (None, None)
     assert schedule.steps.tolist() == [4] * 4  # 15 images in batches of 8, two epochs.
@@ -266,7 +268,7 @@ def test_virtual_images_of_a_generator_differ_by_class_and_follow_the_seed() -> 
 def test_vhl_adds_a_virtual_batch_and_contrasts(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"images": 3, "batch": 5, "alpha": 0.7, "lam": 0.3, "virtual_lam": 0.2, "tau": 0.5}
     simulation = worlds.world("vhl", "cnn", values, participation=1.0)
-    method, plan = simulation.method, simulation.plan(1)
+    method, plan = simulation.method, simulation.round_schedule(1)
     state, _ = engine.run_round(method, simulation.begin(), plan, "loop")
     virtual_images = state.server["virtual"]
     assert all(one.equal(virtual_images) for one in state.clients["virtual"])

@@ -98,8 +98,8 @@ def test_scaffold_without_controls_is_fedavg_over_clients_that_weigh_alike() -> 
     scaffold, fedavg = world("scaffold", "cnn"), world("fedavg", "cnn")
     state, average, apart = scaffold.begin(), fedavg.begin(), []
     for number in (1, 2):
-        plan = scaffold.plan(number)
-        plan = replace(plan, rosters=(replace(plan.last, n=torch.ones_like(plan.n)),))
+        plan = scaffold.round_schedule(number)
+        plan = replace(plan, rosters=(replace(plan.last_roster, n=torch.ones_like(plan.n)),))
         state, _ = engine.run_round(scaffold.method, state, plan, "loop")
         average, _ = engine.run_round(fedavg.method, average, plan, "loop")
         apart.append(worlds.distance(shared(scaffold, state), shared(fedavg, average)))
@@ -120,7 +120,7 @@ def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
     fedavg = world("fedavg", "cnn")
     state, average = meta.begin(), fedavg.begin()
     for number in (1, 2):
-        plan = meta.plan(number)
+        plan = meta.round_schedule(number)
         half = plan.with_schedules(map(outer, plan.schedules))
         state, losses = engine.run_round(meta.method, state, plan, "loop")
         average, expected = engine.run_round(fedavg.method, average, half, "loop")

@@ -109,7 +109,7 @@ def told(net: nn.Sequential, x: Tensor) -> tuple[Tensor, Tensor]:
 def batches(simulation: Simulation, number: int, client: int) -> Iterator[tuple[Tensor, Tensor]]:
     """What a client sees in one of the round's passes."""
     raw, labels, _ = worlds.data("cnn", SIZES, validated=True)
-    found = simulation.plan(1).schedules[number]
+    found = simulation.round_schedule(1).schedules[number]
     assert found is not None
     for step in range(found.steps[client]):
         kept = found.index[client, step][found.weight[client, step]]
@@ -194,7 +194,9 @@ def test_a_round_is_what_plain_autograd_makes_of_it(gradient: str, nets: dict[st
     values = {"iterations": 1, "neumann": 3, "gradient": gradient, **rates, **nets}
     simulation = of("fedl2p", values)
     begun = simulation.begin(stored())
-    after, losses = engine.run_round(simulation.method, begun, simulation.plan(1), "stacked")
+    after, losses = engine.run_round(
+        simulation.method, begun, simulation.round_schedule(1), "stacked"
+    )
     alone = [one_step(simulation, begun.server, client, gradient, nets) for client in (0, 1)]
     mean = trees.mean(trees.stack([meta for meta, _ in alone]), torch.ones(2).double())
     assert worlds.distance(after.server["meta"], mean) < 1e-12
@@ -212,8 +214,8 @@ def test_nets_that_are_told_nothing_say_the_same_to_all_who_follow_them() -> Non
     learnt = of("fedl2p", {"told": "nothing", "bn_output": "sigmoid"}, rounds=2)
     *_, last = simulate.rounds(learnt, learnt.begin(stored()), 0, "stacked")
     tuned = of("finetune-l2p")
-    begun = tuned.begin(learnt.final(last.state)["global"])
-    after, _ = engine.run_round(tuned.method, begun, tuned.plan(1), "stacked")
+    begun = tuned.begin(learnt.final_weights(last.state)["global"])
+    after, _ = engine.run_round(tuned.method, begun, tuned.round_schedule(1), "stacked")
     hyper = [after.client(client, torch.device("cpu"))["hyper"] for client in (0, 1)]
     assert worlds.same(hyper[0], hyper[1])
     nets = last.state.server["best"]
@@ -229,7 +231,7 @@ def test_the_nets_of_the_best_round_are_kept() -> None:
     assert 0 < len({*lowest}) < 4, "some rounds are better, and some are not"
     last = rounds[-1].state.server
     assert worlds.same(last["best"], rounds[best].state.server["meta"])
-    final = simulation.final(rounds[-1].state)["global"]
+    final = simulation.final_weights(rounds[-1].state)["global"]
     assert worlds.same(final["meta"], last["best"])
     assert float(rounds[-1].traces["lowest"]) == lowest[-1]
     traces = rounds[-1].traces
@@ -259,7 +261,7 @@ def flat(lr: float, beta: float, simulation: Simulation) -> dict[str, Any]:
 
 
 def personal(simulation: Simulation, state: State) -> dict[str, Any]:
-    return dict(simulation.final(state)[PERSONAL])
+    return dict(simulation.final_weights(state)[PERSONAL])
 
 
 @pytest.mark.parametrize(
@@ -275,9 +277,11 @@ def test_a_fixed_beta_and_rate_is_a_strategy_of_fine_tuning(
     other = plain.begin(stored())
     for number in (1, 2, 3):
         # Sweeps come first, so that the passes of the two draw other batches.
-        _, own = tuned.plan(number).schedules
-        state, losses = engine.run_round(tuned.method, state, tuned.plan(number), "stacked")
-        same = plain.plan(number).with_schedules([own])
+        _, own = tuned.round_schedule(number).schedules
+        state, losses = engine.run_round(
+            tuned.method, state, tuned.round_schedule(number), "stacked"
+        )
+        same = plain.round_schedule(number).with_schedules([own])
         other, expected = engine.run_round(plain.method, other, same, "loop")
         torch.testing.assert_close(losses, expected)
     found, wanted = personal(tuned, state), personal(plain, other)
@@ -322,8 +326,8 @@ def test_a_client_without_validation_samples_is_refused_by_name() -> None:
     with pytest.raises(
         FedloomError, match=r"FedL2P: no validation samples at 2 of 4 clients \(1, 2\)"
     ):
-        assembly.check_validated(method, held)
-    assembly.check_validated(worlds.entry("fedavg").target(), held)
-    assembly.check_validated(method, ClientData(held.samples, away=(1, 2)))
+        assembly.check_validation_samples(method, held)
+    assembly.check_validation_samples(worlds.entry("fedavg").target(), held)
+    assembly.check_validation_samples(method, ClientData(held.samples, absent_clients=(1, 2)))
     samples = {**held.samples, "val": [np.arange(1)] * 4}
-    assembly.check_validated(method, ClientData(samples))
+    assembly.check_validation_samples(method, ClientData(samples))

@@ -20,8 +20,8 @@ from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.data.inputs import Modality
 from fl.engine import assembly
-from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import RunComponents
+from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.simulation import Simulation
 from fl.plan.run_spec import RunSpec
 
@@ -130,12 +130,12 @@ def test_images_alone_are_augmented() -> None:
     draw = np.random.default_rng(0)
     image = Modality("image", "x", (3, 8, 8))
     kinds = (image, Modality("series", "input_series", (2, 8)), Modality("text", "text", (4,), 5))
-    assert [*augmented(kinds, "crop-flip").values()] == ["crop-flip", "none", "none"]
+    assert [*augmentation_by_modality(kinds, "crop-flip").values()] == ["crop-flip", "none", "none"]
     parts = {
         kind.name: Arrays(
             draw.normal(size=(6, *kind.shape)), np.zeros(6), None, augmentation=chosen
         )
-        for kind, chosen in augmented(kinds, "crop-flip").items()
+        for kind, chosen in augmentation_by_modality(kinds, "crop-flip").items()
     }
     arrays, index = SeveralArrays(parts), torch.arange(6)
     assert arrays.random

@@ -48,7 +48,9 @@ every_trained_method = pytest.mark.parametrize("method", TRAINED)
 
 def advanced(simulation: Simulation) -> State:
     """The state after round 1, so that no tree is what it began as."""
-    state, _ = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "loop")
+    state, _ = engine.run_round(
+        simulation.method, simulation.begin(), simulation.round_schedule(1), "loop"
+    )
     return state
 
 
@@ -99,7 +101,9 @@ def test_clients_fetched_in_small_groups_make_no_difference(
     simulation = world(method, participation=1.0, rounds=2)
     state, rows = worlds.run(simulation, "stacked")
     size = trees.nbytes(simulation.begin().server) + trees.nbytes(simulation.begin().clients) // 4
-    monkeypatch.setattr(engine, "ROOM", engine.COPIES * size * 3)  # Three of four at once.
+    monkeypatch.setattr(
+        engine, "MAX_COHORT_BYTES", engine.COPIES * size * 3
+    )  # Three of four at once.
     grouped, grouped_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(grouped), worlds.tree(state)) < 1e-10
     assert worlds.rows_agree(grouped_rows, rows, 1e-10)
@@ -112,7 +116,7 @@ def test_clients_fetched_in_small_groups_make_no_difference(
 def test_what_a_round_does_depends_on_no_order_and_changes_nobody_else(method: str) -> None:
     """The state that a round is given stays as it was; so does who takes no part in it."""
     simulation = world(method, participation=1.0)
-    state, plan, order = advanced(simulation), simulation.plan(2), [2, 0, 3, 1]
+    state, plan, order = advanced(simulation), simulation.round_schedule(2), [2, 0, 3, 1]
     before = trees.apply(Tensor.clone, worlds.tree(state))
     straight, losses = engine.run_round(simulation.method, state, plan, "stacked")
     turned, turned_losses = engine.run_round(
@@ -148,7 +152,7 @@ def test_fills_do_not_influence_the_gradient(method: str) -> None:
     simulation = world(method, "mlp", participation=1.0)
     if simulation.network.batch_norm:
         pytest.skip("batch statistics are over whole batches")
-    plan = simulation.plan(1)
+    plan = simulation.round_schedule(1)
     rosters = [roster for roster in plan.rosters if roster]
     first = [s for roster in rosters for s in roster.schedules if s is not None]
     assert not first or not first[0].weight[1, 0].all(), "the small client's batches have fills"
@@ -176,7 +180,7 @@ def uploads_of_a_round(simulation: Simulation) -> tuple[State, dict[str, Any]]:
         return method.aggregate(server, clients, uploads, n)
 
     state, _ = engine.run_round(
-        replace(method, aggregate=spied), simulation.begin(), simulation.plan(1), "loop"
+        replace(method, aggregate=spied), simulation.begin(), simulation.round_schedule(1), "loop"
     )
     return state, seen
 
@@ -289,7 +293,7 @@ def central(simulation: Simulation, client: int, afresh: bool) -> dict[str, Tens
     net.load_state_dict({**start["params"], **start["buffers"]})
     optimizer = None
     for number in range(1, training.rounds + 1):
-        plan = simulation.plan(number)
+        plan = simulation.round_schedule(number)
         if optimizer is None or afresh:
             optimizer = torch_optimizer(simulation, net)
         for group in optimizer.param_groups:
@@ -338,7 +342,7 @@ def test_fedavg_with_one_client_is_central_training(training: dict[str, Any]) ->
     simulation = world("fedavg", "cnn", sizes=(21,), participation=1.0, **training)
     state, _ = worlds.run(simulation)
     expected = central(simulation, 0, afresh=True)
-    assert worlds.distance(flat(simulation.final(state)["global"]), expected) < 1e-12
+    assert worlds.distance(flat(simulation.final_weights(state)["global"]), expected) < 1e-12
 
 
 @optimizers

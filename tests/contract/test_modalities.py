@@ -20,7 +20,7 @@ from fl.api.method import PAYLOAD, declaration_of
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
-from fl.engine import modality, simulate
+from fl.engine import modality_rounds, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.runner import costs
@@ -42,7 +42,7 @@ def world(
     method: str,
     seed: int = 5,
     classifier: str | None = None,
-    away: tuple[int, ...] = (),
+    absent_clients: tuple[int, ...] = (),
     device: str = "cpu",
     **training: Any,
 ) -> Simulation:
@@ -59,8 +59,8 @@ def world(
         "server": worlds.SERVED * about.needs_server_data,
     }
     table = golden.table(spec)
-    if away and not about.independent:
-        table[UNSEEN] = table["client"].isin(away)
+    if absent_clients and not about.independent:
+        table[UNSEEN] = table["client"].isin(absent_clients)
     return adapter.simulated(spec, golden.arrays("two", table), table, device)
 
 
@@ -71,7 +71,7 @@ def foreign(simulation: Simulation, client: int) -> frozenset[str]:
 
 @every_method
 def test_stacked_is_loop_to_rounding(method: str) -> None:
-    simulation = world(method, away=(4,))
+    simulation = world(method, absent_clients=(4,))
     loop, rows = worlds.run(simulation, "loop")
     stacked, stacked_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
@@ -80,7 +80,7 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
     scored = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy")]
     alone = declaration_of(ENTRIES[method].target).independent
     assert set(scored["client"]) == set(range(5 if alone else 4))
-    has_model = GLOBAL in simulation.method.views and bool(simulation.client_data.away)
+    has_model = GLOBAL in simulation.method.views and bool(simulation.client_data.absent_clients)
     assert (UNSEEN in set(rows["split"])) == has_model
     other_modality_is_as_it_began(simulation, stacked)
 
@@ -98,10 +98,10 @@ def test_resumed_and_stacked_with_other_seeds_a_run_is_what_it_is_alone(method: 
 @few_methods
 def test_the_order_of_participants_does_not_matter(method: str) -> None:
     simulation = world(method, participation=1.0)
-    plan, begun = simulation.plan(1), simulation.begin()
+    plan, begun = simulation.round_schedule(1), simulation.begin()
 
     def after(plan: Any) -> tuple[State, Tensor]:
-        [done] = modality.run_rounds([simulation.method], [begun], [plan], "stacked")
+        [done] = modality_rounds.run_rounds([simulation.method], [begun], [plan], "stacked")
         return done
 
     order = [3, 0, 4, 2, 1]
@@ -156,16 +156,16 @@ def test_with_classifiers_of_their_own_modalities_are_two_federations() -> None:
     simulation = world("fedavg", classifier="own", participation=1.0)
     state, _ = worlds.run(simulation, "stacked")
     for number, method in enumerate(simulation.method.by_modality):
-        begun = modality.state_of(method, simulation.begin())
+        begun = modality_rounds.modality_state(method, simulation.begin())
         *_, last = simulate.rounds(simulation.by_modality[number], begun, 0, "loop")
-        assert worlds.distance(method.server(state.server), last.state.server) < 1e-12
+        assert worlds.distance(method.server_tree(state.server), last.state.server) < 1e-12
 
 
 def test_costs_are_those_of_what_each_client_holds() -> None:
     simulation = world("fedavg")
     state, _ = worlds.run(simulation, "stacked")
     sizes = [
-        sum(trees.nbytes(kind) for kind in part.server(state.server).values())
+        sum(trees.nbytes(kind) for kind in part.server_tree(state.server).values())
         for part in simulation.method.by_modality
     ]
     mean = (2 * sizes[0] + 2 * sizes[1] + sizes[2]) / 5
@@ -180,7 +180,7 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
 def test_a_modality_without_participants_stays_as_it_is() -> None:
     simulation = world("fedavg", classifier="own", participation=0.2, rounds=1)
     begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
-    [own] = [n for n, plan in enumerate(simulation.plan(1).by_modality) if plan]
+    [own] = [n for n, plan in enumerate(simulation.round_schedule(1).by_modality) if plan]
     other = simulation.method.by_modality[own].missing_weights
     assert other
     before, after = (_named(one.server, other) for one in (begun, state))
@@ -188,7 +188,7 @@ def test_a_modality_without_participants_stays_as_it_is() -> None:
 
 
 def test_a_server_that_does_more_than_average_shares_no_classifier() -> None:
-    message = r"server does more than average.*image and text have.*classifier\.weight"
+    message = r"server does more than average.*share the weights .*classifier\.weight"
     with pytest.raises(FedloomError, match=message):
         world("scaffold", classifier="shared")
 
@@ -196,16 +196,16 @@ def test_a_server_that_does_more_than_average_shares_no_classifier() -> None:
 def test_stored_models_are_of_all_modalities_and_can_be_started_from() -> None:
     simulation = world("fedavg")
     state, rows = worlds.run(simulation, "stacked")
-    weights = simulation.final(state)[GLOBAL]
+    weights = simulation.final_weights(state)[GLOBAL]
     tuning = world("finetune")
-    first = tuning.before(weights)
+    first = tuning.evaluate_start(weights)
     last = rows[(rows["round"] == 2) & (rows["split"] != "train")]
     key = ["client", "split", "metric"]
     values = [one.set_index(key)["value"].sort_index() for one in (first, last)]
     pd.testing.assert_series_equal(*values)
     begun = tuning.begin(weights)
     [tuned, *_] = simulate.rounds(tuning, begun, 0, "stacked")
-    assert set(tuning.final(tuned.state)) == {PERSONAL}
+    assert set(tuning.final_weights(tuned.state)) == {PERSONAL}
 
 
 def test_a_sample_of_clients_is_drawn_over_all_modalities() -> None:
@@ -230,7 +230,7 @@ def test_final_weights_of_a_client_lack_those_of_the_other_modality(tmp_path: Pa
     [second] = simulate.rounds(simulation, resumed.states["run"], resumed.round, "stacked")
     whole, _ = worlds.run(simulation, "stacked")
     assert worlds.same(worlds.tree(second.state), worlds.tree(whole))
-    own = simulation.final(whole)[PERSONAL]
+    own = simulation.final_weights(whole)[PERSONAL]
     assert {len(leaf) for leaf in _beginning(own, "text")} == {3}
     view, last = simulation.method.views[PERSONAL], whole.client(4, torch.device("cpu"))
     bias = view(whole.server, last)["params"]["text.features.bias"]
@@ -296,12 +296,13 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         matrix = torch.from_numpy(over_all if name in common else expected)
         mixed = torch.tensordot(matrix.to(trained[name]), trained[name], dims=1)
         torch.testing.assert_close(given[name], mixed, rtol=0, atol=1e-6)
-    received = simulation.method.by_modality[0].of(state.clients[PAYLOAD])["params"]
+    received = simulation.method.by_modality[0].restrict(state.clients[PAYLOAD])["params"]
     begun = (
         simulation.by_modality[0]
         .method.passes[0]
         .begin(  # type: ignore[union-attr]
-            state.server, {**trees.take(simulation.method.by_modality[0].of(state.clients), 0)}
+            state.server,
+            dict(trees.take(simulation.method.by_modality[0].restrict(state.clients), 0)),
         )
     )
     assert all(torch.equal(begun["params"][name], received[name][0]) for name in received)

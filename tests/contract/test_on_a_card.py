@@ -31,7 +31,7 @@ from fl.analyses.membership import Membership
 from fl.api import trees
 from fl.base import registry
 from fl.engine import backends, batches, engine, loader, simulate
-from fl.engine.arrays import Arrays
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import Roster, State
 from fl.runner import costs
@@ -86,8 +86,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
         return call
 
-    monkeypatch.setattr(batches, "SWEEP", 8)
-    monkeypatch.setattr(loader, "PAYS", 10**6)
+    monkeypatch.setattr(batches, "SWEEP_BATCH_SIZE", 8)
+    monkeypatch.setattr(loader, "MIN_USES_PER_SAMPLE", 10**6)
     monkeypatch.setattr(engine, "run_rounds", watched(engine.run_rounds, seen.rounds))
     monkeypatch.setattr(engine, "sweep", watched(engine.sweep, seen.passes))
     for name in BACKENDS:
@@ -111,7 +111,7 @@ def one_step_each(simulation: Simulation, backend: str) -> None:
     """All rounds, of one step in each pass."""
     state = simulation.begin()
     for number in range(1, simulation.training.rounds + 1):
-        plan = simulation.plan(number)
+        plan = simulation.round_schedule(number)
         plan = replace(plan, rosters=tuple(map(first_steps, plan.rosters)))
         state, _ = engine.run_round(simulation.method, state, plan, backend)
 
@@ -207,7 +207,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_costs_what_it_does(
     ends = [trees.to(worlds.tree(one["run"].state), "cpu") for one in (resumed, straight)]
     assert worlds.same(*ends)
     assert straight["run"].traces.keys() == resumed["run"].traces.keys()
-    finals = again["run"].final(resumed["run"].state)
+    finals = again["run"].final_weights(resumed["run"].state)
     tree_file.save_tree(finals, tmp_path / "final")
     assert worlds.same(tree_file.load_tree(tmp_path / "final", "card"), finals)
     on_cpu = make("cpu")["run"]
@@ -248,7 +248,7 @@ def test_analyses_are_the_cpus(analysis: Any) -> None:
             context=("digits", "natural", "cnn"),
             seed=0,
             simulation=lambda: run,
-            weights=lambda: run.final(state),
+            weights=lambda: run.final_weights(state),
             traces=lambda: {"local": torch.rand(1, 4, 3, 1, 4, 4, generator=draw).double()},
         )
         made: pd.DataFrame = analysis.read([source]).table

@@ -34,8 +34,8 @@ def late_in(round_: int, clients: list[int], **training: Any) -> tuple[set[int],
 
 
 def test_a_straggler_does_the_beginning_of_its_work() -> None:
-    everybody = world("fedavg", **{**HALF, "stragglers": 0.0}).plan(1)
-    plan = world("fedavg", **HALF).plan(1)
+    everybody = world("fedavg", **{**HALF, "stragglers": 0.0}).round_schedule(1)
+    plan = world("fedavg", **HALF).round_schedule(1)
     late, done = late_in(1, [0, 1, 2, 3], stragglers=0.5)
     assert len(late) == 2
     [whole], [cut] = everybody.schedules, plan.schedules
@@ -47,7 +47,7 @@ def test_a_straggler_does_the_beginning_of_its_work() -> None:
 
 def test_dropped_stragglers_take_no_part() -> None:
     late, _ = late_in(2, [0, 1, 2, 3], stragglers=0.5)
-    plan = world("fedavg", **HALF, partial_work="dropped").plan(2)
+    plan = world("fedavg", **HALF, partial_work="dropped").round_schedule(2)
     assert plan.clients.tolist() == [k for k in range(4) if k not in late]
     assert len(plan.n) == len(plan.schedules[0].steps) == 2
     _, rows = worlds.run(world("fedavg", **HALF, partial_work="dropped"))

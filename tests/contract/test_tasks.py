@@ -31,13 +31,13 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 def world(
     method: str,
-    away: bool = False,
+    absent_clients: bool = False,
     alteration: dict[str, Any] | None = None,
     device: str = "cpu",
     **training: Any,
 ) -> Simulation:
     """A method on masks and a U-Net of one level, whose blocks are altered where layers are to be
-    named; ``away``: whether a client is held out.
+    named; ``absent_clients``: whether a client is held out.
     """
     # Without layers they are the model's blocks.
     values = {key: value for key, value in short(method).items() if key != "layers"}
@@ -49,7 +49,7 @@ def world(
         "method": {"name": method, **values},
         "alterations": [alteration] if alteration else [],
         "training": {**worlds.TRAINING, "local_epochs": 1, **training},
-        "away": away and not alone,
+        "away": absent_clients and not alone,
     }
     table = golden.table(spec)
     return adapter.simulated(spec, golden.arrays("masks", table), table, device)
@@ -57,7 +57,7 @@ def world(
 
 @every_method
 def test_stacked_is_loop_and_dice_is_reported(method: str) -> None:
-    simulation = world(method, away=True)
+    simulation = world(method, absent_clients=True)
     loop, rows = worlds.run(simulation, "loop")
     stacked, stacked_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
@@ -67,7 +67,7 @@ def test_stacked_is_loop_and_dice_is_reported(method: str) -> None:
     scored = rows[rows["split"] != "train"]
     assert set(scored["metric"]) == {"loss", "dice", "foreground_dice"}
     assert scored.loc[scored["metric"] != "loss", "value"].between(0, 1).all()
-    has_model = GLOBAL in simulation.method.views and simulation.client_data.away
+    has_model = GLOBAL in simulation.method.views and simulation.client_data.absent_clients
     assert (UNSEEN in set(scored["split"])) == bool(has_model)
 
 

@@ -16,7 +16,7 @@ from fl.api import trees
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Location
 from fl.engine import engine, simulate
-from fl.engine.arrays import Arrays
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 
 TERMS = registry.names("term")
@@ -125,11 +125,13 @@ def test_features_that_are_not_finite_reach_no_state(term: str) -> None:
     arrays = Arrays(raw, labels, worlds.NORMALISATION, dtype=torch.float64)
     simulation = replace(simulation, arrays=arrays)
     [done] = simulate.rounds(simulation, simulation.begin(), 0, "stacked")
-    assert done.trouble == "the training loss of client 2 was no longer finite in round 1"
+    assert done.divergence == "the training loss of client 2 was no longer finite in round 1"
     for leaf in trees.leaves(done.state.clients.get("terms", {})):
         assert leaf.isfinite().all()
     with pytest.raises(FedloomError, match="client 2, round 1, step 0: the loss is nan"):
-        engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
+        engine.run_round(
+            simulation.method, simulation.begin(), simulation.round_schedule(1), "debug"
+        )
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def test_seeds_trained_together_are_those_trained_apart(name: str) -> None:
 def test_who_was_drawn_first_does_not_matter(name: str) -> None:
     """The mean over the same clients in another order is the same, to rounding."""
     simulation = with_wire(name, rounds=1, participation=1.0)
-    plan, order = simulation.plan(1), np.array([2, 0, 3, 1])
-    turned = replace(plan, rosters=(plan.last.take(order),))
+    plan, order = simulation.round_schedule(1), np.array([2, 0, 3, 1])
+    turned = replace(plan, rosters=(plan.last_roster.take(order),))
     states = [
         engine.run_round(simulation.method, simulation.begin(), p, "stacked")[0]
         for p in (plan, turned)
@@ -136,7 +136,7 @@ def test_what_is_not_sent_stays_with_the_client_that_took_part() -> None:
     simulation = with_wire("top-k", rounds=1, participation=0.5)
     state, _ = worlds.run(simulation)
     rest = state.clients[UPLOAD_STATE]["top-k"]["rest"]
-    took = torch.isin(torch.arange(4), simulation.plan(1).clients)
+    took = torch.isin(torch.arange(4), simulation.round_schedule(1).clients)
     assert (rest[~took] == 0).all()
     assert (rest[took] != 0).any(dim=1).all()
 

@@ -20,12 +20,12 @@ from fl.base.errors import FedloomError, Location
 from fl.base.registry import Component, find
 from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
-from fl.engine.arrays import Arrays
-from fl.engine.assembly import build, computing
+from fl.engine.assembly import build, make_network
 from fl.engine.client_data import ClientData
-from fl.engine.serving import serving
-from fl.engine.simulation import DTYPES, Simulation
-from fl.engine.state import RoundPlan, State
+from fl.engine.sample_arrays import Arrays
+from fl.engine.server_training import server_training
+from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
+from fl.engine.state import RoundSchedule, State
 from fl.plan.run_spec import RunSpec
 
 CLASSES = 3
@@ -135,11 +135,11 @@ def world(
             for name, keys in (aggregation or {}).items()
         ],
     }
-    network = computing(lambda: module(model), settled)
-    arrays = Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision])
+    network = make_network(lambda: module(model), settled)
+    arrays = Arrays(x, y, NORMALISATION, device, TYPE_BY_PRECISION[settled.precision])
     context = BuildContext(
         *(network, settled, CLASSES, held.clients, SHAPES[model], seed),
-        server_training=serving(arrays, held, network, settled, CLASSES, seed),
+        server_training=server_training(arrays, held, network, settled, CLASSES, seed),
     )
     try:
         built = build(RunSpec(spec).method_components, context)
@@ -223,14 +223,14 @@ def inputs(raw: np.ndarray) -> Tensor:
     return torch.from_numpy((raw * n["scale"] - n["mean"]) / n["sd"])
 
 
-def chosen(plan: RoundPlan, rows: Sequence[int]) -> RoundPlan:
+def chosen(plan: RoundSchedule, rows: Sequence[int]) -> RoundSchedule:
     """The plan with some of its participants only, in that order; nobody else comes where all
     clients are asked.
     """
     return _of_clients(plan, plan.clients[torch.tensor(rows)].tolist())
 
 
-def _of_clients(plan: RoundPlan, clients: list[int]) -> RoundPlan:
+def _of_clients(plan: RoundSchedule, clients: list[int]) -> RoundSchedule:
     rosters = []
     for roster in plan.rosters:
         ids = [] if roster is None else roster.clients.tolist()

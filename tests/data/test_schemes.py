@@ -67,7 +67,7 @@ def test_the_server_gets_its_share_of_what_clients_would_train_on(scheme):
         share = 0.25 * len(mine)
         assert (mine["split"] == "server").sum() == pytest.approx(share, abs=0.5 + 1e-9)
     partition.validate(made, LABELS, source=scheme)
-    data, before = ClientData.of(made), ClientData.of(plain)
+    data, before = ClientData.from_table(made), ClientData.from_table(plain)
     assert len(before.server) == 0
     assert data.server.tolist() == sorted(rows(made, "server")["sample"])
     assert set(data.samples) == {"train", "val", "test"}
@@ -76,7 +76,7 @@ def test_the_server_gets_its_share_of_what_clients_would_train_on(scheme):
 def test_unseen_clients_give_the_server_nothing():
     made = make("dirichlet", server=0.25, unseen=3)
     seen = rows(made[~made["unseen"]], "server")
-    assert ClientData.of(made).server.tolist() == sorted(seen["sample"])
+    assert ClientData.from_table(made).server.tolist() == sorted(seen["sample"])
     with pytest.raises(DataError, match=r"val \+ test \+ server is 1.3. Allowed: a sum < 1"):
         make("dirichlet", server=0.9, val=0.2)
 

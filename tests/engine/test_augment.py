@@ -6,8 +6,8 @@ import torch
 
 from fl.api.training import augmentation_steps
 from fl.base.errors import FedloomError
-from fl.engine.arrays import Arrays
-from fl.engine.augment import PAD, ROTATE, augmentation
+from fl.engine.augment import PADDING, ROTATE, augmentation
+from fl.engine.sample_arrays import Arrays
 from fl.pytorch import keyed
 
 DRAW = np.random.default_rng(0)
@@ -26,11 +26,11 @@ def test_each_image_is_a_crop_of_itself_perhaps_mirrored() -> None:
     assert found.dtype == np.uint8
     seen = set()
     for image, got in zip(IMAGES, found, strict=True):
-        padded = np.pad(image, [(0, 0), (PAD, PAD), (PAD, PAD)])
+        padded = np.pad(image, [(0, 0), (PADDING, PADDING), (PADDING, PADDING)])
         crops = {
             (down, right, mirrored): crop[..., ::-1] if mirrored else crop
-            for down in range(2 * PAD + 1)
-            for right in range(2 * PAD + 1)
+            for down in range(2 * PADDING + 1)
+            for right in range(2 * PADDING + 1)
             for mirrored in (False, True)
             for crop in [padded[:, down : down + 6, right : right + 8]]
         }
@@ -68,7 +68,7 @@ def test_turned_images_are_at_right_angles_and_square() -> None:
         [times] = [k for k in range(4) if torch.equal(torch.rot90(image, k, (-2, -1)), got)]
         seen.add(times)
     assert seen == {0, 1, 2, 3}
-    with pytest.raises(FedloomError, match="images of 6 x 8 cannot be turned"):
+    with pytest.raises(FedloomError, match="turn needs square images, but these have 6 x 8 pixels"):
         augmented("turn", torch.from_numpy(IMAGES), KEYS)
 
 

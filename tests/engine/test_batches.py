@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.api.training import Training
-from fl.engine.batches import Schedule, schedule, steps_of
+from fl.engine.batches import Schedule, count_steps, schedule
 
 HELD = [np.arange(100, 123), np.arange(5), np.arange(40, 80)]
 CLIENTS = [4, 0, 7]
@@ -79,7 +79,7 @@ def test_steps_of_a_round_are_known_without_drawing_its_batches(settings: dict[s
     training = Training(batch_size=4, **settings)
     held = [np.arange(count) for count in range(13)]
     drawn = schedule(held, range(13), training, 0, 1)
-    assert steps_of(np.arange(13), training).tolist() == drawn.steps.tolist()
+    assert count_steps(np.arange(13), training).tolist() == drawn.steps.tolist()
 
 
 def test_the_order_is_keyed_by_seed_client_and_round() -> None:

@@ -40,11 +40,11 @@ PUTS = [([4, 1], 0.5), ([1, 2], 7.0), ([0, 5, 4], -3.0)]
 
 
 def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
-    clients, full = ClientStates.alike(INITIAL, FACTS, COUNT), stack()
+    clients, full = ClientStates.from_initial(INITIAL, FACTS, COUNT), stack()
     for ids, start in PUTS:
         assert worlds.same(clients, full)
         index = torch.tensor(ids)
-        clients = clients.put(index, values(ids, start))
+        clients = clients.replace_clients(index, values(ids, start))
         full = trees.replace_clients(full, index, values(ids, start))
     assert worlds.same(clients, full)
     assert worlds.same(clients.take([5, 3, 1]), trees.take(full, torch.tensor([5, 3, 1])))
@@ -55,10 +55,12 @@ def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
 
 
 def test_who_never_took_part_has_no_row_and_what_was_there_stays() -> None:
-    before = ClientStates.alike(INITIAL, FACTS, COUNT).put(torch.tensor([1]), values([1], 2.0))
+    before = ClientStates.from_initial(INITIAL, FACTS, COUNT).replace_clients(
+        torch.tensor([1]), values([1], 2.0)
+    )
     seen = trees.apply(torch.clone, before.take(range(COUNT)))
     given = values([3, 1], 9.0)
-    after = before.put(torch.tensor([3, 1]), given)
+    after = before.replace_clients(torch.tensor([3, 1]), given)
     assert (sorted(before.rows), sorted(after.rows)) == ([1], [1, 3])
     assert worlds.same(before, seen)
     kept = trees.apply(torch.clone, after.take([1, 3]))
@@ -70,25 +72,25 @@ def test_who_never_took_part_has_no_row_and_what_was_there_stays() -> None:
 
 
 def test_what_clients_are_from_the_start_stays() -> None:
-    clients = ClientStates.alike(INITIAL, FACTS, COUNT)
+    clients = ClientStates.from_initial(INITIAL, FACTS, COUNT)
     other = {**values([1], 2.0), "counts": torch.tensor([[0, 0]])}
     with pytest.raises(FedloomError, match="counts of a client"):
-        clients.put(torch.tensor([1]), other)
+        clients.replace_clients(torch.tensor([1]), other)
 
 
 @pytest.mark.parametrize("puts", [0, 3])
 def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
-    begun = clients = ClientStates.alike(INITIAL, FACTS, COUNT)
+    begun = clients = ClientStates.from_initial(INITIAL, FACTS, COUNT)
     for ids, start in PUTS[:puts]:
-        clients = clients.put(torch.tensor(ids), values(ids, start))
+        clients = clients.replace_clients(torch.tensor(ids), values(ids, start))
     # Class counts of all clients would be in every checkpoint of a run of very many.
-    assert set(clients.saved()) == {"initial", "ids", "rows"}
-    tree_file.save_tree(clients.saved(), tmp_path / "clients")
-    loaded = begun.resumed(tree_file.load_tree(tmp_path / "clients"))
+    assert set(clients.to_checkpoint()) == {"initial", "ids", "rows"}
+    tree_file.save_tree(clients.to_checkpoint(), tmp_path / "clients")
+    loaded = begun.from_checkpoint(tree_file.load_tree(tmp_path / "clients"))
     assert sorted(loaded.rows) == sorted(clients.rows)
     assert worlds.same(loaded, clients)
     ids, start = PUTS[0]
-    same = [one.put(torch.tensor(ids), values(ids, start)) for one in (loaded, clients)]
+    same = [one.replace_clients(torch.tensor(ids), values(ids, start)) for one in (loaded, clients)]
     assert worlds.same(*same)
 
 
@@ -99,7 +101,7 @@ def test_rounds_give_rows_to_their_participants_alone(method: str) -> None:
     assert not state.client_states.rows
     came: set[int] = set()
     for done in simulate.rounds(simulation, state, 0, "stacked"):
-        called = simulation.plan(done.number)
+        called = simulation.round_schedule(done.number)
         came |= set(called.clients.tolist())
         everyone = any(one.all_clients for one in simulation.method.phases)
         if trees.leaves(state.client_states.initial):

@@ -18,23 +18,23 @@ from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.engine import compiled, engine
-from fl.engine.arrays import Arrays
 from fl.engine.batches import schedule
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, RoundPlan
+from fl.engine.state import Roster, RoundSchedule
 from fl.methods.fedavg import FedAvg
 from fl.models.lstm import LSTM
 
 CPU = torch.device("cpu")
 compiles = pytest.mark.skipif(
-    not compiled.available(CPU), reason="torch.compile needs a C++ compiler"
+    not compiled.is_available(CPU), reason="torch.compile needs a C++ compiler"
 )
 
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many programs have been compiled so far; they are short, which makes that quick."""
-    monkeypatch.setattr(compiled, "CHUNK", 2)
+    monkeypatch.setattr(compiled, "STEPS_PER_PROGRAM", 2)
     torch._dynamo.reset()
     counters.clear()
     return lambda: int(counters["stats"]["unique_graphs"])
@@ -43,7 +43,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 @compiles
 def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[], int]) -> None:
     simulation = world("fedavg", "mlp", local_epochs=1)
-    method, state, plan = simulation.method, simulation.begin(), simulation.plan(1)
+    method, state, plan = simulation.method, simulation.begin(), simulation.round_schedule(1)
     steps = plan.schedules[0].steps
     assert len(set(steps.tolist())) == 3, "who has fewer steps waits"
     assert (steps % 2).any(), "the last chunk is padded"
@@ -69,8 +69,8 @@ def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -
     batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
     arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), (batches,))
-    plan = RoundPlan(1, (roster,), arrays, replace(training, lr=0.5))
-    state = engine.start(method, context.init(0), torch.ones(2, 3, dtype=torch.int64))
+    plan = RoundSchedule(1, (roster,), arrays, replace(training, lr=0.5))
+    state = engine.initial_state(method, context.init(0), torch.ones(2, 3, dtype=torch.int64))
     ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
     assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10
     # Two steps over five tokens are some hundred calls, of which none is in a program.
@@ -79,7 +79,7 @@ def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -
 
 def longest(simulation: Simulation) -> list[int]:
     rounds = range(1, simulation.training.rounds + 1)
-    return [int(simulation.plan(number).schedules[0].steps.max()) for number in rounds]
+    return [int(simulation.round_schedule(number).schedules[0].steps.max()) for number in rounds]
 
 
 def test_who_takes_part_does_not_matter_to_the_program(
@@ -112,17 +112,17 @@ def test_without_a_compiler_it_is_not_available(
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not compiled.available(CPU)
-    assert compiled.available(torch.device("cuda")), "a GPU needs none"
+    assert not compiled.is_available(CPU)
+    assert compiled.is_available(torch.device("cuda")), "a GPU needs none"
     for name in ("c++", "g++", "clang++"):
         program = tmp_path / name
         program.touch(mode=0o755)
-        assert compiled.available(CPU)
+        assert compiled.is_available(CPU)
         program.unlink()
     monkeypatch.setenv("CXX", str(tmp_path / "mine"))
-    assert not compiled.available(CPU)
+    assert not compiled.is_available(CPU)
     (tmp_path / "mine").touch(mode=0o755)
-    assert compiled.available(CPU)
+    assert compiled.is_available(CPU)
 
 
 def test_without_a_compiler_a_stack_is_trained_as_it_is_and_said_once(
@@ -130,11 +130,11 @@ def test_without_a_compiler_a_stack_is_trained_as_it_is_and_said_once(
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    compiled._say.cache_clear()
+    compiled._log_once.cache_clear()
     simulation = world("fedavg")
     with caplog.at_level("INFO", logger="fl.engine.compiled"):
         found, rows = worlds.run(simulation, "compiled")
     expected, expected_rows = worlds.run(simulation, "stacked")
     assert worlds.same(worlds.tree(found), worlds.tree(expected))
     assert worlds.rows_agree(rows, expected_rows, 0.0)
-    assert caplog.messages == ["no C++ compiler here, so the stacked step is not compiled"]
+    assert caplog.messages == ["No C++ compiler found on this machine, so steps are not compiled"]

@@ -17,10 +17,10 @@ from fl.api.protocols import is_consuming_gradients
 from fl.api.training import Training
 from fl.base.errors import FedloomError
 from fl.engine import engine
-from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, RoundPlan, State
+from fl.engine.state import Roster, RoundSchedule, State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 STEPS = [3, 1, 5, 3]
@@ -58,14 +58,14 @@ def counter(stacks: list[int] | None = None) -> Method:
     )
 
 
-def counted() -> tuple[State, RoundPlan]:
+def counted() -> tuple[State, RoundSchedule]:
     """Client k's labels are 10 k + step, its kept number k / 8; a step counts 1."""
     clients = torch.tensor([4, 0, 2, 1])
     index = np.zeros((4, 5, 2), np.int64)
     for row, client in enumerate(clients.tolist()):
         index[row] = (10 * client + np.arange(5))[:, None]
     y = np.arange(50)
-    plan = RoundPlan(
+    plan = RoundSchedule(
         round=1,
         rosters=(
             Roster(
@@ -158,7 +158,7 @@ def test_channels_last_differs_by_rounding_only() -> None:
 def test_running_statistics_see_the_fills_that_the_loss_does_not() -> None:
     """Batch statistics are over whole batches, so what fills them does matter there."""
     simulation = world("fedavg", "cnn", participation=1.0, rounds=1)
-    plan = simulation.plan(1)
+    plan = simulation.round_schedule(1)
     weight = plan.schedules[0].weight
     first = plan.schedules[0]
     filled = replace(first, index=np.where(weight, first.index, 33))
@@ -176,7 +176,7 @@ def test_running_statistics_see_the_fills_that_the_loss_does_not() -> None:
 def spoilt(x: float | None = None, y: int | None = None) -> tuple[Simulation, str]:
     """A world in which one sample is bad, and where that shows first: client, round, step."""
     simulation = world("fedavg", participation=1.0)
-    plan = simulation.plan(1)
+    plan = simulation.round_schedule(1)
     sample = int(plan.schedules[0].index[2, 2, 1])
     raw, labels, _ = worlds.data("mlp")
     if x is not None:
@@ -191,20 +191,26 @@ def spoilt(x: float | None = None, y: int | None = None) -> tuple[Simulation, st
 def test_debug_stops_where_the_loss_is_no_longer_finite(value: float) -> None:
     simulation, place = spoilt(x=value)
     with pytest.raises(FedloomError, match=rf"^{place}: the loss is (nan|inf)$"):
-        engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
+        engine.run_round(
+            simulation.method, simulation.begin(), simulation.round_schedule(1), "debug"
+        )
 
 
 @pytest.mark.parametrize("backend", ["loop", "stacked"])
 def test_the_others_carry_on_and_say_whose_loss_it_was(backend: str) -> None:
     simulation, _ = spoilt(x=float("nan"))
-    _, losses = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), backend)
+    _, losses = engine.run_round(
+        simulation.method, simulation.begin(), simulation.round_schedule(1), backend
+    )
     assert torch.isfinite(losses).tolist() == [True, True, False, True]
 
 
 def test_debug_names_the_place_of_any_error() -> None:
     simulation, place = spoilt(y=7)
     with pytest.raises(FedloomError) as caught:
-        engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
+        engine.run_round(
+            simulation.method, simulation.begin(), simulation.round_schedule(1), "debug"
+        )
     assert str(caught.value).startswith(f"{place}: RuntimeError: index 7 is out of bounds")
 
 
@@ -256,7 +262,7 @@ def test_a_refresh_comes_when_it_is_due_on_samples_of_its_own(backend: str) -> N
         extra[row] = 100 * client + 10 * np.arange(2)[:, None] + np.arange(3)
     arrays = Arrays(np.zeros((500, 1)), np.arange(500), IDENTITY, dtype=torch.float64)
     [batches] = plan.schedules
-    plan = replace(plan, arrays=arrays).with_schedules([replace(batches, extra=(extra,))])
+    plan = replace(plan, arrays=arrays).with_schedules([replace(batches, refresh_index=(extra,))])
     seen: list[Any] = []
     method = adapting({"first_step": 2, "interval": 2, "batch_count": 1}, seen)
     state = replace(state, clients={**state.clients, "kept": torch.zeros(5, dtype=torch.float64)})
@@ -278,7 +284,7 @@ def test_a_refresh_draws_a_clients_own_training_samples_anew_each_time() -> None
     found = schedule(held, [0, 1], training, 5, 1, refreshes=(refresh,))
     plain = schedule(held, [0, 1], training, 5, 1)
     assert np.array_equal(found.index, plain.index), "batches are as they were"
-    [extra] = found.extra
+    [extra] = found.refresh_index
     assert extra.shape == (2, 3, 12)  # After steps 2, 22 and 42.
     for row, own in enumerate(held):
         for time in range(3):
@@ -288,12 +294,12 @@ def test_a_refresh_draws_a_clients_own_training_samples_anew_each_time() -> None
             assert counts.max() <= -(-12 // len(own))
     assert not np.array_equal(extra[0, 0], extra[0, 1])
     later = schedule(held, [0, 1], training, 5, 2, refreshes=(refresh,))
-    assert not np.array_equal(extra, later.extra[0])
+    assert not np.array_equal(extra, later.refresh_index[0])
     short = schedule(held, [0, 1], replace(training, local_steps=1), 5, 1, refreshes=(refresh,))
-    assert short.extra[0].shape == (2, 0, 12)
+    assert short.refresh_index[0].shape == (2, 0, 12)
     begun = found.begin(30, (refresh,))
     assert begun.steps.tolist() == [30, 30]
-    assert np.array_equal(begun.extra[0], extra[:, :2])
+    assert np.array_equal(begun.refresh_index[0], extra[:, :2])
 
 
 # Random layers

@@ -16,10 +16,10 @@ from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
-from fl.engine import scored as scored_module
-from fl.engine.arrays import Arrays
+from fl.engine import view_outputs
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
+from fl.engine.sample_arrays import Arrays
 from fl.engine.state import State
 from fl.pytorch.torch_internals import is_batched
 
@@ -65,7 +65,7 @@ def scored(views: dict[str, Any], state: State, **options: Any) -> pd.Series[flo
     found = rows.set_index(["client", "split", "stage", "metric"])
     assert found.index.is_unique
     for client, split, size in zip(rows["client"], rows["split"], rows["n"], strict=True):
-        assert len(held.samples[split][client]) == size or held.everywhere is not None
+        assert len(held.samples[split][client]) == size or held.union_test_samples is not None
     return found["value"]
 
 
@@ -129,7 +129,10 @@ def test_the_order_of_a_partition_tables_rows_does_not_matter() -> None:
             "split": draw.choice(["train", "test"], 60),
         }
     )
-    straight, turned = ClientData.of(table), ClientData.of(table.sample(frac=1.0, random_state=1))
+    straight, turned = (
+        ClientData.from_table(table),
+        ClientData.from_table(table.sample(frac=1.0, random_state=1)),
+    )
     for split, by_client in straight.samples.items():
         for client, samples in enumerate(by_client):
             assert samples.tolist() == turned.samples[split][client].tolist()
@@ -149,7 +152,7 @@ def listed(held: ClientData) -> dict[str, list[list[int]]]:
 
 
 def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() -> None:
-    held = ClientData.of(TABLE.assign(unseen=[False] * 5 + [True] * 4))
+    held = ClientData.from_table(TABLE.assign(unseen=[False] * 5 + [True] * 4))
     assert listed(held) == {
         "train": [[7], [9], [5]],
         "val": [[], [1], []],
@@ -157,28 +160,30 @@ def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() 
         "unseen": [[], [], [0, 2]],
         "unseen-val": [[], [], [6]],
     }
-    assert (held.clients, held.away, held.participants.tolist()) == (3, (2,), [0, 1])
-    plain = ClientData.of(TABLE)
+    assert (held.clients, held.absent_clients, held.participants.tolist()) == (3, (2,), [0, 1])
+    plain = ClientData.from_table(TABLE)
     assert plain.participants.tolist() == [0, 1, 2]
-    assert listed(ClientData.of(TABLE.assign(unseen=False))) == listed(plain)
+    assert listed(ClientData.from_table(TABLE.assign(unseen=False))) == listed(plain)
     assert "unseen" not in plain.samples
-    assert [held.of_splits("train+val", k).tolist() for k in range(3)] == [[7], [1, 9], [5, 6]]
-    assert [plain.of_splits("val", k).tolist() for k in range(3)] == [[], [1], [6]]
-    assert plain.of_splits("nonesuch", 0).tolist() == []
+    assert [held.samples_of("train+val", k).tolist() for k in range(3)] == [[7], [1, 9], [5, 6]]
+    assert [plain.samples_of("val", k).tolist() for k in range(3)] == [[], [1], [6]]
+    assert plain.samples_of("nonesuch", 0).tolist() == []
 
 
 def test_global_test_is_the_union_of_what_the_seen_clients_have() -> None:
-    held = ClientData.of(TABLE, "global")
-    own = listed(ClientData.of(TABLE))
+    held = ClientData.from_table(TABLE, "global")
+    own = listed(ClientData.from_table(TABLE))
     assert listed(held) == {**own, "test": [[0, 2, 3, 4]] * 3}
-    held = ClientData.of(TABLE.assign(unseen=[False] * 5 + [True] * 4), "global")
+    held = ClientData.from_table(TABLE.assign(unseen=[False] * 5 + [True] * 4), "global")
     assert listed(held)["test"] == [[3, 4], [3, 4], []]
     assert listed(held)["unseen"] == [[], [], [0, 2]]
 
 
 def test_an_unseen_client_is_scored_by_the_shared_model_alone() -> None:
     none, (first, second) = np.zeros(0, np.int64), HELD.samples["test"]
-    held = ClientData({**HELD.samples, "test": [first, none], "unseen": [none, second]}, away=(1,))
+    held = ClientData(
+        {**HELD.samples, "test": [first, none], "unseen": [none, second]}, absent_clients=(1,)
+    )
     clients = {"params": {"weight": torch.stack([EYE["params"]["weight"]] * 2)}, "buffers": {}}
     views = {**SHARED, PERSONAL: lambda server, client: dict(client)}
     value = scored(views, State(EYE, clients), held=held)
@@ -199,7 +204,7 @@ def test_accuracy_reweighted_by_what_a_client_trains_on() -> None:
         "train": [np.array([3, 5, 5]), np.array([0, 3])],
         "test": [np.array([0, 1, 2, 3]), np.array([4, 5])],
     }
-    held = ClientData(samples, everywhere=np.arange(6))
+    held = ClientData(samples, union_test_samples=np.arange(6))
     value = scored(SHARED, State(EYE, {}), held=held)
     assert value[0, "test", "global", "reweighted_accuracy"] == 1.0
     assert value[1, "test", "global", "reweighted_accuracy"] == pytest.approx(4 / 6)
@@ -215,7 +220,8 @@ X, Y = DRAW.normal(size=(COUNT, 3)), DRAW.integers(0, 3, COUNT)
 PARTS = [np.array(own) for own in np.split(DRAW.permutation(COUNT), [20, 23, 24, 40, 47, 49])]
 VAL = [PARTS[6], np.zeros(0, np.int64), PARTS[6]]
 MANY = ClientData(
-    {"train": PARTS[:3], "test": PARTS[3:6], "val": VAL}, everywhere=np.concatenate(PARTS[3:6])
+    {"train": PARTS[:3], "test": PARTS[3:6], "val": VAL},
+    union_test_samples=np.concatenate(PARTS[3:6]),
 )
 OWN_MODELS = {
     "params": {"weight": torch.from_numpy(DRAW.normal(size=(3, 3, 3)))},
@@ -279,7 +285,7 @@ def test_stacked_models_score_as_one_after_another(
     expected, passes = noted(BOTH_VIEWS, tell=True)
     assert passes[:3] == [36, 25, None], "it is tried once"
     assert None not in passes[3:], "what reads a number cannot be stacked"
-    monkeypatch.setattr(scored_module, "ROOM", room)
+    monkeypatch.setattr(view_outputs, "MAX_STACK_BYTES", room)
     rows, passes = noted(BOTH_VIEWS)
     assert agree(rows, expected)
     assert (None in passes) == (room > 1)

@@ -14,9 +14,9 @@ from fl.api import trees
 from fl.api.method import Batch, Pass, Refresh
 from fl.api.trees import Tree
 from fl.engine import loader
-from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches
+from fl.engine.sample_arrays import Arrays
 
 MOMENTS = {"update": "periodic", "first": 2, "every": 3, "batches": 2}
 TERMS = [
@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fedprox": {"method": "fedprox", "terms": TERMS},
 }
 
-SAMPLES = 3 * loader.CHUNK
+SAMPLES = 3 * loader.REFERENCE_BATCH_SIZE
 X = np.random.default_rng(0).normal(size=(SAMPLES, 2))
 
 
@@ -74,13 +74,13 @@ def test_every_batch_finds_its_own_samples() -> None:
     given = schedule(epochs=3, extra=True)
     found = batches(asked, given, refresh)
     assert sum(asked) == SAMPLES // 2 + SAMPLES // 4
-    assert max(asked) == loader.CHUNK
+    assert max(asked) == loader.REFERENCE_BATCH_SIZE
     for row, by in enumerate((2.0, -3.0)):
         for step in range(given.steps[row]):
             batch = found.at(row, step)
             assert torch.equal(batch["reference"]["times"]["it"], by * batch["x"])
-        extra = found.extra(0, refresh, row, step=21)
-        np.testing.assert_array_equal(extra["x"], X[given.extra[0][row, 1]])
+        extra = found.refresh_batch(0, refresh, row, step=21)
+        np.testing.assert_array_equal(extra["x"], X[given.refresh_index[0][row, 1]])
         assert torch.equal(extra["reference"]["times"]["it"], by * extra["x"])
     both = found.at(slice(0, 2), slice(0, 4))
     by = torch.tensor([2.0, -3.0], dtype=torch.float64)[:, None, None, None]
@@ -88,20 +88,20 @@ def test_every_batch_finds_its_own_samples() -> None:
     assert torch.equal(both["reference"]["times"]["it"], by * both["x"])
 
 
-@pytest.mark.parametrize("ahead", [1, loader.AHEAD])
+@pytest.mark.parametrize("ahead", [1, loader.PREFETCH_BYTES])
 def test_however_many_steps_are_gathered_at_once_batches_are_the_same(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "AHEAD", ahead)
+    monkeypatch.setattr(loader, "PREFETCH_BYTES", ahead)
     given = schedule(epochs=3)
     found = batches([], given)
     longest, shortest = given.steps
-    counts = [count for count, _ in found.each()]
+    counts = [count for count, _ in found.iterate_steps()]
     assert counts == [2] * shortest + [1] * (longest - shortest)
-    for step, (count, batch) in enumerate(found.each()):
+    for step, (count, batch) in enumerate(found.iterate_steps()):
         assert worlds.same(batch, found.at(slice(0, count), step))
     steps = np.array([[7, 1], [8, 2], [longest, 3], [longest + 1, 4], [0, 5]])
-    apart = list(found.apart(torch.tensor([0, 1]), steps))
+    apart = list(found.iterate_turns(torch.tensor([0, 1]), steps))
     assert len(apart) == len(steps)
     for batch, now in zip(apart, steps.clip(max=longest - 1), strict=True):
         for row, step in enumerate(now):
@@ -114,10 +114,10 @@ def test_nothing_is_looked_up_where_it_does_not_pay_or_fit_or_batches_change(
     asked: list[int] = []
     assert "reference" not in batches(asked, schedule(epochs=1)).at(0, 0)
     assert asked == []
-    monkeypatch.setattr(loader, "ROOM", SAMPLES * 3 // 4 * 2 * 8 - 1)
+    monkeypatch.setattr(loader, "MAX_TABLE_BYTES", SAMPLES * 3 // 4 * 2 * 8 - 1)
     assert "reference" not in batches(asked, schedule(epochs=3)).at(0, 0)
-    assert asked == [loader.CHUNK], "which tells how much it would be"
-    monkeypatch.setattr(loader, "ROOM", loader.ROOM + 1)
+    assert asked == [loader.REFERENCE_BATCH_SIZE], "which tells how much it would be"
+    monkeypatch.setattr(loader, "MAX_TABLE_BYTES", loader.MAX_TABLE_BYTES + 1)
     assert "reference" in batches(asked, schedule(epochs=3)).at(0, 0)
 
 
@@ -132,7 +132,7 @@ def test_augmented_batches_are_not_looked_up() -> None:
 def test_looked_up_is_computed_to_rounding(
     name: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remember, found = loader._remember, []
+    remember, found = loader._precompute_references, []
 
     def noted(*arguments: Any) -> Any:
         found.append(remember(*arguments))
@@ -142,10 +142,10 @@ def test_looked_up_is_computed_to_rounding(
         found.clear()
         return worlds.tree(worlds.run(world(**CASES[name]), backend)[0])
 
-    monkeypatch.setattr(loader, "_remember", noted)
+    monkeypatch.setattr(loader, "_precompute_references", noted)
     looked_up = end()
     assert all(known is not None for known in found), "epochs are enough to pay"
-    monkeypatch.setattr(loader, "PAYS", np.inf)
+    monkeypatch.setattr(loader, "MIN_USES_PER_SAMPLE", np.inf)
     computed = end()
     assert all(known is None for known in found)
     assert worlds.distance(looked_up, computed) < 1e-10

@@ -13,27 +13,27 @@ import planning
 import pytest
 import torch
 
-from fl.engine.processes import split
-from fl.engine.state import averaged
+from fl.engine.processes import divide_work
+from fl.engine.state import average_groups
 from fl.runner import launch
 
 
 def test_work_is_split_evenly_and_each_row_once() -> None:
     work = np.array([5, 1, 9, 0, 3, 3, 8, 1])
-    shares = split(work, 3)
+    shares = divide_work(work, 3)
     assert sorted(np.concatenate(shares).tolist()) == list(range(8))
     assert all((np.diff(own) > 0).all() for own in shares)
     sums = [work[own].sum() for own in shares]
     assert max(sums) - min(sums) <= 3
-    assert [len(own) for own in split(np.zeros(4), 2)] == [2, 2]
-    assert [len(own) for own in split(np.array([7.0]), 3)] == [1, 0, 0]
+    assert [len(own) for own in divide_work(np.zeros(4), 2)] == [2, 2]
+    assert [len(own) for own in divide_work(np.array([7.0]), 3)] == [1, 0, 0]
 
 
 def test_clients_without_samples_weigh_nothing_in_a_mean() -> None:
     """Also where a process has no others."""
     nobody, some = ({"w": torch.tensor([a, b])} for a, b in ((5.0, 9.0), (1.0, 3.0)))
     weights = [torch.zeros(2), torch.tensor([1.0, 3.0])]
-    mean, weight = averaged([nobody, some], weights)
+    mean, weight = average_groups([nobody, some], weights)
     assert mean["w"].tolist() == [2.5] and weight.tolist() == [4.0]
 
 

@@ -12,8 +12,8 @@ from contract.worlds import world
 
 from fl.api import trees
 from fl.engine import simulate
-from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 
 NOTHING = np.zeros(0, np.int64)
@@ -23,7 +23,7 @@ NOTHING = np.zeros(0, np.int64)
 def test_a_share_of_the_clients_takes_part(share: float, count: int) -> None:
     simulation = world("fedavg", participation=share)
     for round in (1, 2):
-        plan = simulation.plan(round)
+        plan = simulation.round_schedule(round)
         clients = plan.clients.tolist()
         assert len(clients) == count
         assert clients == sorted(set(clients))
@@ -32,29 +32,35 @@ def test_a_share_of_the_clients_takes_part(share: float, count: int) -> None:
 
 def test_who_takes_part_is_drawn_anew_each_round_and_evenly() -> None:
     simulation = world("fedavg", participation=0.5)
-    drawn = [tuple(simulation.plan(r).clients.tolist()) for r in range(1, 201)]
-    assert drawn == [tuple(simulation.plan(r).clients.tolist()) for r in range(1, 201)]
+    drawn = [tuple(simulation.round_schedule(r).clients.tolist()) for r in range(1, 201)]
+    assert drawn == [tuple(simulation.round_schedule(r).clients.tolist()) for r in range(1, 201)]
     assert len(set(drawn)) == 6
     counts = Counter(client for clients in drawn for client in clients)
     assert all(70 < counts[client] < 130 for client in range(4))
     other = replace(simulation, seed=6)
-    assert drawn != [tuple(other.plan(r).clients.tolist()) for r in range(1, 201)]
+    assert drawn != [tuple(other.round_schedule(r).clients.tolist()) for r in range(1, 201)]
 
 
 def test_clients_that_are_away_never_take_part() -> None:
     simulation = world("fedavg", participation=0.5)
-    everybody = [simulation.plan(r).clients.tolist() for r in range(1, 41)]
-    simulation = replace(simulation, client_data=replace(simulation.client_data, away=(1,)))
-    drawn = [simulation.plan(r).clients.tolist() for r in range(1, 41)]
+    everybody = [simulation.round_schedule(r).clients.tolist() for r in range(1, 41)]
+    simulation = replace(
+        simulation, client_data=replace(simulation.client_data, absent_clients=(1,))
+    )
+    drawn = [simulation.round_schedule(r).clients.tolist() for r in range(1, 41)]
     assert {client for clients in drawn for client in clients} == {0, 2, 3}
     assert {len(clients) for clients in drawn} == {2}
-    whole = replace(simulation, client_data=replace(simulation.client_data, away=()))
-    assert [whole.plan(r).clients.tolist() for r in range(1, 41)] == everybody
+    whole = replace(simulation, client_data=replace(simulation.client_data, absent_clients=()))
+    assert [whole.round_schedule(r).clients.tolist() for r in range(1, 41)] == everybody
 
 
 def test_batches_are_of_training_samples_only() -> None:
     simulation = world("fedavg", participation=1.0)
-    seen = {int(i) for r in (1, 2) for i in simulation.plan(r).schedules[0].index[:, 0].ravel()}
+    seen = {
+        int(i)
+        for r in (1, 2)
+        for i in simulation.round_schedule(r).schedules[0].index[:, 0].ravel()
+    }
     held = simulation.client_data.samples
     assert seen <= set(np.concatenate(held["train"]).tolist())
     for split in ("val", "test"):
@@ -116,7 +122,7 @@ def test_of_clients_that_are_held_out_as_many_are_drawn_besides() -> None:
         "test": [NOTHING if k in out else numbers for k, numbers in enumerate(test)],
         "unseen": [numbers if k in out else NOTHING for k, numbers in enumerate(test)],
     }
-    drawn = scored_clients(replace(run, client_data=ClientData(samples, away=out)))
+    drawn = scored_clients(replace(run, client_data=ClientData(samples, absent_clients=out)))
     assert [len(drawn[split]) for split in ("test", "unseen")] == [2, 2]
     assert drawn["unseen"] < set(out) and not drawn["test"] & set(out)
 
@@ -124,7 +130,7 @@ def test_of_clients_that_are_held_out_as_many_are_drawn_besides() -> None:
 def test_a_stored_model_is_scored_on_the_same_sample() -> None:
     run = world("finetune", sizes=EIGHT, evaluate_clients=3)
     weights = world("fedavg").begin().server
-    before = run.before(weights)
+    before = run.evaluate_start(weights)
     assert set(before["client"]) == set(run.evaluate(run.begin(weights), 1)["client"])
     assert len(set(before["client"])) == 3
 
@@ -151,13 +157,14 @@ def test_a_loss_that_is_not_finite_ends_the_run(backend: str) -> None:
     simulation = world("fedavg", participation=0.25, rounds=12)
     arrays = Arrays(raw, labels, worlds.NORMALISATION, dtype=torch.float64)
     simulation = replace(simulation, arrays=arrays)
-    first = next(r for r in range(1, 13) if 2 in simulation.plan(r).clients.tolist())
+    first = next(r for r in range(1, 13) if 2 in simulation.round_schedule(r).clients.tolist())
     assert 1 < first < 12
     done = list(simulate.rounds(simulation, simulation.begin(), 0, backend))
-    assert [d.diverged for d in done] == [False] * (first - 1) + [True]
+    assert [d.has_diverged for d in done] == [False] * (first - 1) + [True]
     assert np.isnan(done[-1].loss)
     assert (
-        done[-1].trouble == f"the training loss of client 2 was no longer finite in round {first}"
+        done[-1].divergence
+        == f"the training loss of client 2 was no longer finite in round {first}"
     )
     assert set(done[-1].rows["metric"]) == {"loss"}
 
@@ -167,7 +174,7 @@ def test_a_model_that_is_ruined_by_the_last_step_has_diverged() -> None:
     simulation = world("fedavg", rounds=1, lr=3e38, local_epochs=None, local_steps=1)
     [done] = simulate.rounds(simulation, simulation.begin(), 0, "loop")
     scores = done.rows.loc[done.rows["split"] != "train", "value"]
-    assert done.diverged or np.isfinite(scores).all()
+    assert done.has_diverged or np.isfinite(scores).all()
 
 
 def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
@@ -177,9 +184,9 @@ def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
     states[2] = replace(states[2], server=ruined)
     done = list(simulate.lockstep(runs, states, 0, "stacked"))
     assert [sorted(one) for one in done] == [[1, 2, 3], [1, 3], [1, 3], [1, 3]]
-    assert done[0][2].diverged
-    assert done[0][2].trouble.startswith("the training loss of clients ")
-    assert done[0][2].trouble.endswith(" was no longer finite in round 1")
+    assert done[0][2].has_diverged
+    assert done[0][2].divergence.startswith("the training loss of clients ")
+    assert done[0][2].divergence.endswith(" was no longer finite in round 1")
     for seed in (1, 3):
         alone, _ = worlds.run(runs[seed], "loop")
         assert worlds.distance(worlds.tree(done[-1][seed].state), worlds.tree(alone)) < 1e-10

@@ -13,7 +13,7 @@ from contract.worlds import world
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl.engine import backends, engine
-from fl.engine.backends import Trained
+from fl.engine.backends import PassResult
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim")
 """Operations whose result the host must know."""
@@ -43,10 +43,10 @@ def watched_passes(device: str, watch: AbstractContextManager[Any]) -> int:
     """
     drift = [("cosine", {"layers": ["1"], "mu": 0.5})]
     run = world("ditto", "mlp", terms=drift, device=device)
-    state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "stacked")
+    state, _ = engine.run_round(run.method, run.begin(), run.round_schedule(1), "stacked")
     passes = 0
 
-    def stacked(*arguments: Any) -> Trained:
+    def stacked(*arguments: Any) -> PassResult:
         nonlocal passes
         passes += 1
         with watch:
@@ -54,7 +54,7 @@ def watched_passes(device: str, watch: AbstractContextManager[Any]) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(backends.BACKENDS, "stacked", stacked)
-        engine.run_round(run.method, state, run.plan(2), "stacked")
+        engine.run_round(run.method, state, run.round_schedule(2), "stacked")
     return passes
 
 

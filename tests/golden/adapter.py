@@ -74,17 +74,17 @@ def trained(
     """
     simulation = simulated(world, given, table)
     if "images" in world:
-        simulation = train_on.images(simulation, torch.from_numpy(world["images"]))
+        simulation = train_on.train_on_images(simulation, torch.from_numpy(world["images"]))
     rows, weights = [], None
     if world.get("start"):
         weights = simulation.network.init(99)
-        rows.append(simulation.before(weights))
+        rows.append(simulation.evaluate_start(weights))
     state, traces = simulation.begin(weights), {}
     for done in simulate.rounds(simulation, state, 0, "loop"):
         state = done.state
         rows.append(done.rows)
         traces |= {f"{done.number}/{name}": trace for name, trace in done.traces.items()}
-    return pd.concat(rows, ignore_index=True), simulation.final(state), traces
+    return pd.concat(rows, ignore_index=True), simulation.final_weights(state), traces
 
 
 def settings(world: Mapping[str, Any]) -> list[str]:

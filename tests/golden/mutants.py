@@ -12,7 +12,7 @@ not types, not the other backends (the contract compares these with the loop), n
 devices. Places are not: what is said (messages, f-strings, texts that are added), what is checked
 (raise, assert, conditions of those, what is called check or require), memory and notes (`SPARING`),
 annotations, the flags ``strict``, ``stable`` and ``ignore_index``, what only chooses a backend
-(``steps_of``), and written negative numbers, which count axes from the end.
+(``count_steps``), and written negative numbers, which count axes from the end.
 
 No world enters functions for stacks of clients (``_joined``, ``_stacked``, ``_chosen`` in
 siamese), functions that only plugins and analyses call (``hypergradient``, ``mixed_batch_norm``,
@@ -47,13 +47,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE = "arrays augment batches client_states engine evaluate modality scored serving simulate "
-ENGINE += "simulation state stragglers sweeps train_on"
+ENGINE = "augment batches client_states engine evaluate modality_rounds sample_arrays scheduling "
+ENGINE += "server_training simulate simulation state stragglers sweeps train_on view_outputs"
 API = "method optimizers recipes tasks/classification tasks/segmentation term training trees"
 FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),
-    "pytorch": ["draws", "keyed"],
+    "pytorch": ["random_numbers", "keyed"],
     **{folder: ["*"] for folder in ("methods", "parts", "terms", "data/schemes")},
 }
 MOST, SECONDS = 40, 200
@@ -62,7 +62,7 @@ SWAPS: dict[type, type] = {
     **{ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE},
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult},
 }
-SPARING = ("nbytes", "Scratch.of", "sparing", "unused", "steps_of")
+SPARING = ("nbytes", "Scratch.of", "sparing", "unused", "count_steps")
 SAID = ast.Raise | ast.Assert | ast.JoinedStr | ast.FunctionDef
 
 

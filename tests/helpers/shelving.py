@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fl.base import identity
-from fl.engine.evaluate import as_rows
+from fl.engine.evaluate import metrics_table
 from fl.store.layout import WEIGHTS
 from fl.store.store import Store
 
@@ -37,7 +37,9 @@ def add(
         **{"run": run, "state": "complete", "spec": spec, "code": CODE, "rounds": 50},
         **{"seconds": value, "execution": {"backend": "loop"}},
     }
-    rows = as_rows([(r, 0, "train", "global", "loss", value + r / 3, 10) for r in range(1, 51)])
+    rows = metrics_table(
+        [(r, 0, "train", "global", "loss", value + r / 3, 10) for r in range(1, 51)]
+    )
     with store.open(run, (WEIGHTS,) if weights else ()) as work:
         assert work is not None
         tree = {"w": torch.full((3,), value)} if weights else None

@@ -14,9 +14,9 @@ from fl.api.training import Training
 from fl.base import registry
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.engine import engine
-from fl.engine.arrays import Arrays
 from fl.engine.batches import schedule
-from fl.engine.state import Roster, RoundPlan
+from fl.engine.sample_arrays import Arrays
+from fl.engine.state import Roster, RoundSchedule
 from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.alexnet import AlexNet
@@ -207,8 +207,8 @@ def both_backends(method, made, x, y):
     )
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), batches)
     arrays = Arrays(x, y, identity, dtype=torch.float64)
-    plan = RoundPlan(1, (roster,), arrays, replace(training, lr=0.05))
-    begun = engine.start(built, made.init(0), torch.ones(2, 4, dtype=torch.int64))
+    plan = RoundSchedule(1, (roster,), arrays, replace(training, lr=0.05))
+    begun = engine.initial_state(built, made.init(0), torch.ones(2, 4, dtype=torch.int64))
     ends = []
     for backend in ("loop", "stacked"):
         state, losses = engine.run_round(built, begun, plan, backend)

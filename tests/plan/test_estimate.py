@@ -56,7 +56,7 @@ def test_steps_are_those_of_the_partition_that_will_be_made(
     table = partitioning.make_partition(
         partition, study["dataset"], tmp_path / "data", tmp_path / "made"
     )
-    held = ClientData.of(table)
+    held = ClientData.from_table(table)
     assert len(held.participants) == clients
     steps = 7 * sum(len(held.samples["train"][client]) for client in held.participants)
     assert client_steps(study) == pytest.approx(steps, rel=0.02)

@@ -27,8 +27,8 @@ from fl.analyses import (
 )
 from fl.api.network import Network
 from fl.cli import main
-from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
+from fl.engine.sample_arrays import Arrays
 from fl.plan import plan, plan_files
 
 SETTING = ("digits", "natural", "mlp")

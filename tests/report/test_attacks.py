@@ -21,8 +21,8 @@ from fl.analyses.inversion import Inversion
 from fl.analyses.membership import Membership
 from fl.api.network import Network
 from fl.base.errors import FedloomError
-from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
+from fl.engine.sample_arrays import Arrays
 
 NORMALISATION = {"scale": 1.0, "mean": 0.5, "sd": 0.25}
 

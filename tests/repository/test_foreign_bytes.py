@@ -1,7 +1,7 @@
 """Whatever bytes lie where a file is read: one message or a right answer, never a traceback.
 
 Valid files are mutated by keyed draws: bytes flipped, cut, doubled, put in; values of their
-structure exchanged for what nobody means. What is read nonetheless has to hold what its reader
+structure exchange for what nobody means. What is read nonetheless has to hold what its reader
 promises.
 """
 
@@ -33,7 +33,7 @@ from fl.base import files, parquet
 from fl.base.errors import FedloomError, Location
 from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
-from fl.engine.evaluate import as_rows
+from fl.engine.evaluate import metrics_table
 from fl.plan import bundle as bundles
 from fl.plan import config, jobs, plan, plan_files, published_tables
 from fl.store import maintenance, run_check, tree_file
@@ -91,7 +91,7 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def strange(value: Any, draw: random.Random) -> Any:
-    """A JSON-like value of which something is exchanged, left out or added."""
+    """A JSON-like value of which something is exchange, left out or added."""
     value = copy.deepcopy(value)
     *above, last = draw.choice(list(places(value)))
     home = value
@@ -272,7 +272,7 @@ def partition(root: Path) -> Reader:
 
 def metrics(root: Path) -> Reader:
     path, record = root / "metrics.parquet", {"state": "complete", "rounds": 2}
-    table = as_rows(
+    table = metrics_table(
         [
             (r, c, "test", "global", metric, 0.25, 10)
             for r in (1, 2)

@@ -16,6 +16,7 @@ from fl.api import trees
 from fl.api.method import Pass, Phase, Refresh, Sampling, ServerWork, Sweep
 from fl.api.trees import Tree
 from fl.base import registry
+from fl.engine.scheduling import Scheduler
 from fl.engine.simulation import Simulation
 from fl.runner import costs
 
@@ -146,13 +147,13 @@ def test_clients_with_as_many_samples_are_counted_once(monkeypatch: pytest.Monke
     runs = [world("fedavg", sizes=(size,)) for size in (9, 20)]
     each = [costs.measure(run, run.begin()).flops for run in runs]
     drawn: list[int] = []
-    draw = Simulation._schedule
+    draw = Scheduler._schedule
 
-    def noted(self: Simulation, pass_: Any, clients: Any, *rest: Any) -> Any:
+    def noted(self: Scheduler, pass_: Any, clients: Any, *rest: Any) -> Any:
         drawn.append(len(clients))
         return draw(self, pass_, clients, *rest)
 
-    monkeypatch.setattr(Simulation, "_schedule", noted)
+    monkeypatch.setattr(Scheduler, "_schedule", noted)
     run = world("fedavg", sizes=(9, 20, 9, 9, 20, 9), participation=0.2)
     assert costs.measure(run, run.begin()).flops == (4 * each[0] + 2 * each[1]) / 6
     # Some clients have no samples to validate on, so that there are four kinds; one takes part.

@@ -96,14 +96,14 @@ from pathlib import Path
 import torch.distributed as dist
 from fl.runner.team import Team
 team = Team()
-assert team.exchanged(team.rank) == [0, 1]
+assert team.exchange(team.rank) == [0, 1]
 files = (Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
 mine = {os.readlink(file) for file in files if file.is_symlink()}
 lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
 rows = [line.split() for line in lines.splitlines() if ":" in line]
 listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
 assert listening and all(place.startswith("0100007F:") for place in listening), listening
-team.exchanged()
+team.exchange()
 dist.destroy_process_group()
 """
 

@@ -16,7 +16,8 @@ from fl.runner.stack import Stack
 from fl.store import checkpoint
 
 PLAIN: Any = SimpleNamespace(
-    arrays=SimpleNamespace(device="cpu"), begin=lambda: State({}, ClientStates.alike({}, {}, 2))
+    arrays=SimpleNamespace(device="cpu"),
+    begin=lambda: State({}, ClientStates.from_initial({}, {}, 2)),
 )
 """Of a simulation what a checkpoint needs."""
 

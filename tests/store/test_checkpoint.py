@@ -31,7 +31,7 @@ def any_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-def state_of(round: int) -> tree_file.Tree:
+def modality_state(round: int) -> tree_file.Tree:
     """A state that tells which round it is of."""
     generator = torch.Generator().manual_seed(round)
     return {
@@ -45,14 +45,14 @@ def rows_of(round: int) -> pd.DataFrame:
 
 
 def save(folder: Path, round: int) -> None:
-    checkpoint.save(folder, round, state_of(round), {"round": round}, rows_of(round))
+    checkpoint.save(folder, round, modality_state(round), {"round": round}, rows_of(round))
 
 
 def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
     """Whether everything in a checkpoint is of that round."""
     if found is None:
         return False
-    assert bits(found.state["server"]["w"]) == bits(state_of(found.round)["server"]["w"])
+    assert bits(found.state["server"]["w"]) == bits(modality_state(found.round)["server"]["w"])
     assert int(found.state["server"]["n"]) == found.round
     assert found.state["clients"] == {}
     pd.testing.assert_frame_equal(found.rows, rows_of(found.round))

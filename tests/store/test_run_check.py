@@ -15,7 +15,7 @@ from fl.base import files
 from fl.base.errors import FedloomError
 from fl.cli import store_commands
 from fl.cli.explain import explain
-from fl.engine.evaluate import as_rows
+from fl.engine.evaluate import metrics_table
 from fl.report import tables
 from fl.store import maintenance, run_check
 from fl.store.store import Store
@@ -42,7 +42,7 @@ def rewrite(store: Store, run: str, rows: Any = None, /, **record: Any) -> None:
 
 def rows(**changes: Any) -> pd.DataFrame:
     """Accuracies of two clients after the last round, some cells of which are changed."""
-    made = as_rows([(50, c, "test", "global", "accuracy", 0.5, 10) for c in range(2)])
+    made = metrics_table([(50, c, "test", "global", "accuracy", 0.5, 10) for c in range(2)])
     return made.assign(**changes)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl.engine.arrays import Arrays
+from fl.engine.sample_arrays import Arrays
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 5)).astype(np.uint8)
 LABELS = np.arange(20, dtype=np.int32) % 4
@@ -35,7 +35,7 @@ def test_inputs_are_normalised_by_one_number_each(shape: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("resident", [2**31, 0])
 def test_tokens_stay_whole_numbers(resident: int) -> None:
     x = np.array([[0, 79], [70_000, 7]], np.int32)
-    arrays = Arrays(x, np.zeros(2, int), None, dtype=torch.bfloat16, resident=resident)
+    arrays = Arrays(x, np.zeros(2, int), None, dtype=torch.bfloat16, max_resident_bytes=resident)
     found = arrays.inputs(torch.tensor([[1], [0]]))
     assert found.dtype == torch.int64
     assert found.tolist() == [[[70_000, 7]], [[0, 79]]]
@@ -48,7 +48,7 @@ def test_a_large_set_is_not_copied_from_its_file(
     np.save(tmp_path / "x.npy", IMAGES)
     file = np.load(tmp_path / "x.npy", mmap_mode="r+")
     index, whole = torch.arange(2), Arrays(file, LABELS, PER_CHANNEL)
-    monkeypatch.setattr("fl.engine.arrays.IN_MEMORY", IMAGES.nbytes - 1)
+    monkeypatch.setattr("fl.engine.sample_arrays.MAX_CPU_BYTES", IMAGES.nbytes - 1)
     large = Arrays(np.load(tmp_path / "x.npy", mmap_mode="r"), LABELS, PER_CHANNEL)
     before = whole.inputs(index)
     assert torch.equal(large.inputs(index), before)
@@ -62,7 +62,7 @@ def test_mapped_and_resident_inputs_are_the_same_bits(tmp_path: Path) -> None:
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     index = torch.tensor([[3, 0, 3], [19, 7, 1]])
     found = [
-        Arrays(x, LABELS, PER_CHANNEL, resident=limit).inputs(index)
+        Arrays(x, LABELS, PER_CHANNEL, max_resident_bytes=limit).inputs(index)
         for x, limit in ((IMAGES, 2**31), (mapped, 2**31), (mapped, 0), (IMAGES, 0))
     ]
     assert found[0].shape == (2, 3, 3, 4, 5)

@@ -1,0 +1,350 @@
+"""Rounds of clients that differ in the modality of their input, such as images and texts.
+
+`fl.engine.engine` trains each modality as a separate run: its clients in one stack, with a
+network without the weights of other modalities, which its clients neither train nor send. Each
+weight is then averaged over the clients that have it. So a shared classifier is averaged over all
+clients, and an extractor over the clients of its modality. If modalities share no weight, each may
+have its own server (`fl.api.method.ModalityMethod`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.method import Method, ModalityMethod, WeightedAverage
+from fl.api.network import Network
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.engine import engine
+from fl.engine.state import HOST, RoundSchedule, State
+
+UPLOAD, SAMPLES = "upload", "samples"
+"""Keys of the tree that replaces a modality's server tree after its clients' work, if all
+modalities have one server: the uploads, or their mean if the server needs only that, and the
+numbers of training samples.
+"""
+
+RoundResult = tuple[State, Tensor]
+"""The state after a round, and the participants' training losses."""
+
+
+def check_shared_weights(separate: bool, networks: Mapping[str, Network]) -> None:
+    """Refuse modalities that share weights, if the method cannot average these.
+
+    Args:
+        separate: Whether the method's server does more than average.
+        networks: The network of each modality, by name.
+
+    Raises:
+        FedloomError: If the method cannot be used.
+    """
+    shared = frozenset.intersection(*map(weight_names, networks.values()))
+    if separate and shared:
+        raise FedloomError(
+            f"the server does more than average what clients send, but {' and '.join(networks)} "
+            f"share the weights {', '.join(sorted(shared))}",
+            advice="choose a model whose modalities share no weight, or a method whose server "
+            "averages",
+        )
+
+
+def combine_methods(
+    method: Method,
+    network: Network,
+    by_modality: Mapping[str, tuple[Method, Network]],
+    separate: bool,
+) -> Method:
+    """Combine the methods of all modalities to one method.
+
+    Args:
+        method: The method for all weights together.
+        network: The network with all weights.
+        by_modality: The method and the network of each modality, by name.
+        separate: See `ModalityMethod`.
+
+    Returns:
+        The method, with a `ModalityMethod` for each modality.
+
+    Raises:
+        FedloomError: If modalities share weights that the method cannot average.
+    """
+    check_shared_weights(separate, {name: net for name, (_, net) in by_modality.items()})
+    modalities = tuple(
+        ModalityMethod(name, inner, weight_names(network) - weight_names(net), separate)
+        for name, (inner, net) in by_modality.items()
+    )
+    if not separate:
+        return replace(method, by_modality=modalities)
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        initial = [modality.method.init(modality.restrict(variables)) for modality in modalities]
+        servers = {
+            modality.name: server for modality, (server, _) in zip(modalities, initial, strict=True)
+        }
+        client: Tree = {}
+        for _, modality_client in initial:
+            client = trees.overlay(client, modality_client)
+        return servers, client
+
+    def view(stage: str, server: Tree, client: Tree | None) -> Tree:
+        variables: Tree = {}
+        for modality in modalities:
+            restricted = None if client is None else modality.restrict(client)
+            modality_view = modality.method.views[stage]
+            variables = trees.overlay(variables, modality_view(server[modality.name], restricted))
+        return variables
+
+    def trace(server: Tree) -> dict[str, Tensor]:
+        return {
+            f"{name} of {modality.name}": leaf
+            for modality in modalities
+            if modality.method.trace
+            for name, leaf in modality.method.trace(server[modality.name]).items()
+        }
+
+    views = {
+        stage: lambda server, client, stage=stage: view(stage, server, client)
+        for stage in method.views
+    }
+    has_trace = any(modality.method.trace for modality in modalities)
+    return replace(
+        method,
+        init=init,
+        views=views,
+        trace=trace if has_trace else None,
+        by_modality=modalities,
+    )
+
+
+def weight_names(network: Network) -> frozenset[str]:
+    """Return the names of all weights and buffers."""
+    return frozenset(name for names in network.names.values() for name in names)
+
+
+def modality_state(modality: ModalityMethod, state: State) -> State:
+    """Return a run's state for one modality: all clients, without the weights that it lacks."""
+    return State(
+        modality.server_tree(state.server), state.client_states.drop(modality.missing_weights)
+    )
+
+
+def run_rounds(
+    methods: Sequence[Method],
+    states: Sequence[State],
+    schedules: Sequence[RoundSchedule],
+    backend: str,
+) -> list[RoundResult]:
+    """Run one round of several runs, one modality after another; see `engine.run_rounds`.
+
+    Args:
+        methods: The method of each run.
+        states: The state of each run before the round.
+        schedules: The schedule of each run.
+        backend: Name of the backend.
+
+    Returns:
+        For each run the state after the round, and the participants' mean training losses.
+    """
+    results: list[list[ModalityResult]] = [[] for _ in states]
+    for number in range(len(methods[0].by_modality)):
+        active_runs = _active_runs(methods, schedules, number)
+        if active_runs:
+            trained = _train_modality(active_runs, states, backend)
+            for (run, modality, schedule), result in zip(active_runs, trained, strict=True):
+                results[run].append((modality, schedule, result))
+    return [_combine(*run) for run in zip(methods, states, schedules, results, strict=True)]
+
+
+ModalityResult = tuple[ModalityMethod, RoundSchedule, RoundResult]
+ActiveRuns = Sequence[tuple[int, ModalityMethod, RoundSchedule]]
+"""The runs in which clients of a modality take part: their indices and the clients' schedules."""
+
+
+def _active_runs(
+    methods: Sequence[Method], schedules: Sequence[RoundSchedule], number: int
+) -> ActiveRuns:
+    return [
+        (run, method.by_modality[number], modality_schedule)
+        for run, (method, schedule) in enumerate(zip(methods, schedules, strict=True))
+        if (modality_schedule := schedule.by_modality[number]) is not None
+    ]
+
+
+def _train_modality(
+    active_runs: ActiveRuns, states: Sequence[State], backend: str
+) -> list[RoundResult]:
+    """Run the round of one modality."""
+    return engine.run_rounds(
+        [
+            modality.method if modality.separate else _with_collecting_server(modality.method)
+            for _, modality, _ in active_runs
+        ],
+        [modality_state(modality, states[run]) for run, modality, _ in active_runs],
+        [schedule for *_, schedule in active_runs],
+        backend,
+    )
+
+
+def _with_collecting_server(method: Method) -> Method:
+    """Return the method with a server that only collects uploads."""
+
+    def collect_mean(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        return {UPLOAD: trees.mean(uploads, n), SAMPLES: n.sum()}, dict(clients)
+
+    def collect(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        return {UPLOAD: uploads, SAMPLES: n}, dict(clients)
+
+    averaging = isinstance(method.aggregate, WeightedAverage)
+    return replace(method, aggregate=WeightedAverage(collect_mean) if averaging else collect)
+
+
+def _combine(
+    method: Method, state: State, schedule: RoundSchedule, results: Sequence[ModalityResult]
+) -> RoundResult:
+    """Return a run's state after all of its modalities, and losses in the order of clients."""
+    server: Tree = state.server
+    states = state.client_states
+    positions, losses = [], []
+    for modality, modality_schedule, (new_state, loss) in results:
+        clients = modality_schedule.clients
+        rows = new_state.client_states.take(clients)
+        states = states.replace_clients(clients, trees.overlay(states.take(clients), rows))
+        if modality.separate:
+            server = {**server, modality.name: new_state.server}
+        positions.append((clients[:, None] == schedule.clients).nonzero()[:, 1])
+        losses.append(loss)
+    if not results[0][0].separate:
+        collected = [new_state.server for _, _, (new_state, _) in results]
+        if isinstance(method.aggregate, WeightedAverage):
+            n = torch.stack([upload[SAMPLES] for upload in collected])
+            mean = _mean_over_holders(
+                [upload[UPLOAD] for upload in collected], list(n), state.server
+            )
+            uploads: Tree = trees.apply(lambda leaf: leaf[None], mean)
+            weights = n.sum(0, keepdim=True)
+        else:
+            uploads = _stack_uploads([upload[UPLOAD] for upload in collected], positions)
+            weights = schedule.weights(schedule.n)
+        participants: Tree = trees.to(states.take(schedule.clients), weights.device)
+        server, participants = method.aggregate(state.server, participants, uploads, weights)
+        states = states.replace_clients(schedule.clients, trees.to(participants, HOST))
+    order = torch.cat(positions).argsort().to(losses[0].device)
+    return State(server, states), torch.cat(losses)[order]
+
+
+def _mean_over_holders(means: Sequence[Tree], samples: Sequence[Tensor], server: Tree) -> Tree:
+    """Average each leaf over the modalities that have it, weighted by their samples.
+
+    Args:
+        means: The mean upload of each modality.
+        samples: Number of training samples of each modality.
+        server: The server's tree; a leaf without participating holders is taken from it.
+    """
+    averages: dict[str, Any] = {}
+    keys = dict.fromkeys(key for tree in means for key in tree)
+    for key in keys:
+        pairs = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
+        leaves, weights = [leaf for leaf, _ in pairs], torch.stack([n for _, n in pairs])
+        if isinstance(leaves[0], Mapping):
+            server_leaf: Tree = server.get(key, {})
+            averages[key] = {
+                **server_leaf,
+                **_mean_over_holders(leaves, list(weights), server_leaf),
+            }
+        else:
+            averages[key] = trees.mean({"": torch.stack(leaves)}, weights)[""]
+    return averages
+
+
+def _stack_uploads(uploads: Sequence[Tree], positions: Sequence[Tensor]) -> Tree:
+    """Stack the uploads of all modalities in the order of clients, with zeros for missing weights.
+
+    Args:
+        uploads: The uploads of each modality, stacked.
+        positions: Positions of each modality's clients among the participants.
+
+    Returns:
+        A stack, [participants, ...].
+    """
+    template: Tree = {}
+    for upload in uploads:
+        template = trees.overlay(template, upload)
+
+    def fill(upload: Tree, clients: int) -> Tree:
+        zeros = trees.apply(lambda leaf: leaf.new_zeros(clients, *leaf.shape[1:]), template)
+        return trees.overlay(zeros, upload)
+
+    stack = trees.concatenate(list(map(fill, uploads, map(len, positions))))
+    order = torch.cat(list(positions)).argsort()
+    return trees.take(stack, order.to(trees.leaves(stack)[0].device))
+
+
+ChangeLeaf = Callable[[Tensor, Tensor], Tensor]
+"""Function of a leaf and the clients that have it, in ascending order."""
+
+
+def drop_missing_rows(clients: Tree, method: Method, modality: np.ndarray | None) -> Tree:
+    """Drop from each leaf of a stack the rows of clients that do not have it.
+
+    Args:
+        clients: A stack of all clients.
+        method: The run's method, which contains the missing weights of each modality.
+        modality: Modality of every client, [clients]; None if clients do not differ in it.
+
+    Returns:
+        A tree whose leaves have the rows of different clients, in the order of clients.
+    """
+    return _change_leaves(clients, method, modality, lambda leaf, rows: leaf[rows])
+
+
+def zero_missing_weights(state: State, method: Method, modality: np.ndarray | None) -> State:
+    """Set the weights that clients do not have to zero.
+
+    Args:
+        state: The state of a run.
+        method: The run's method, which contains the missing weights of each modality.
+        modality: Modality of every client, [clients]; None if clients do not differ in it.
+
+    Returns:
+        The changed state.
+    """
+    if modality is None or not method.by_modality:
+        return state
+
+    def zero_missing_rows(leaf: Tensor, rows: Tensor) -> Tensor:
+        return torch.zeros_like(leaf).index_copy_(0, rows, leaf[rows])
+
+    clients = _change_leaves(state.clients, method, modality, zero_missing_rows)
+    return State(state.server, clients)
+
+
+def _change_leaves(
+    clients: Tree, method: Method, modality: np.ndarray | None, change: ChangeLeaf
+) -> Tree:
+    """Change each leaf of a stack that some clients do not have."""
+    if modality is None or not method.by_modality:
+        return clients
+    missing_names = [modality_method.missing_weights for modality_method in method.by_modality]
+
+    def change_tree(tree: Tree, holders: Tensor | None) -> Tree:
+        """Change a tree; ``holders`` are the clients that have it if a key above decides that."""
+        changed: dict[str, Any] = {}
+        for key, leaf in tree.items():
+            rows = holders
+            if rows is None and any(key in names for names in missing_names):
+                lacking = [n for n, names in enumerate(missing_names) if key in names]
+                rows = torch.from_numpy(np.flatnonzero(~np.isin(modality, lacking)))
+            if isinstance(leaf, Mapping):
+                changed[key] = change_tree(leaf, rows)
+            else:
+                changed[key] = leaf if rows is None else change(leaf, rows)
+        return changed
+
+    return change_tree(clients, None)

@@ -1,0 +1,121 @@
+"""Predictions of stored and final models for every sample of a split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from fl.api.method import Predictor, View
+from fl.api.trees import Tree
+from fl.base.schema import PERSONAL, UNSEEN
+from fl.engine import modality_rounds
+from fl.engine.simulation import Simulation
+from fl.engine.state import State
+from fl.engine.view_outputs import Portion, ViewOutputs
+
+PREDICTED_SPLITS = ("val", "test", UNSEEN)
+"""The splits whose predictions a run stores."""
+
+
+def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str) -> pd.DataFrame:
+    """Predict every sample of a split with stored models.
+
+    Args:
+        simulation: The run.
+        weights: The stored variables of the stage, see `Simulation.final_weights`.
+        stage: The stage.
+        split: A split of the simulation's client data.
+
+    Returns:
+        A row for each sample of clients that have a model, client after client. The columns are
+        ``client``, ``sample``, ``label`` and ``predicted`` (numbers of classes), and
+        ``score_<number>`` for the softmax of each class.
+    """
+    personal = stage == PERSONAL
+    models = ViewOutputs(
+        _view_of_variables(simulation.method.views[stage], personal),
+        personal,
+        simulation.network,
+        State({}, weights) if personal else State(weights, {}),
+        simulation.arrays,
+        simulation.client_data,
+        replace(simulation.task, look=_keep_outputs),
+    )
+    return _predict(simulation, models, split)
+
+
+def final_predictions(simulation: Simulation, state: State) -> pd.DataFrame:
+    """Predict every sample that clients do not train on with a run's final models.
+
+    Args:
+        simulation: The run.
+        state: Its state after the last round.
+
+    Returns:
+        The columns ``stage`` and ``split``, and those of `predict_split`.
+    """
+    if simulation.by_modality:
+        tables = [
+            final_predictions(run, modality_rounds.modality_state(method, state))
+            for method, run in zip(
+                simulation.method.by_modality, simulation.by_modality, strict=True
+            )
+        ]
+        return pd.concat(tables, ignore_index=True)
+    data, tables = simulation.client_data, []
+    task = replace(simulation.task, look=_keep_outputs)
+    for stage, view in simulation.method.views.items():
+        personal, arrays = stage == PERSONAL, simulation.arrays
+        models = ViewOutputs(view, personal, simulation.network, state, arrays, data, task)
+        for split in PREDICTED_SPLITS:
+            if split in data.samples:
+                table = _predict(simulation, models, split)
+                tables.append(table.assign(stage=stage, split=split))
+    table = pd.concat(tables, ignore_index=True)
+    return table[["stage", "split", *table.columns.drop(["stage", "split"])]]
+
+
+def _predict(simulation: Simulation, models: ViewOutputs, split: str) -> pd.DataFrame:
+    portions = [
+        Portion(client, split, samples)
+        for client, samples in simulation.client_data.clients_with_samples(split)
+        if models.serves(client)
+    ]
+    tables: dict[int, pd.DataFrame] = {}
+    for indices, values in models.values(portions):
+        sizes = [len(portions[index].samples) for index in indices]
+        scores = values["outputs"].softmax(-1).cpu().split(sizes)
+        labels = values["label"].cpu().split(sizes)
+        for index, score, label in zip(indices, scores, labels, strict=True):
+            tables[index] = _table(portions[index], score.numpy(), label.numpy())
+    no_samples = Portion(0, split, np.zeros(0, np.int64))
+    empty = _table(no_samples, np.zeros((0, simulation.classes)), no_samples.samples)
+    return pd.concat([tables[index] for index in sorted(tables)] or [empty], ignore_index=True)
+
+
+def _view_of_variables(view: View, personal: bool) -> View:
+    """Return the view of a state that contains stored variables in place of the method's trees."""
+
+    def variables(server: Tree, client: Tree | None) -> Tree:
+        return dict(client or {}) if personal else dict(server)
+
+    return replace(view, variables=variables) if isinstance(view, Predictor) else variables
+
+
+def _keep_outputs(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return outputs and labels unchanged; it replaces a task's ``look``."""
+    return {"outputs": outputs, "label": labels}
+
+
+def _table(portion: Portion, scores: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    columns = {
+        "client": np.full(len(scores), portion.client),
+        "sample": portion.samples,
+        "label": labels,
+        "predicted": scores.argmax(-1),
+    }
+    score_columns = {f"score_{number}": scores[:, number] for number in range(scores.shape[1])}
+    return pd.DataFrame({**columns, **score_columns})

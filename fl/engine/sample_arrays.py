@@ -1,0 +1,226 @@
+"""The samples of a data set as tensors: inputs, labels and batches by sample numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.data.inputs import Modality
+from fl.engine import augment
+
+IMAGE_DIMS = 3
+"""Number of dimensions of an image: channels, height and width."""
+
+MAX_GPU_BYTES, MAX_CPU_BYTES = 2**31, 2**28
+"""Largest data sets that are copied as a whole, on a GPU and on a CPU. On a CPU a copy saves only
+the first reading of the file, and also contains samples of clients that never take part.
+"""
+
+
+Normalisation = Mapping[str, float | list[float] | str | None]
+"""``scale``, ``mean`` and ``sd``, each a number or a list with one number for each channel."""
+
+
+class Arrays:
+    """The samples of a data set, from which batches are gathered on a device.
+
+    Inputs become ``(x * scale - mean) / sd`` in the run's precision; scale, mean and sd are one
+    number each, or one for each channel. Inputs in float64 stay in it until they are normalised.
+    Without a normalisation, inputs are tokens, which stay whole numbers (int64).
+
+    Args:
+        x: Inputs, [samples, ...]; may be a memory map.
+        y: Labels: a number for each sample, or a mask; may be a memory map.
+        normalisation: ``scale``, ``mean`` and ``sd``; None for tokens.
+        device: Device of the batches.
+        dtype: Type of normalised inputs.
+        max_resident_bytes: Largest data set that is copied to the device as a whole; larger ones
+            are gathered batch by batch. By default `MAX_GPU_BYTES` or `MAX_CPU_BYTES`.
+        augmentation: Augmentation of training batches, and of masks with their images, see
+            `fl.engine.augment`.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        normalisation: Normalisation | None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        max_resident_bytes: int | None = None,
+        augmentation: str = "none",
+    ) -> None:
+        self.device, self.dtype = torch.device(device), dtype
+        self._affine: tuple[Tensor, Tensor] | None = None
+        self._normalisation = normalisation
+        if normalisation is not None:
+            input_type = torch.float64 if x.dtype == np.float64 else dtype
+            self._affine = _affine(normalisation, x.ndim - 2, self.device, input_type)
+        self._augment = augment.augmentation(augmentation)
+        # Masks keep their small type until a batch is made of them.
+        label_type = np.int64 if y.ndim == 1 else y.dtype
+        self._y = torch.from_numpy(np.array(y, dtype=label_type)).to(self.device)
+        self._x: Tensor | None = None
+        self._source = x
+        if max_resident_bytes is None:
+            max_resident_bytes = MAX_CPU_BYTES if self.device.type == "cpu" else MAX_GPU_BYTES
+        if x.nbytes <= max_resident_bytes:
+            self._x = torch.from_numpy(np.array(x)).to(self.device)
+            if self._augment is None and self._x.is_floating_point():
+                self._x, self._affine = self._normalise(self._x), None
+
+    @cached_property
+    def _source_tensor(self) -> Tensor:
+        """The inputs without a copy, usually in a memory-mapped file."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(np.asarray(self._source))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an input; () if samples have several inputs, see ``shapes``."""
+        return self._source.shape[1:]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each input by its name; empty if samples have one input."""
+        return {}
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self._source)
+
+    @property
+    def random(self) -> bool:
+        """Whether training batches need keys."""
+        return self._augment is not None
+
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> Any:
+        """Return normalised inputs.
+
+        Args:
+            index: Sample numbers, of any shape.
+            key: Key of each sample, to augment inputs like training batches; None: no augmentation.
+
+        Returns:
+            Inputs, [*index.shape, ...]; a tree of them if samples have several inputs.
+        """
+        numbers = index.reshape(-1)
+        if self._x is not None:
+            x = trees.rows(self._x, numbers)
+        else:
+            x = trees.rows(self._source_tensor, numbers.cpu()).to(self.device)
+        if self._augment is not None and key is not None:
+            x = self._augment(x, key.reshape(-1))
+        x = self._normalise(x)
+        return x.reshape(*index.shape, *x.shape[1:])
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Undo the normalisation of images.
+
+        Args:
+            inputs: Normalised images, [..., channels, height, width].
+
+        Returns:
+            x * scale in float64, which is from 0 to 1 for images; the inputs themselves if nothing
+            is normalised.
+        """
+        pixels = inputs.double().cpu()
+        if self._normalisation is None:
+            return pixels
+        sd, mean = (
+            torch.tensor(self._normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
+        )
+        sd, mean = (t.reshape(-1, 1, 1) if t.dim() else t for t in (sd, mean))
+        return pixels * sd + mean
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        if self._affine is None:
+            return x if x.is_floating_point() else x.long()
+        factor, offset = self._affine
+        return (x.to(factor.dtype) * factor + offset).to(self.dtype)
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Return labels, int64 [*index.shape], or masks, int64 [*index.shape, height, width]."""
+        return trees.rows(self._y, index).long()
+
+    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
+        """Return a batch, see `fl.api.protocols.Batch`.
+
+        Args:
+            index: Sample numbers, [..., b].
+            weight: Weights of the samples, [..., b].
+            key: Keys of the samples, [..., b]; None: no augmentation.
+        """
+        y = self.labels(index)
+        if self._augment is not None and key is not None and y.dim() > index.dim():
+            masks = y.reshape(-1, 1, *y.shape[index.dim() :])
+            y = self._augment(masks, key.reshape(-1)).reshape(y.shape)
+        batch = {
+            "x": self.inputs(index, key),
+            "y": y,
+            "weight": weight.to(self.dtype),
+        }
+        return batch if key is None else {**batch, "key": key}
+
+
+def _affine(
+    normalisation: Normalisation, inner_dims: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return factor and offset of x * scale / sd - mean / sd, with a dimension for channels."""
+    scale, mean, sd = (
+        torch.tensor(normalisation[key], dtype=torch.float64) for key in ("scale", "mean", "sd")
+    )
+    return tuple(
+        (t.reshape(-1, *[1] * inner_dims) if t.dim() else t).to(device, dtype)
+        for t in (scale / sd, -mean / sd)
+    )  # type: ignore[return-value]
+
+
+class SeveralArrays(Arrays):
+    """Samples with several inputs: `inputs` returns a tree with a leaf for each input by name.
+
+    Args:
+        by_input: Arrays of the same samples, with the same labels, by name of the input.
+    """
+
+    def __init__(self, by_input: Mapping[str, Arrays]) -> None:
+        first, *_ = by_input.values()
+        # Labels, device and precision are equal for all inputs.
+        self.__dict__.update(vars(first))
+        self._by_input = dict(by_input)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The empty tuple, since there is no single input."""
+        return ()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each input by its name."""
+        return {name: arrays.shape for name, arrays in self._by_input.items()}
+
+    @property
+    def random(self) -> bool:
+        """Whether training batches need keys."""
+        return any(arrays.random for arrays in self._by_input.values())
+
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> dict[str, Any]:
+        """Return inputs by name, [*index.shape, ...] each; a sample has one key for all images."""
+        return {name: arrays.inputs(index, key) for name, arrays in self._by_input.items()}
+
+
+def augmentation_by_modality(
+    modalities: Sequence[Modality], augmentation: str
+) -> dict[Modality, str]:
+    """Return the augmentation of each of several inputs: of images only, if there are any."""
+    images = [m for m in modalities if len(m.shape) == IMAGE_DIMS and not m.tokens]
+    return {m: augmentation if m in (images or modalities) else "none" for m in modalities}

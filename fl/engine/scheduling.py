@@ -1,0 +1,195 @@
+"""The schedules of rounds: participants, stragglers and batches, drawn by the seed of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api.method import Method, Pass, Phase, Sweep
+from fl.api.network import Network
+from fl.api.task import Task
+from fl.api.training import Training
+from fl.base import rng
+from fl.engine.batches import (
+    Schedule,
+    balanced_class_weights,
+    count_steps,
+    schedule,
+    sweep_schedule,
+)
+from fl.engine.client_data import ClientData, join_samples
+from fl.engine.sample_arrays import Arrays
+from fl.engine.state import Roster, RoundSchedule, Team
+from fl.engine.stragglers import draw_stragglers, draw_work_shares
+
+WorkShares = Sequence[Fraction]
+"""Share of its work that each participant does; empty if all do all of it."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Draws the schedules of a run's rounds; the attributes are those of `Simulation`."""
+
+    method: Method
+    network: Network
+    training: Training
+    arrays: Arrays
+    client_data: ClientData
+    classes: int
+    seed: int
+    task: Task
+    team: Team | None
+
+    def participants(self, round_: int) -> tuple[np.ndarray, WorkShares]:
+        """Draw the participants of a round, in ascending order, and their shares of work."""
+        candidates, training = self.client_data.participants, self.training
+        count = max(1, round(training.participation * len(candidates)))
+        generator = rng.generator(self.seed, "participants", round_)
+        clients = np.sort(generator.choice(candidates, count, replace=False))
+        stragglers = draw_stragglers(clients.tolist(), training, self.seed, round_)
+        if training.partial_work == "dropped":
+            return np.array([k for k in clients if k not in stragglers]), ()
+        if not stragglers:
+            return clients, ()
+        shares = draw_work_shares(clients.tolist(), stragglers, training, self.seed, round_)
+        return clients, shares
+
+    def round_schedule(self, round_: int, clients: np.ndarray, work: WorkShares) -> RoundSchedule:
+        """Draw the batches of a round's participants in all phases."""
+        return self.without_batches(round_, self._rosters(clients, work, round_))
+
+    def without_batches(self, round_: int, rosters: tuple[Roster | None, ...]) -> RoundSchedule:
+        """Return a schedule with the given rosters."""
+        return RoundSchedule(
+            round_,
+            rosters,
+            self.arrays,
+            self.training,
+            team=self.team,
+            steps_by_participant=self._steps_by_participant,
+        )
+
+    def sizes(self, clients: np.ndarray) -> Tensor:
+        """Return the numbers of training samples of some clients, on the device."""
+        sizes = torch.from_numpy(self.client_data.sizes("train")[clients])
+        return sizes.to(self.arrays.device, torch.float64)
+
+    def class_counts(self) -> Tensor:
+        """Count the training samples of every client by class.
+
+        Returns:
+            Counts, int64 [clients, classes]; zeros if samples have no single class.
+        """
+        shape = self.client_data.clients, self.classes
+        if not self.task.has_classes:
+            return torch.zeros(shape, dtype=torch.int64)
+        sizes = self.client_data.sizes("train")
+        labels = self._labels(join_samples(self.client_data.samples["train"]))
+        # A label that is no class raises an error in training, which names its location.
+        is_class = labels < self.classes
+        cells = np.repeat(np.arange(len(sizes)), sizes) * self.classes + labels
+        counts = np.bincount(cells[is_class], minlength=shape[0] * shape[1])
+        return torch.from_numpy(counts.reshape(shape))
+
+    def _labels(self, samples: np.ndarray) -> np.ndarray:
+        index = torch.from_numpy(samples).to(self.arrays.device)
+        return np.asarray(self.arrays.labels(index).cpu())
+
+    def _rosters(
+        self, clients: np.ndarray, work: WorkShares, round_: int
+    ) -> tuple[Roster | None, ...]:
+        """Return a roster for each phase; None for a phase that the round leaves out."""
+        *earlier_phases, last = self.method.phases
+        # These words are keys of random numbers.
+        rosters = [
+            self._roster(phase, clients, work, round_, f" of exchange {number}")
+            if phase.is_active(round_)
+            else None
+            for number, phase in enumerate(earlier_phases)
+        ]
+        return (*rosters, self._roster(last, clients, work, round_, ""))
+
+    def _roster(
+        self, phase: Phase, clients: np.ndarray, work: WorkShares, round_: int, suffix: str
+    ) -> Roster:
+        """Return the participants of a phase; every pass draws its own batches."""
+        if phase.all_clients:
+            clients, work = self.client_data.participants, ()
+        schedules = [
+            self._schedule(
+                pass_,
+                clients,
+                work,
+                round_,
+                f"batches{f' of pass {number}' if number else ''}{suffix}",
+            )
+            for number, pass_ in enumerate(phase.passes)
+        ]
+        return Roster(torch.from_numpy(clients), self.sizes(clients), tuple(schedules))
+
+    @cached_property
+    def _steps_by_participant(self) -> np.ndarray:
+        sizes = self.client_data.sizes("train")[self.client_data.participants]
+        return count_steps(sizes, self.training)
+
+    @cached_property
+    def _class_weights(self) -> np.ndarray | None:
+        """Class weights of all clients, see `fl.engine.batches.Schedule`."""
+        if self.training.class_weights == "none":
+            return None
+        return balanced_class_weights(self.class_counts().numpy())
+
+    def _schedule(
+        self, pass_: Pass | Sweep, clients: np.ndarray, work: WorkShares, round_: int, purpose: str
+    ) -> Schedule | None:
+        """Draw the batches of one pass; None if the round leaves it out."""
+        sampling = pass_ if isinstance(pass_, Sweep) else pass_.sampling
+        if not sampling.is_active(round_):
+            return None
+        samples = [self.client_data.samples_of(sampling.split, int(k)) for k in clients]
+        if isinstance(pass_, Sweep):
+            limit = pass_.max_samples
+            return sweep_schedule(self._limit(samples, clients, limit, round_, purpose))
+        if pass_.sampling.steps is not None and not pass_.sampling.steps(round_):
+            return None
+        by_class = pass_.sampling.per_class is not None
+        return schedule(
+            samples,
+            clients.tolist(),
+            self.training,
+            self.seed,
+            round_,
+            purpose,
+            sampling=pass_.sampling,
+            work=work,
+            labels=[self._labels(numbers) for numbers in samples] if by_class else (),
+            classes=self.classes,
+            keyed=self.network.random or self.arrays.random,
+            refreshes=pass_.refreshes,
+            class_weights=None if self._class_weights is None else self._class_weights[clients],
+        )
+
+    def _limit(
+        self,
+        samples: list[np.ndarray],
+        clients: np.ndarray,
+        limit: int | None,
+        round_: int,
+        purpose: str,
+    ) -> list[np.ndarray]:
+        """Draw at most ``limit`` of each client's samples, in their order; None: all."""
+        if limit is None:
+            return samples
+        generators = (rng.generator(self.seed, purpose, int(k), round_) for k in clients)
+        return [
+            numbers
+            if len(numbers) <= limit
+            else np.sort(generator.choice(numbers, limit, replace=False))
+            for numbers, generator in zip(samples, generators, strict=True)
+        ]
