@@ -52,7 +52,7 @@ def study(name: str) -> dict[str, Any]:
     entry = registry.find("data set", name, WHERE)
     dataset = entry.instantiate(entry.parse(generator.PARAMS, WHERE))
     partition: Any = {"homogeneous": {"clients": 2}}
-    if dataset.natural:
+    if dataset.natural_clients:
         partition = "natural"
     elif getattr(dataset, "domains", ()):
         partition = {"domain": {"clients_per_domain": 1}}

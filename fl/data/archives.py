@@ -1,7 +1,7 @@
-"""Members of archives, streamed in the archive's order; nothing is written to the disk.
+"""Members of archives, streamed in the archive's order without unpacking to the disk.
 
-No member is read into memory whole, and a tar is read once from its beginning to its end. As no
-member becomes a file here, its name cannot lead anywhere; links and devices are passed over.
+No complete member is read into memory, and a tar is read once from beginning to end. Names of
+members are harmless because no member becomes a file. Links and devices are skipped.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ FORMAT_BY_MAGIC = {
     b"\xfd7zXZ\x00": "xz",
 }
 READ_SIZE = 1 << 20
-"""Bytes that are asked for at once: tarfile holds all that it is asked for three times."""
+"""Bytes per read: tarfile holds three copies of what is read at once."""
 OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 
 
 def iter_members(
-    archive: Archive, wanted: NameFilter | None = None
+    archive: Archive, accepts: NameFilter | None = None
 ) -> Iterator[tuple[str, BinaryIO]]:
-    """The files in a zip or a tar (plain, gz, bz2, xz), in the archive's order.
+    """Yield the files in a zip or a tar (plain, gz, bz2, xz), in the archive's order.
 
     Args:
-        archive: A path, or a content that this function has yielded: so an archive inside an
-            archive is read (a zip inside an archive is held in memory).
-        wanted: Says by its name whether to yield a file; by default all are yielded.
+        archive: A path, or a stream that this function has yielded, for an archive inside an
+            archive (an inner zip is held in memory).
+        accepts: Whether to yield a file of this name; by default all files are yielded.
 
     Yields:
-        The name, without ``.`` and doubled strokes, and the content of each file. Read a content
-        before you ask for the next one.
+        The name, without ``.`` and double slashes, and the content of each file. Read a content
+        before the next one is yielded.
 
     Raises:
-        DataError: For an archive that is truncated, corrupt or no archive. It names the archive,
-            and the member that is at fault.
+        DataError: If the archive is truncated or corrupt, or the file is no archive. It names the
+            archive and the member.
     """
     title = stream_name(archive)
     with ExitStack() as stack:
@@ -63,36 +63,44 @@ def iter_members(
         read = _zip_members(stream, title) if kind == "zip" else _tar_members(stream, kind, title)
         for raw_name, content in read:
             name = "/".join(PurePosixPath(raw_name).parts)
-            if wanted is None or wanted(name):
+            if accepts is None or accepts(name):
                 named = MemberStream(content, title, name)
                 yield name, cast(BinaryIO, io.BufferedReader(named, 1 << 16))
 
 
 def read_member(archive: Archive, name: str) -> BinaryIO:
-    """The content of one file of an archive, in memory; `DataError` if it is not there."""
-    for _, content in iter_members(archive, lambda other: other == name):
+    """Return the content of one member in memory; raise a `DataError` if it does not exist."""
+    for _, content in iter_members(archive, lambda member_name: member_name == name):
         return io.BytesIO(content.read())
-    raise DataError(f"{stream_name(archive)}: has no member {name}; fetch it again, or look inside")
+    raise DataError(
+        f"{stream_name(archive)}: has no member {name}", advice="fetch the archive again"
+    )
 
 
 def stream_name(archive: Archive) -> str:
-    """What an error calls a file or a content: its path, or ``archive: member``."""
+    """Return the name of a file or stream for errors: its path, or ``archive: member``."""
     return str(archive) if isinstance(archive, Path) else str(getattr(archive, "name", "a stream"))
 
 
 class MemberStream(io.RawIOBase):
-    """A member's bytes; whatever is wrong with them is an error that names archive and member."""
+    """Stream of a member whose read errors name the archive and the member.
+
+    Args:
+        inner: The stream of the archive reader.
+        archive: Name of the archive.
+        member: Name of the member.
+    """
 
     def __init__(self, inner: BinaryIO, archive: str, member: str = "") -> None:
         self._inner, self._archive, self._member = inner, archive, member
         self.name = f"{archive}: {member}" if member else archive
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """As any stream, or `DataError`."""
+        """Read bytes into ``buffer``; raise a `DataError` for damaged data."""
         with _member_errors(self._archive, self._member):
             chunk = self._inner.read(min(len(buffer), READ_SIZE))
         buffer[: len(chunk)] = chunk
@@ -124,14 +132,14 @@ def _tar_members(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str,
                 content = tar.extractfile(info) if info.isreg() and not info.issparse() else None
                 if content is not None:
                     yield info.name, cast(BinaryIO, content)
-                # All that was read stays in a list otherwise, and sets have a million members.
+                # tarfile keeps a list of all members; data sets have a million of them.
                 tar.members.clear()  # type: ignore[attr-defined]
-        while plain.read(READ_SIZE):  # The checksum of a compressed stream stands at its end.
+        while plain.read(READ_SIZE):  # The checksum of a compressed stream is at its end.
             pass
 
 
 def _member_errors(archive: str, member: str = "") -> AbstractContextManager[None]:
-    """Errors inside as `DataError` that names the archive and the member."""
-    at = f"{archive}: member {member}" if member else archive
-    wrong = "is truncated, damaged or of another kind than expected"
-    return wrap_read_errors(at, wrong, "delete the file to fetch it again")
+    """Turn errors inside into a `DataError` that names the archive and the member."""
+    location = f"{archive}: member {member}" if member else archive
+    problem = "is truncated, damaged or of an unexpected format"
+    return wrap_read_errors(location, problem, "delete the file to fetch it again")

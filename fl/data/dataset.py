@@ -1,7 +1,4 @@
-"""From raw files to arrays, and from arrays to who holds which sample.
-
-Making what runs read, once: prepared data sets and partitions, each under its identity.
-"""
+"""Interface of data sets, and questions about the data set of a spec."""
 
 from __future__ import annotations
 
@@ -24,24 +21,25 @@ from fl.data.prepared import Writer
 
 
 class Dataset(Protocol):
-    """A data set: a frozen dataclass whose fields are its config keys, and its reader.
+    """Interface of a data set: a frozen dataclass whose fields are its config keys.
 
-    Its size and shape are known before anything is read, so that a config can be checked. A data
-    set may also have:
+    Its size and shape are known before any file is read, so that a config can be checked. A data
+    set may have further attributes:
 
-    - ``complete``, a field that is true by default, of published sets: what is read is held to the
-      published sizes. ``complete: false`` reads a subset in the same format, which has files and
-      sizes of its own.
-    - ``tokens``, of sets of tokens: how many different ones there are.
-    - ``path``, a field of a user's own set: the file or folder that it reads where it lies.
-    - ``files``: all files that it reads, if these are more than ``path``.
-    - ``published_splits``: the names of the splits in which its samples are published. A config
-      that asks for another one is refused. A data set without this attribute is asked when it is
-      partitioned.
-    - ``task``: the name of what it is for, see `fl.api.task`; ``classification`` without it.
-    - ``modalities``: the kinds of input that it has of every sample, if there are several, see
-      `fl.data.inputs.Modality`. The first of them is ``x``. A client holds all of them, or one,
-      as the partition says.
+    - ``complete``: a field of published data sets, true by default. Sizes must then equal the
+      published ones. ``complete: false`` reads a subset in the same format, with files and sizes
+      of its own.
+    - ``tokens``: number of different tokens, if inputs are tokens.
+    - ``path``: a field of data sets that read the user's own file or folder in its location.
+    - ``files``: all files that it reads, if there are more than ``path``.
+    - ``published_splits``: names of the splits in which samples are published. A config that asks
+      for another split is refused. Without this attribute, the split is checked when the data
+      set is partitioned.
+    - ``task``: name of its task (`fl.api.task`); ``classification`` without it.
+    - ``modalities``: the modalities of every sample, if there are several
+      (`fl.data.inputs.Modality`). The first one is ``x``. A client holds all of them or one,
+      according to the partition.
+    - ``domains``: names of the domains, if there are any.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -49,47 +47,47 @@ class Dataset(Protocol):
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset, which tells when it is read."""
+        """Number of samples, or None for a subset, whose size is known when it is read."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Shape of one input."""
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
 
     @property
-    def natural(self) -> int | None:
-        """How many clients it has of its own, or None."""
+    def natural_clients(self) -> int | None:
+        """Number of natural clients, such as writers or hospitals, or None."""
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Turn the raw files in ``raw`` into arrays and a description in ``writer``."""
+        """Read the raw files in ``raw``; write arrays and a description to ``writer``."""
 
 
 def check_dataset_class(dataset: Dataset, name: str) -> None:
-    """Raise a `DataError` for a class that lacks what a data set has, see `Dataset`."""
-    absent = object()
-    for attribute in ("sources", "size", "shape", "classes", "natural", "read"):
-        if inspect.getattr_static(dataset, attribute, absent) is absent:
-            whole = "`fedloom new dataset NAME` writes a whole one"
-            raise DataError(f"data set {name}: its class has no `{attribute}`; {whole}")
+    """Raise a `DataError` if a class lacks an attribute of `Dataset`."""
+    missing = object()
+    for attribute in ("sources", "size", "shape", "classes", "natural_clients", "read"):
+        if inspect.getattr_static(dataset, attribute, missing) is missing:
+            advice = "fedloom new dataset NAME, which writes a complete example"
+            raise DataError(f"data set {name}: its class has no `{attribute}`", advice=advice)
 
 
 def raw_folder_name(spec: Mapping[str, Any]) -> str:
-    """The folder in ``data/raw`` for the files behind a data set's spec: a subset has its own."""
+    """Return the name of a data set's folder in ``data/raw``; a subset has its own folder."""
     return str(spec["name"]) + ("" if spec.get("complete", True) else "-subset")
 
 
 def raw_sources(dataset: Dataset) -> list[Source]:
-    """The raw files of a data set; of a subset without the checksums, which are of the whole."""
+    """Return the raw files of a data set; a subset's are without the full set's checksums."""
     if getattr(dataset, "complete", True):
         return list(dataset.sources)
     return [dataclasses.replace(source, sha256=None) for source in dataset.sources]
 
 
 def local_path(source: Source, origin: str | None, raw: Path) -> Path | None:
-    """Where on this machine a source is put by its user; None if it is fetched from elsewhere."""
+    """Return the path where the user provides a raw file on this machine, or None."""
     if origin is not None:
         remote = urlparse(origin).scheme in ("http", "https")
         return None if remote else path_of(origin) / source.name
@@ -100,13 +98,10 @@ def local_path(source: Source, origin: str | None, raw: Path) -> Path | None:
 
 
 def own_files_by_name(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
-    """What a data set reads of the user's own: its ``path``, and files at a ``file:`` address for
-    which it states no checksum.
+    """Return the user's own files that a data set reads, by name.
 
-    Such files may change, so what is made of them is named by their content.
-
-    Returns:
-        The files by name.
+    These are its ``path`` and files at a ``file:`` address without a checksum. Such files may
+    change. Results that are computed from them are therefore named by their content.
     """
     files_by_name = {}
     path = getattr(dataset, "path", None)
@@ -114,38 +109,40 @@ def own_files_by_name(dataset: Dataset, origin: str | None) -> dict[str, list[Pa
         files = getattr(dataset, "files", None)
         files_by_name[path_of(path).name] = [path_of(path)] if files is None else list(files)
     for source in raw_sources(dataset) if origin is None else ():
-        here = local_path(source, None, Path()) if source.url and not source.sha256 else None
-        if here is not None:
-            files_by_name[source.name] = [here]
+        path_on_machine = (
+            local_path(source, None, Path()) if source.url and not source.sha256 else None
+        )
+        if path_on_machine is not None:
+            files_by_name[source.name] = [path_on_machine]
     return files_by_name
 
 
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
 
-That of a data set which is read from files of the user's own has their ``content``
+The spec of a data set that reads the user's own files has the key ``content`` with their hashes
 (`fl.plan.components`).
 """
 
 
 def task_component(dataset: Spec) -> Component:
-    """The registry's entry for the task that a data set says it has; it imports torch."""
+    """Return the component of a data set's task; importing it imports torch."""
     return registry.find("task", task_name(dataset), Location(dataset["name"]) / "task")
 
 
 def task_name(dataset: Spec) -> str:
-    """The name of a data set's task."""
+    """Return the name of a data set's task."""
     name: str = getattr(component_of("data set", dataset)[1], "task", DEFAULT)
     return name
 
 
 def task_of(dataset: Spec) -> Task:
-    """The task of a data set."""
+    """Return the task of a data set."""
     task: Task = task_component(dataset).instantiate({})
     return task
 
 
 def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
-    """The kinds of input that a data set has of every sample; none, where there is but one."""
+    """Return the modalities of a data set; an empty tuple if it has one kind of input only."""
     kinds: tuple[Modality, ...] = getattr(component_of("data set", dataset)[1], "modalities", ())
     return kinds

@@ -1,21 +1,16 @@
-"""Fetching the raw files that a data set is made from.
+"""Downloads of the raw files of data sets, and the lock file with their checksums.
 
-A file gets its name when it is whole and has the checksum that it must have, so a file that has its
-name is good.
+A file gets its final name when it is complete and has the expected checksum. So a file with its
+final name is valid.
 
-A file over HTTP, however often the connection breaks.
+After a connection breaks, the remaining bytes are requested, on condition that the version is
+unchanged (RFC 9110, Range and If-Range). The incomplete file of an earlier process is continued if
+a checksum can tell whether the version is the same. No library does this: pooch starts again from
+the first byte, and urllib3 does not retry once the body of a response has begun.
 
-After a break the rest is asked for, on the condition that the version is still the same (RFC 9110,
-Range and If-Range). What an earlier process left is gone on from where a checksum will tell whether
-it was of the same version.
-
-No library: pooch fetches a broken file from its first byte again, and urllib3's retries end where
-the body of the answer begins.
-
-The checksums of files whose publishers state none: what came first is what later ones must be.
-
-``config/sources.lock.json`` is ``{data set: {file: SHA-256}}``, sorted. It belongs with the config
-under version control: everyone who runs the studies is then held to the same files.
+The lock file ``config/sources.lock.json`` has the checksums of files whose publishers state none,
+``{data set: {file: SHA-256}}``, sorted: the first download is recorded, and later downloads must
+equal it. It belongs under version control with the config, so that everyone uses the same files.
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import path_of
 
 PIP_NAMES = {"sklearn": "scikit-learn"}
-"""What pip calls a package, where that is not the name it is imported by."""
+"""Names for pip of packages that are imported by another name."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +45,12 @@ class Source:
     """A raw file.
 
     Attributes:
-        name: The name that it gets.
+        name: Its file name.
         url: ``http(s)://...``, ``file:PATH`` or ``package:NAME/PATH``, a file inside an installed
-            Python package; None for a file that only a person can get.
-        sha256: Its SHA-256 (hex). Without it the first copy that is fetched is taken, and recorded
-            where there is a lock file.
-        note: How a person gets it.
+            Python package; None for a file that the user has to fetch.
+        sha256: Its SHA-256 (hex). Without it, the first copy is accepted and its checksum is
+            recorded in the lock file, if there is one.
+        note: Instructions for a user who has to fetch it, a main clause or an imperative.
     """
 
     name: str
@@ -69,34 +64,38 @@ def fetch(
     folder: str | Path,
     origin: str | None = None,
     lock: Lock | None = None,
-    known: str | None = None,
+    planned: str | None = None,
 ) -> Path:
-    """The path of ``source`` in ``folder``, fetched unless a good copy is there already.
+    """Return the path of ``source`` in ``folder``; fetch it unless a valid copy exists.
 
     Args:
-        origin: An http(s) address or a folder, where the file lies under its name; it takes the
-            place of ``source.url``.
-        lock: A file without a checksum of its own is held to it, or recorded in it.
-        known: The checksum that such a file had when it was planned what to do with it.
+        source: The file.
+        folder: Its folder.
+        origin: An http(s) address or a folder that has the file under its name; it replaces
+            ``source.url``.
+        lock: The lock file for files without a published checksum.
+        planned: The checksum that such a file had when the study was planned.
 
     Raises:
-        DataError: If the source cannot be had, or is not the file that was expected.
+        DataError: If the file cannot be fetched or its checksum differs.
     """
-    target = Path(folder) / source.name
-    expected = source.sha256 or (lock.expected(source.name) if lock else None) or known
+    path = Path(folder) / source.name
+    expected = source.sha256 or (lock.expected(source.name) if lock else None) or planned
     by = f" (recorded in {lock.path})" if lock and not source.sha256 else ""
     try:
-        with disk_errors(target), lock_folder(target.parent):
-            if not target.is_file() or expected not in (None, sha256(target)):
-                _bring(source, target, origin, expected, by)
+        with disk_errors(path), lock_folder(path.parent):
+            if not path.is_file() or expected not in (None, sha256(path)):
+                _fetch_new(source, path, origin, expected, by)
             if lock and not source.sha256:
-                lock.record(source.name, expected or sha256(target))
+                lock.record(source.name, expected or sha256(path))
     except OSError as error:
-        raise DataError(f"{target}: cannot be fetched ({error})") from error
-    return target
+        raise DataError(f"{path}: cannot be fetched ({error})") from error
+    return path
 
 
-def _bring(source: Source, target: Path, origin: str | None, expected: str | None, by: str) -> None:
+def _fetch_new(
+    source: Source, target: Path, origin: str | None, expected: str | None, origin_note: str
+) -> None:
     url = _source_url(source, target, origin)
     partial = target.with_name(f".{target.name}.partial")
     remote = urlparse(url).scheme in ("http", "https")
@@ -107,14 +106,14 @@ def _bring(source: Source, target: Path, origin: str | None, expected: str | Non
         _copy_local(url, source.name, target, partial)
     actual = sha256(partial) if expected else None
     if actual != expected and resumes:
-        # What had arrived earlier was damaged, or of another version.
+        # The bytes of the earlier process were damaged or of another version.
         Download(url, partial, target, resume=False).run()
         actual = sha256(partial)
     if actual != expected:
         partial.unlink()
         raise DataError(
-            f"{target}: the file from {url} has sha256 {actual}, expected {expected}{by}; it is not"
-            " kept, as it is damaged or another version"
+            f"{target}: the file from {url} has sha256 {actual}, expected {expected}{origin_note};"
+            " it was deleted, because it is damaged or another version",
         )
     with partial.open("rb") as file:
         os.fsync(file.fileno())
@@ -126,8 +125,9 @@ def _source_url(source: Source, target: Path, origin: str | None) -> str:
         if source.url is None:
             state = "is not the file that was expected" if target.exists() else "is missing"
             raise DataError(
-                f"{target}: {state}, and cannot be fetched without you: {source.note}; put it"
-                f" there, or name a folder that holds {source.name} under `sources:` in config.yaml"
+                f"{target}: {state}, and a program cannot fetch it: {source.note}",
+                advice=f"put it there, or write the folder of {source.name} under `sources:` in"
+                " config.yaml",
             )
         return source.url
     if urlparse(origin).scheme in ("http", "https"):
@@ -136,7 +136,7 @@ def _source_url(source: Source, target: Path, origin: str | None) -> str:
 
 
 def _copy_local(url: str, name: str, target: Path, partial: Path) -> None:
-    """The file at a local address: a second name for a user's where the disk can, else a copy."""
+    """Link to the file at a local address if the file system can; otherwise copy it."""
     address = urlparse(url)
     if address.scheme == "package":
         path = _package_file(address.path)
@@ -144,9 +144,9 @@ def _copy_local(url: str, name: str, target: Path, partial: Path) -> None:
         path = Path(url2pathname(address.path)).resolve()
     else:
         allowed = "http:, https:, file:, package:"
-        raise DataError(f"source {name}: url is {url!r}. Allowed: {allowed}")
+        raise DataError(f"source {name}: url is {url!r}", allowed)
     if not path.is_file():
-        raise DataError(f"{target}: cannot be fetched from {url} (there is no file {path})")
+        raise DataError(f"{target}: cannot be fetched from {url} (no file {path} exists)")
     partial.unlink(missing_ok=True)
     if address.scheme == "file":
         with contextlib.suppress(OSError):
@@ -156,41 +156,45 @@ def _copy_local(url: str, name: str, target: Path, partial: Path) -> None:
 
 
 def _package_file(inner: str) -> Path:
-    package, _, rest = inner.partition("/")
+    package, _, path = inner.partition("/")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pip = PIP_NAMES.get(package, package)
-        raise DataError(f"package:{inner}: {package} is not installed; do: pip install {pip}")
-    return Path(spec.submodule_search_locations[0]) / rest
+        problem = f"package:{inner}: {package} is not installed"
+        raise DataError(problem, advice=f"pip install {pip}")
+    return Path(spec.submodule_search_locations[0]) / path
 
 
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
+"""Bytes that are read from a connection at once."""
 TIMEOUT_SECONDS = 60.0
-"""Seconds without a byte after which a server counts as silent."""
+"""Seconds without a byte after which a connection is given up."""
 MAX_ATTEMPTS = 6
-"""Attempts in a row that bring no byte before a server is given up."""
+"""Number of successive attempts without a byte after which the download fails."""
 PAUSE_SECONDS = 1.0
-"""Seconds before the second attempt; every further fruitless one doubles it."""
+"""Seconds before the second attempt; each further attempt without a byte doubles them."""
 PROGRESS_SECONDS = 10.0
-"""Seconds between two lines of progress."""
+"""Seconds between two log lines about progress."""
 
 TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
-"""Statuses after which asking again may help."""
+"""HTTP statuses after which a further attempt may succeed."""
 
 
 class RetryableError(Exception):
-    """An attempt that failed in a way that the next one may not."""
+    """A failed attempt after which the next one may succeed."""
 
 
 class Download:
-    """One file that is being fetched.
+    """The download of one file.
 
     Args:
-        partial: Where it arrives.
-        target: What it will be; errors name it.
-        resume: Whether to go on from bytes that are there; a checksum must then be compared.
+        url: Its address.
+        partial: Path of the incomplete file.
+        target: Its final path; errors name it.
+        resume: Whether to continue an existing incomplete file. The caller must then compare a
+            checksum.
     """
 
     def __init__(self, url: str, partial: Path, target: Path, resume: bool) -> None:
@@ -198,29 +202,30 @@ class Download:
         self._resume, self._version = resume, ""
 
     def run(self) -> None:
-        """Bring all of it.
+        """Fetch the file; the bytes that have arrived stay on the disk after an error.
 
         Raises:
-            DataError: If the server refuses or stays silent.
-            FedloomError: If the disk refuses. In both cases what has arrived stays.
+            DataError: If the server refuses or does not answer.
+            FedloomError: If the file cannot be written.
         """
         if self._partial.exists() and (not self._resume or self._partial.stat().st_nlink > 1):
-            self._partial.unlink()  # It may be another name of a user's own file.
+            self._partial.unlink()  # It may be a link to a user's own file.
         failures = 0
         while True:
-            before = self._size
+            previous_size = self._size
             try:
                 self._attempt()
                 return
             except RetryableError as reason:
-                failures = 1 if self._size > before else failures + 1
+                failures = 1 if self._size > previous_size else failures + 1
                 if failures >= MAX_ATTEMPTS:
                     raise DataError(
                         f"{self._target}: cannot be fetched from {self._url} ({reason};"
-                        f" {MAX_ATTEMPTS} attempts); start again to try once more"
+                        f" {MAX_ATTEMPTS} attempts)",
+                        advice="start again later",
                     ) from reason
                 pause = PAUSE_SECONDS * 2 ** (failures - 1)
-                log.info("%s: %s; again in %.0f s", self._target.name, reason, pause)
+                log.info("%s: %s; next attempt in %.0f s", self._target.name, reason, pause)
                 time.sleep(pause)
 
     @property
@@ -240,7 +245,7 @@ class Download:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 416:
-                # Nothing is left to send, or another version is shorter: a fresh start tells.
+                # The file is complete, or another version is shorter; a new download decides.
                 self._partial.unlink(missing_ok=True)
             elif error.code not in TRANSIENT_STATUSES:
                 problem = f"{self._target}: cannot be fetched from {self._url} ({error})"
@@ -254,63 +259,68 @@ class Download:
     def _receive(self, response: Any) -> None:
         if response.headers.get_content_type() == "text/html" and ".htm" not in self._target.name:
             raise DataError(
-                f"{self._target}: {self._url} answers with a web page, not with the file; open it"
-                " in a browser to see what it asks for"
+                f"{self._target}: {self._url} answers with a web page in place of the file",
+                advice="open the address in a browser and do what it asks for",
             )
         version = _version_header(response.headers)
         if response.status == 206:
             start = str(response.headers.get("Content-Range", "")).partition("-")[0]
-            # Some servers do not know If-Range.
+            # Some servers ignore If-Range.
             if start != f"bytes {self._size}" or (self._version and version != self._version):
                 self._partial.unlink()
-                raise RetryableError(
-                    "the server sent another part or another version than asked for"
-                )
+                raise RetryableError("the server sent a range or version that was not requested")
         else:
             self._partial.unlink(missing_ok=True)
         self._version = version
         with disk_errors(self._partial), self._partial.open("ab") as out:
-            told = time.monotonic()
+            reported_at = time.monotonic()
             while chunk := response.read1(CHUNK_BYTES):
                 out.write(chunk)
-                if time.monotonic() - told > PROGRESS_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - reported_at > PROGRESS_SECONDS:
+                    reported_at = time.monotonic()
                     log.info("%s: %.0f MB", self._target.name, out.tell() / 1e6)
-        # A connection that breaks off reads like the end of the file.
+        # A broken connection looks like the end of the file.
         if response.length:
             raise RetryableError(f"the connection ended {response.length:,} bytes early")
 
 
 def _version_header(headers: Any) -> str:
-    """What names the version of a file for If-Range: a strong ETag, else the date, or nothing."""
+    """Return the version of a file for If-Range: a strong ETag, else the date, else ""."""
     etag = headers.get("ETag") or ""
     return str(etag if etag.startswith('"') else headers.get("Last-Modified") or "")
 
 
 LOCK_FILE = "sources.lock.json"
 LOCK_ADVICE = (
-    "bring it back from version control, or delete it so that the next download of each file is"
-    " recorded anew"
+    "restore it from version control, or delete it; the next download of each file then records"
+    " its checksum"
 )
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The part of a lock file that is about one data set."""
+    """The part of a lock file for one data set.
+
+    Attributes:
+        path: The lock file.
+        dataset: Name of the data set.
+    """
 
     path: Path
     dataset: str
 
     def expected(self, name: str) -> str | None:
-        """The SHA-256 that the file ``name`` must have, or None if it was never fetched."""
+        """Return the recorded SHA-256 of the file ``name``, or None."""
         return self._read().get(self.dataset, {}).get(name)
 
     def record(self, name: str, sha256: str) -> None:
-        """Hold the file ``name`` to ``sha256`` from now on, unless an entry is there already."""
+        """Record the SHA-256 of the file ``name`` unless one is recorded already."""
         with disk_errors(self.path), lock_folder(self.path.parent):
-            known = self._read()
-            known.setdefault(self.dataset, {}).setdefault(name, sha256)
-            write_json(self.path, {key: dict(sorted(known[key].items())) for key in sorted(known)})
+            checksums = self._read()
+            checksums.setdefault(self.dataset, {}).setdefault(name, sha256)
+            write_json(
+                self.path, {key: dict(sorted(checksums[key].items())) for key in sorted(checksums)}
+            )
 
     def _read(self) -> dict[str, dict[str, str]]:
         if not self.path.exists():
@@ -318,17 +328,17 @@ class Lock:
         with wrap_read_errors(
             self.path, "cannot be read as checksums of files by data set", LOCK_ADVICE
         ):
-            known = parse_json(self.path.read_bytes())
-            return {dataset: dict(sums.items()) for dataset, sums in known.items()}
+            checksums = parse_json(self.path.read_bytes())
+            return {dataset: dict(sums.items()) for dataset, sums in checksums.items()}
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` against other processes that ask for it in the same way."""
+    """Let one process at a time run the code inside for the same folder."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
-        # Some network file systems lock no folders. Writes are atomic without it as well.
+        # Some network file systems cannot lock folders. Writes are atomic without locks too.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

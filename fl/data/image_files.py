@@ -20,7 +20,7 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
 from fl.data import tables
 from fl.data.archives import stream_name
-from fl.data.own_files import files_below
+from fl.data.own_files import list_files_below
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.tables import SPLIT_NAME, TEXT
 
@@ -177,7 +177,7 @@ def list_folders(top: Path) -> ImageList:
     splits: list[str] = []
     for parent in split_of or [top]:
         for folder in _folders(parent):
-            inside = [file for file in files_below(folder) if is_image(file)]
+            inside = [file for file in list_files_below(folder) if is_image(file)]
             if not inside:
                 raise DataError(f"{folder}: holds no image. Allowed: {_suffix_text()}")
             files += inside

@@ -1,22 +1,11 @@
-"""Kinds of input that a data set has of every sample. A client holds all of them, or one.
+"""Inputs of samples: modalities, of which a client holds one or all, and normalisation.
 
-A partition numbers clients by what they hold: one of the kinds, in the data set's order, or, as the
-last number, all of them (`groups`).
+A partition numbers clients by modality: the data set's modalities in order, and one more number for
+clients that hold all of them (`modality_groups`).
 
-Means and deviations of inputs, by which a model's inputs are normalised.
-
-A prepared data set has them, or leaves them open (`OPEN`). Then they are those of the samples that
-a run's partition trains on, so that no test sample decides what a model sees.
-
-Prepared data sets: a folder of memory-mappable arrays and their ``dataset.json``.
-
-``x.npy`` ``[samples, ...]`` holds the inputs in their own type (images stay uint8), ``y.npy``
-``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
-``domain.npy`` the domain and ``split.npy`` the published split (an index into `SPLIT`) of each
-sample, ``mask.npy`` uint8 ``[samples, height, width]`` what is to be segmented, and ``text.npy``
-``[samples, ...]`` the tokens that belong to each input. Further inputs of the samples, numbers of
-any kind, are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written last and the
-folder gets its name after that: a folder with this file is complete.
+A prepared data set states mean and deviation of its inputs or leaves them open
+(`TRAINING_NORMALISATION`). In the second case they are computed from the samples that a run's
+partition trains on, so that no test sample influences what a model sees.
 """
 
 from __future__ import annotations
@@ -28,18 +17,21 @@ from typing import Any
 import numpy as np
 
 MODALITY = "modality"
-"""In a partition, the column that says which of the data set's modalities a client holds."""
+"""Column of a partition: number of the modality that a client holds."""
 
 ANY_MODALITIES = "any"
-"""As a model's ``modalities``: it takes several inputs of numbers, whatever they are called."""
+"""Value of a model's ``modalities`` if it takes several inputs of numbers with any names."""
 
 
 @dataclass(frozen=True)
 class Modality:
-    """One kind of input: photographs, captions; what one sensor measures.
+    """One kind of input, such as photographs, captions or the readings of one sensor.
 
-    name: as models and messages say it. array: the array of the prepared data set that has it.
-    shape: of one input. tokens: how many different ones there are, where it is whole numbers.
+    Attributes:
+        name: Name in models and messages.
+        array: Name of its array in the prepared data set.
+        shape: Shape of one input.
+        tokens: Number of different tokens if inputs are tokens, else 0.
     """
 
     name: str
@@ -49,68 +41,69 @@ class Modality:
 
 
 def input_names(model: Any) -> tuple[str, ...]:
-    """The inputs that a model, or its class, takes by name; none: it takes one, as a tensor."""
+    """Return the names of a model's inputs; empty if it takes a single tensor."""
     names = getattr(model, "modalities", ())
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def accepts_modalities(model: Any, kinds: Sequence[Modality]) -> bool:
-    """Whether a model is for these inputs, which are several."""
-    wanted, names = input_names(model), {kind.name for kind in kinds}
-    if wanted == (ANY_MODALITIES,):
-        return len(names) > 1 and not any(kind.tokens for kind in kinds)
-    return len(names) > 1 and set(wanted) == names
+def accepts_modalities(model: Any, modalities: Sequence[Modality]) -> bool:
+    """Whether a model takes these modalities as its inputs."""
+    accepted, names = input_names(model), {modality.name for modality in modalities}
+    if accepted == (ANY_MODALITIES,):
+        return len(names) > 1 and not any(modality.tokens for modality in modalities)
+    return len(names) > 1 and set(accepted) == names
 
 
-def modality_groups(kinds: Sequence[Modality], count: int) -> list[tuple[Modality, ...]]:
-    """What the clients of each modality hold, by the number of the modality in a partition.
+def modality_groups(modalities: Sequence[Modality], count: int) -> list[tuple[Modality, ...]]:
+    """Return the modalities that clients hold, by the number in a partition.
 
     Args:
-        count: How many there are: as many as kinds, or one more, whose clients hold all of them.
+        modalities: The modalities of the data set.
+        count: Number of groups: that of modalities, or one more, whose clients hold all of them.
     """
-    return [*((kind,) for kind in kinds), tuple(kinds)][:count]
+    return [*((modality,) for modality in modalities), tuple(modalities)][:count]
 
 
 def group_title(group: Sequence[Modality]) -> str:
-    """What clients hold, in words: ``image``, ``image and text``."""
-    return " and ".join(kind.name for kind in group)
+    """Return the modalities of a group as text: ``image``, ``image and text``."""
+    return " and ".join(modality.name for modality in group)
 
 
 TRAINING_NORMALISATION: dict[str, Any] = {"scale": 1.0, "mean": None, "sd": None}
-"""The normalisation by mean and deviation of the samples that a run's partition trains on."""
+"""Normalisation by mean and deviation of the training samples of a run's partition."""
 PIECE_NUMBERS = 1 << 15
-"""Numbers that are looked at together."""
+"""Number of values that are processed at once."""
 
 
 def fill_gaps(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Inputs without gaps, where a prepared set has any (``missing: mean`` in its normalisation).
+    """Return inputs with missing numbers replaced by the mean of their channel.
 
     Args:
-        x: Inputs ``[samples, channels]``; NaN where a number is missing.
-        rows: The samples that count.
+        x: Inputs ``[samples, channels]``; a missing number is NaN.
+        rows: Indices of the samples from which means are computed.
 
     Returns:
-        A copy; a gap is the mean of its channel over the numbers of these samples, 0 without any.
+        A copy. The mean of a channel without numbers is 0.
     """
-    trained = x[rows]
-    mean = np.nansum(trained, axis=0) / np.maximum((~np.isnan(trained)).sum(axis=0), 1)
+    numbers = x[rows]
+    mean = np.nansum(numbers, axis=0) / np.maximum((~np.isnan(numbers)).sum(axis=0), 1)
     return np.where(np.isnan(x), mean, x)
 
 
 def measure_normalisation(x: np.ndarray, rows: np.ndarray, scale: float) -> dict[str, Any]:
-    """The normalisation by mean and deviation of some samples, in float64.
+    """Return the normalisation by mean and deviation of some samples, in float64.
 
-    The samples come in pieces, whose moments are joined (Chan, Golub and LeVeque. Algorithms for
+    Moments are computed piece by piece and combined (Chan, Golub and LeVeque. Algorithms for
     Computing the Sample Variance. The American Statistician 1983).
 
     Args:
         x: Inputs ``[samples, channels, ...]``.
-        rows: The samples that count.
-        scale: What inputs are multiplied by first.
+        rows: Indices of the samples.
+        scale: Factor by which inputs are multiplied first.
 
     Returns:
-        ``scale``; ``mean`` and ``sd`` of each channel, lists. The deviation of a channel that
-        never changes is 1, so that the channel becomes 0.
+        ``scale``, and ``mean`` and ``sd`` as lists over channels. The deviation of a constant
+        channel is 1, so that the channel becomes 0.
     """
     channels = x.shape[1]
     count, mean, squares = 0, np.zeros(channels), np.zeros(channels)
@@ -119,9 +112,9 @@ def measure_normalisation(x: np.ndarray, rows: np.ndarray, scale: float) -> dict
     for first in range(0, len(rows), step):
         piece = x[rows[first : first + step]].astype(np.float64)
         values = np.moveaxis(piece, 1, 0).reshape(channels, -1) * scale
-        here, total = values.mean(1), count + values.shape[1]
-        shift = here - mean
-        squares += ((values - here[:, None]) ** 2).sum(1)
+        piece_mean, total = values.mean(1), count + values.shape[1]
+        shift = piece_mean - mean
+        squares += ((values - piece_mean[:, None]) ** 2).sum(1)
         squares += shift**2 * (count * values.shape[1] / total)
         mean += shift * (values.shape[1] / total)
         count = total
@@ -130,4 +123,4 @@ def measure_normalisation(x: np.ndarray, rows: np.ndarray, scale: float) -> dict
 
 
 IDENTITY_NORMALISATION: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-"""The normalisation that changes nothing."""
+"""Normalisation that changes nothing."""

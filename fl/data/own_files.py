@@ -1,7 +1,7 @@
-"""What is in files of the user's own, as a hash that is kept until they change.
+"""Content hashes of the user's own files, cached until the files change.
 
-A published file is known by its checksum. A user's is known by its content, so that what was
-computed from another one has another name.
+A published file is identified by its checksum, a user's file by its content. So results computed
+from another content get another name.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from fl.base.files import is_folder, sha256, write_json
 
 CACHE_FILE = "contents.json"
 SETTLING_SECONDS = 2.0
-"""Seconds after a change in which a file is hashed again: another may have left no trace yet."""
+"""A hash is cached if the last change is older: a file system may not show two quick changes."""
 
 
 def change_stamp(paths: Iterable[Path]) -> str:
-    """What tells that a file, or one below a folder, was changed, added or removed; "" of none.
+    """Return a hash that differs if a file was changed, added or removed; "" if no file exists.
 
-    Of sizes, times and inodes, in the order of names; nothing is read.
+    It is computed from sizes, times and inodes, in the order of names; no file is read.
     """
     traces = [[str(path), *trace] for path, trace in _file_states(paths)]
     return hashlib.sha256(json.dumps(traces).encode()).hexdigest() if traces else ""
 
 
 def content_hash(paths: Sequence[Path]) -> str:
-    """The SHA-256 of a file; of more than one, or of a folder's, that of their names and hashes.
+    """Return the SHA-256 of a file, or of the names and hashes of several files or of a folder.
 
-    Names are taken from the folder that holds all of them, so that it may be moved. Raises
-    `DataError` for a file that cannot be read.
+    Names are relative to the folder that contains all files, so that it may be moved.
+
+    Raises:
+        DataError: If a file cannot be read.
     """
     files = [path for path, _ in _file_states(paths)]
     try:
@@ -44,64 +46,71 @@ def content_hash(paths: Sequence[Path]) -> str:
             return sha256(files[0])
         folders = [path if path.is_dir() else path.parent for path in paths]
         top = os.path.commonpath([folder.absolute() for folder in folders])
-        parts = [[Path(os.path.relpath(path, top)).as_posix(), sha256(path)] for path in files]
+        hashes = [[Path(os.path.relpath(path, top)).as_posix(), sha256(path)] for path in files]
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
 
 class ContentCache:
-    """`content_hash`, remembered in ``folder`` for files whose `change_stamp` is as it was."""
+    """Cache of `content_hash` in a folder, valid while the `change_stamp` stays the same.
+
+    Args:
+        folder: The folder of the cache file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / CACHE_FILE
 
-    def of(self, paths: Sequence[Path]) -> str:
-        """See `content_hash`. A disk that refuses to remember it is no error."""
-        key, now = json.dumps([str(path.absolute()) for path in paths]), change_stamp(paths)
-        known = self._read()
-        if known.get(key, {}).get("stamp") == now:
-            return str(known[key]["sha256"])
+    def hash_of(self, paths: Sequence[Path]) -> str:
+        """Return `content_hash` of the files; a cache that cannot be written is no error."""
+        key, stamp = json.dumps([str(path.absolute()) for path in paths]), change_stamp(paths)
+        cache = self._read()
+        if cache.get(key, {}).get("stamp") == stamp:
+            return str(cache[key]["sha256"])
         digest = content_hash(paths)
         newest = max((trace[1] for _, trace in _file_states(paths)), default=0)
-        if change_stamp(paths) == now and time.time() - newest / 1e9 > SETTLING_SECONDS:
+        if change_stamp(paths) == stamp and time.time() - newest / 1e9 > SETTLING_SECONDS:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self._path, {**self._read(), key: {"stamp": now, "sha256": digest}})
+                write_json(self._path, {**self._read(), key: {"stamp": stamp, "sha256": digest}})
         return digest
 
     def _read(self) -> dict[str, Any]:
         try:
-            known = json.loads(self._path.read_text(encoding="utf-8"))
+            cache = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return known if isinstance(known, dict) else {}
+        return cache if isinstance(cache, dict) else {}
 
 
 def _file_states(paths: Iterable[Path]) -> Iterator[tuple[Path, tuple[int, int, int, int]]]:
-    """Each file with its size, the later of its two times of change, modification and inode."""
+    """Yield each file with its size, time of last change, time of modification and inode."""
     for path in paths:
-        with wrap_read_errors(path, "cannot be read", "mend its name or its permissions"):
-            for file in files_below(path) if is_folder(path) else [path]:
+        with wrap_read_errors(path, "cannot be read", "correct its name or its permissions"):
+            for file in list_files_below(path) if is_folder(path) else [path]:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    of = file.stat()
-                    times = max(of.st_mtime_ns, of.st_ctime_ns), of.st_mtime_ns
-                    yield file, (of.st_size, *times, of.st_ino)
+                    status = file.stat()
+                    times = max(status.st_mtime_ns, status.st_ctime_ns), status.st_mtime_ns
+                    yield file, (status.st_size, *times, status.st_ino)
 
 
-def files_below(folder: Path, inside: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """The files below a folder and below links to folders, sorted by path; hidden ones, which
-    programs leave, are none.
+def list_files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files below a folder, sorted by path, without hidden files.
 
-    inside: The folders around it, where they really lie: a link to one of them is passed over.
+    Links to folders are followed.
+
+    Args:
+        folder: The folder.
+        parents: Resolved paths of the folders around it; a link to one of them is skipped.
     """
     real = folder.resolve()
-    if real in inside:
+    if real in parents:
         return
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            yield from files_below(path, (*inside, real))
+            yield from list_files_below(path, (*parents, real))
         else:
             yield path

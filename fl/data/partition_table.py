@@ -1,12 +1,11 @@
-"""Partition tables: who holds which sample, in which split.
+"""Partition tables: the client and the split of each sample.
 
 A table is a pandas DataFrame with one row per sample that is used: ``sample`` (int64, an index into
-the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test, or
-server, see `fl.base.schema.SERVER`). A
-column ``unseen`` (bool) may say which clients are held out of training; other columns, such as
-``domain``, may be there too. ``attrs["notes"]`` lists what a scheme had to do beyond its
-definition. This module checks, stores and describes tables, wherever they come from;
-`fl.data.partition` makes them.
+the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val, test
+or server, see `fl.base.schema.SERVER`). A column ``unseen`` (bool) may mark clients that are held
+out of training; further columns, such as ``domain``, are allowed. ``attrs["notes"]`` lists
+adjustments that a scheme made to its definition. This module checks, stores and describes tables of
+any origin; `fl.data.partition` has the schemes.
 """
 
 from __future__ import annotations
@@ -34,23 +33,24 @@ NOTES = b"fedloom.notes"
 
 
 def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
-    """Check that ``table`` is a partition of the data set.
+    """Raise a `DataError` unless ``table`` is a partition of the data set.
 
-    Checked in this order: columns, types, samples out of range or held twice, unknown splits, gaps
-    in the client numbers, clients without train or without test samples, clients that are unseen in
-    some rows only, and whether anybody is seen.
+    Checks follow this order: columns, types, samples out of range or repeated, unknown splits, gaps
+    in the client numbers, clients without train or test samples, clients that are unseen in some
+    rows only, and whether any client is trained on.
 
     Args:
-        labels: The data set's, ``[samples]``.
-        source: A file or a scheme, with which the message begins.
+        table: The table.
+        labels: Labels of the data set ``[samples]``.
+        source: The file or the scheme, for errors.
 
     Raises:
-        DataError: For the first thing that is wrong.
+        DataError: For the first problem.
     """
     check_columns(table, source)
     _check_samples(table["sample"].to_numpy(), len(labels), source)
-    strange = ~table["split"].isin(HOLDINGS).to_numpy()
-    for row in np.flatnonzero(strange)[:1]:
+    unknown = ~table["split"].isin(HOLDINGS).to_numpy()
+    for row in np.flatnonzero(unknown)[:1]:
         sample, split = table["sample"].iloc[row], table["split"].iloc[row]
         _raise(source, f"sample {sample} has split {split!r}", ", ".join(HOLDINGS))
     _check_clients(table, source)
@@ -59,20 +59,20 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
 
 
 def _raise(source: str, problem: str, allowed: str) -> None:
-    raise DataError(f"{source}: {problem}. Allowed: {allowed}")
+    raise DataError(f"{source}: {problem}", allowed)
 
 
 def check_columns(table: pd.DataFrame, source: str) -> None:
-    """The first part of `validate`: that there are rows, with the columns of the right types."""
+    """Raise a `DataError` unless a table has rows and columns of the right types."""
     for name in PARTITION_COLUMNS:
         if name not in table:
             columns = ", ".join(map(str, table.columns)) or "none"
-            wanted = "the columns " + ", ".join(PARTITION_COLUMNS)
-            _raise(source, f"column {name!r} is missing (found: {columns})", wanted)
-    for name, kind in INTEGERS.items():
-        if table[name].dtype != kind:
-            wanted = f"{np.dtype(kind)}, whole numbers without empty cells"
-            _raise(source, f"column {name!r} is {table[name].dtype}", wanted)
+            allowed = "the columns " + ", ".join(PARTITION_COLUMNS)
+            _raise(source, f"column {name!r} is missing (found: {columns})", allowed)
+    for name, dtype in INTEGERS.items():
+        if table[name].dtype != dtype:
+            allowed = f"{np.dtype(dtype)}, whole numbers without empty cells"
+            _raise(source, f"column {name!r} is {table[name].dtype}", allowed)
     if not pd.api.types.is_string_dtype(table["split"]):
         _raise(source, f"column 'split' is {table['split'].dtype}", "text: " + ", ".join(HOLDINGS))
     if table.empty:
@@ -91,29 +91,30 @@ def _check_samples(sample: np.ndarray, samples: int, source: str) -> None:
 
 
 def _check_clients(table: pd.DataFrame, source: str) -> None:
-    present = np.unique(table["client"].to_numpy())
-    for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
-        problem = f"client {place} has no samples, but client {present[-1]} has"
-        if present[place] < 0:
-            problem = f"there is a client {present[place]}"
+    clients = np.unique(table["client"].to_numpy())
+    for index in np.flatnonzero(clients != np.arange(len(clients)))[:1]:
+        problem = f"client {index} has no samples, but client {clients[-1]} has"
+        if clients[index] < 0:
+            problem = f"there is a client {clients[index]}"
         _raise(source, problem, "clients numbered from 0 without gaps")
     for split in ("train", "test"):
-        having = table.loc[(table["split"] == split).to_numpy(), "client"].to_numpy()
-        for client in np.setdiff1d(present, having)[:1]:
-            wanted = "at least one train and one test sample for every client"
-            _raise(source, f"client {client} has no {split} samples", wanted)
+        clients_with_split = table.loc[(table["split"] == split).to_numpy(), "client"].to_numpy()
+        for client in np.setdiff1d(clients, clients_with_split)[:1]:
+            allowed = "at least one train and one test sample for every client"
+            _raise(source, f"client {client} has no {split} samples", allowed)
 
 
 def majority_domains(table: pd.DataFrame, domain: np.ndarray) -> np.ndarray:
-    """By client, the domain of most of its training samples.
+    """Return, for each client, the domain of most of its training samples.
 
     Args:
-        domain: Of each sample of the data set, whole numbers ``[samples]``.
+        table: The partition table.
+        domain: Domain of each sample of the data set, whole numbers ``[samples]``.
     """
     train = table[(table["split"] == "train").to_numpy(bool)]
-    kinds, clients = np.asarray(domain)[train["sample"]], train["client"].to_numpy()
+    domains_of_train, clients = np.asarray(domain)[train["sample"]], train["client"].to_numpy()
     return np.array(
-        [np.bincount(kinds[clients == client]).argmax() for client in np.unique(clients)]
+        [np.bincount(domains_of_train[clients == client]).argmax() for client in np.unique(clients)]
     )
 
 
@@ -133,9 +134,9 @@ def _check_modality(table: pd.DataFrame, source: str) -> None:
     if table[MODALITY].dtype.kind not in "iu":
         _raise(source, f"column {MODALITY!r} is {table[MODALITY].dtype}", "whole numbers from 0")
     _check_constant_by_client(table, MODALITY, source)
-    present = np.unique(table[MODALITY].to_numpy())
-    for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
-        _raise(source, f"modality {place} has no clients", "modalities from 0 without gaps")
+    modalities = np.unique(table[MODALITY].to_numpy())
+    for index in np.flatnonzero(modalities != np.arange(len(modalities)))[:1]:
+        _raise(source, f"modality {index} has no clients", "modalities from 0 without gaps")
 
 
 def _check_constant_by_client(table: pd.DataFrame, column: str, source: str) -> None:
@@ -145,30 +146,30 @@ def _check_constant_by_client(table: pd.DataFrame, column: str, source: str) -> 
 
 
 def unseen_clients(table: pd.DataFrame) -> np.ndarray:
-    """The clients that are held out of training, in ascending order."""
+    """Return the clients that are held out of training, in ascending order."""
     if UNSEEN not in table:
         return np.zeros(0, np.int32)
     return np.unique(table.loc[table[UNSEEN].to_numpy(), "client"].to_numpy())
 
 
 def training_samples(table: pd.DataFrame) -> np.ndarray:
-    """The training samples of the clients that are not held out, in ascending order."""
+    """Return the training samples of the clients that are not held out, in ascending order."""
     rows = (table["split"] == "train").to_numpy(bool)
     if UNSEEN in table:
         rows = rows & ~table[UNSEEN].to_numpy(bool)
     return np.sort(table["sample"].to_numpy()[rows])
 
 
-def read_users_table(scheme: Mapping[str, Any]) -> pd.DataFrame:
-    """The table of a user's own that a scheme names as its ``path``, see `read`."""
-    return read(path_of(scheme["path"]))
+def read_users_table(spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the user's own table at the ``path`` of a scheme's spec, see `read`."""
+    return read(path_of(spec["path"]))
 
 
 def read(path: str | Path) -> pd.DataFrame:
-    """The table in a Parquet file, with its extra columns and notes.
+    """Return the table in a Parquet file with its extra columns and notes.
 
-    Whole numbers of another width take the table's types where that changes no value; nothing else
-    is checked (see `validate`).
+    Whole numbers of another width are converted if no value changes; nothing else is checked (see
+    `validate`).
 
     Raises:
         DataError: If the file cannot be read.
@@ -177,16 +178,16 @@ def read(path: str | Path) -> pd.DataFrame:
         table, metadata = parquet.read(path)
         notes = parse_json(metadata.get(NOTES, b"[]"))
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-            raise ValueError("its notes are no list of texts")
+            raise ValueError("its notes are not a list of texts")
     except (OSError, ValueError, DataError) as error:
         reason = error if Path(path).exists() else "no such file"
         raise DataError(
-            f"{path}: cannot be read as a partition table ({reason}). Allowed: a complete Parquet"
-            f" file with the columns {', '.join(PARTITION_COLUMNS)}"
+            f"{path}: cannot be read as a partition table ({reason})",
+            f"a complete Parquet file with the columns {', '.join(PARTITION_COLUMNS)}",
         ) from error
-    for name, kind in INTEGERS.items():
+    for name, dtype in INTEGERS.items():
         if name in table and pd.api.types.is_integer_dtype(table[name]):
-            cast = table[name].astype(kind)
+            cast = table[name].astype(dtype)
             table[name] = cast if (cast == table[name]).all() else table[name]
     if "split" in table and pd.api.types.is_string_dtype(table["split"]):
         table["split"] = table["split"].astype("string")
@@ -195,83 +196,84 @@ def read(path: str | Path) -> pd.DataFrame:
 
 
 def write(table: pd.DataFrame, path: str | Path) -> None:
-    """Store a table as Parquet: equal tables give equal bytes, and no half-written file remains.
+    """Store a table as Parquet; equal tables give equal bytes, and no incomplete file remains.
 
-    The notes go into the schema's metadata.
+    Notes are stored in the metadata of the schema.
 
     Raises:
-        FedloomError: If the disk is full or refuses.
+        FedloomError: If the file cannot be written.
     """
     path = Path(path)
-    stored = pa.Table.from_pandas(table, preserve_index=False)
-    for name, kind in {"sample": pa.int64(), "client": pa.int32(), "split": pa.string()}.items():
-        place = stored.schema.get_field_index(name)
-        stored = stored.set_column(place, name, stored.column(name).cast(kind))
+    arrow_table = pa.Table.from_pandas(table, preserve_index=False)
+    for name, dtype in {"sample": pa.int64(), "client": pa.int32(), "split": pa.string()}.items():
+        index = arrow_table.schema.get_field_index(name)
+        arrow_table = arrow_table.set_column(index, name, arrow_table.column(name).cast(dtype))
     notes = json.dumps(table.attrs.get("notes", []))
-    stored = stored.replace_schema_metadata({NOTES: notes.encode()})
+    arrow_table = arrow_table.replace_schema_metadata({NOTES: notes.encode()})
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_writer(path) as file:
-            pq.write_table(stored, file)
+            pq.write_table(arrow_table, file)
 
 
 def content_hash(table: pd.DataFrame) -> str:
-    """SHA-256 (hex) of who holds what in which split, and of who is unseen, if anyone is.
+    """Return the SHA-256 (hex) of sample, client, split and, if present, unseen and modality.
 
-    Depends on these values alone: not on the order of rows, other columns, notes, or how a file
-    stores them.
+    It does not depend on the order of rows, other columns, notes or the format of the file.
     """
     ordered = table.sort_values(list(PARTITION_COLUMNS))
     digest = hashlib.sha256()
     digest.update(ordered["sample"].to_numpy().astype("<i8").tobytes())
     digest.update(ordered["client"].to_numpy().astype("<i4").tobytes())
     digest.update("\n".join(ordered["split"]).encode())
-    if len(away := unseen_clients(table)):
-        digest.update(b"\nunseen" + away.astype("<i4").tobytes())
+    if len(unseen := unseen_clients(table)):
+        digest.update(b"\nunseen" + unseen.astype("<i4").tobytes())
     if MODALITY in table:
         digest.update(b"\nmodality" + ordered[MODALITY].to_numpy().astype("<i4").tobytes())
     return digest.hexdigest()
 
 
 def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.DataFrame:
-    """How the labels lie in each client's splits: one row per client and split that has samples.
+    """Return statistics of the labels, one row per client and split with samples.
 
     A row has n samples, n_c of them of class c. The whole table (all clients and splits) has N
     samples, N_c of them of class c.
 
     - ``n``: n
     - ``label_entropy``: -sum_c (n_c/n) ln(n_c/n), in nats
-    - ``majority_share``: max_c n_c/n, the accuracy of always answering the commonest label
+    - ``majority_share``: max_c n_c/n, the accuracy of the most frequent label as the only answer
     - ``emd``: sum_c |n_c/n - N_c/N|, 0 to 2 (Zhao et al. 2018, arXiv:1806.00582)
     - ``class_0`` ..: n_c
 
     Args:
+        table: The partition table.
         labels: Whole numbers in 0..classes-1, ``[samples]``.
+        classes: Number of classes.
 
     Returns:
         The rows, sorted by client and split (train, val, test, server).
 
     Raises:
-        DataError: For other labels.
+        DataError: If a label is out of range.
     """
     label = np.asarray(labels)[table["sample"].to_numpy()]
     for row in np.flatnonzero((label < 0) | (label >= classes))[:1]:
         problem = f"sample {table['sample'].iloc[row]} has label {label[row]}"
         _raise("statistics", problem, f"0 to {classes - 1}")
     split = pd.Index(HOLDINGS).get_indexer(pd.Index(table["split"]))
-    group = table["client"].to_numpy().astype(np.int64) * len(HOLDINGS) + split
-    present, place = np.unique(group, return_inverse=True)
-    counts = np.bincount(place * classes + label, minlength=len(present) * classes)
-    counts = counts.reshape(len(present), classes)
+    group_of_row = table["client"].to_numpy().astype(np.int64) * len(HOLDINGS) + split
+    groups, group_index = np.unique(group_of_row, return_inverse=True)
+    counts = np.bincount(group_index * classes + label, minlength=len(groups) * classes)
+    counts = counts.reshape(len(groups), classes)
 
     n = counts.sum(axis=1)
     shares = counts / n[:, None]
     logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
-    made = pd.DataFrame(
+    measures = pd.DataFrame(
         {
-            "client": (present // len(HOLDINGS)).astype(np.int32),
+            "client": (groups // len(HOLDINGS)).astype(np.int32),
             "split": pd.array(
-                np.array(HOLDINGS, dtype=object)[present % len(HOLDINGS)], dtype="string"
+                np.array(HOLDINGS, dtype=object)[groups % len(HOLDINGS)], dtype="string"
             ),
             "n": n.astype(np.int64),
             "label_entropy": np.abs((shares * logs).sum(axis=1)),
@@ -280,4 +282,4 @@ def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.Data
         }
     )
     per_class = pd.DataFrame(counts, columns=[f"class_{c}" for c in range(classes)])
-    return pd.concat([made, per_class], axis=1)
+    return pd.concat([measures, per_class], axis=1)

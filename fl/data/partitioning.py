@@ -1,9 +1,8 @@
-"""Making what runs read, once: prepared data sets and partitions, each under its identity.
+"""Partitions that runs use, each computed once and stored under its id with statistics.
 
-How far apart the inputs of domains are: a two-sample distance of every pair.
-
-A. Gretton, K. M. Borgwardt, M. J. Rasch, B. Schoelkopf and A. Smola. A Kernel Two-Sample Test. JMLR
-2012 (equation 3, and section 8 for the bandwidth).
+The distance of domains is a two-sample statistic: A. Gretton, K. M. Borgwardt, M. J. Rasch, B.
+Schoelkopf and A. Smola. A Kernel Two-Sample Test. JMLR 2012 (equation 3, and section 8 for the
+bandwidth).
 """
 
 from __future__ import annotations
@@ -38,63 +37,65 @@ TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
 
 def partition_id(spec: Spec, dataset: str) -> str:
-    """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
-    entry = registry.find("partition scheme", spec["name"], Location("the spec"))
-    brought = (
+    """Return the id of a partition: ``dirichlet-<hash of spec, code, data set, user's table>``."""
+    component = registry.find("partition scheme", spec["name"], Location("the spec"))
+    table_hash = (
         partition_table.content_hash(partition_table.read_users_table(spec))
         if "path" in spec
         else ""
     )
-    scheme = identity.entry("partition scheme", entry.name)
+    scheme = identity.entry("partition scheme", component.name)
     code = [identity.root_code(scheme), identity.root_code(identity.DATA)]
-    digest = identity.digest([spec_without_defaults(entry, spec), code, dataset, brought])
-    return f"{entry.name}-{digest}"
+    digest = identity.digest([spec_without_defaults(component, spec), code, dataset, table_hash])
+    return f"{component.name}-{digest}"
 
 
 def make_partition(
-    spec: Spec, dataset: Spec, root: Path, results: Path, supply: SourcePolicy = DEFAULT_POLICY
+    spec: Spec, dataset: Spec, root: Path, results: Path, policy: SourcePolicy = DEFAULT_POLICY
 ) -> pd.DataFrame:
-    """The table in ``<results>/partitions/<id>``, made now if it is not there.
+    """Return the table in ``<results>/partitions/<id>``; make it if it does not exist.
 
-    Beside ``make_partition.parquet`` lie ``statistics.parquet``, where there are domains
-    ``domains.parquet`` with the distances between them (`fl.data.partitioning`), and
-    ``make_partition.json``, which says how it was made and what had to be repaired, under a seal.
+    The folder has ``partition.parquet``, ``statistics.parquet``, the distances of domains in
+    ``domains.parquet`` if there are domains, and ``partition.json`` with the scheme, its notes and
+    checksums.
 
     Raises:
-        DataError: If the table is another one than was made.
+        DataError: If a file was changed after it was written.
     """
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
-    about = folder / RECORD_FILE
+    record_path = folder / RECORD_FILE
     # Before 0.2.0 no seal was written.
-    if not about.exists() or b'"seal"' not in about.read_bytes():
-        _make_new(spec, prepare_dataset(dataset, root, supply), folder)
+    if not record_path.exists() or b'"seal"' not in record_path.read_bytes():
+        _make_new(spec, prepare_dataset(dataset, root, policy), folder)
     _verified_hash(folder)
     return partition_table.read(folder / TABLE_FILE)
 
 
 def _verified_hash(folder: Path) -> str:
-    """The hash of what a partition holds; `DataError` where a file is not as it was written."""
-    remedy = f"delete the folder {folder}, and it is made again"
+    """Return the content hash of a partition; raise a `DataError` if a file was changed."""
+    advice = f"delete the folder {folder}; the partition is then made again"
     try:
         record = read_sealed(folder / RECORD_FILE)
     except DataError as error:
-        raise DataError(f"{error}; {remedy}") from None
+        raise DataError(str(error), advice=advice) from None
     if problem := find_damage(folder / TABLE_FILE, record["files"][TABLE_FILE]):
-        raise DataError(f"{problem}; {remedy}")
+        raise DataError(problem, advice=advice)
     return str(record["content"])
 
 
 def data_hashes(code: Mapping[str, str], root: Path, results: Path) -> dict[str, str]:
-    """The hashes of the data set and of the partition that a run is trained on, as they are now.
+    """Return the present hashes of a run's data set and partition.
 
     Args:
-        code: The run's, which has the ids of both.
+        code: ``code`` of the run's record, with the ids of both.
+        root: The folder of data.
+        results: The folder of results.
 
     Returns:
-        By ``dataset`` and ``make_partition``; without what is not there.
+        The hashes by ``dataset`` and ``partition``; a missing one is left out.
 
     Raises:
-        DataError: For a file that is not as it was written.
+        DataError: If a file was changed after it was written.
     """
     hashes = {}
     prepared, partition = root / "prepared" / code["dataset"], results / "partitions"
@@ -106,37 +107,39 @@ def data_hashes(code: Mapping[str, str], root: Path, results: Path) -> dict[str,
 
 
 def find_data_change(record: Mapping[str, Any], root: Path, results: Path) -> str | None:
-    """What is wrong with the data on which a finished run was trained, where they are there.
+    """Return how the data of a finished run have changed since its training, or None.
 
     Args:
-        record: The run's ``run.json``.
+        record: The content of the run's ``run.json``.
+        root: The folder of data.
+        results: The folder of results.
     """
     try:
-        now = data_hashes(record["code"], root, results)
+        hashes = data_hashes(record["code"], root, results)
     except DataError as error:
         return str(error)
-    for kind, content in now.items():
-        if record.get("data", {}).get(kind, content) != content:
-            return f"{record['code'][kind]}: is another {kind} than the run was trained on"
+    for name, hash_now in hashes.items():
+        if record.get("data", {}).get(name, hash_now) != hash_now:
+            return f"{record['code'][name]}: the {name} has changed since the run was trained on it"
     return None
 
 
 def _make_new(spec: Spec, prepared: Prepared, folder: Path) -> None:
-    entry = registry.find("partition scheme", spec["name"], Location("the spec"))
+    component = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
-    table = apply_scheme(entry.target, values, prepared, entry.name)
+    table = apply_scheme(component.target, values, prepared, component.name)
     folder.mkdir(parents=True, exist_ok=True)
     partition_table.write(table, folder / TABLE_FILE)
-    # A sample whose label is a mask has no class to be counted by.
-    counted = prepared.mask is None
-    classes = list(prepared.classes) if counted else ["samples"]
-    labels = prepared.y if counted else np.zeros_like(prepared.y)
+    # Samples with masks have no classes, so all are counted as one.
+    has_classes = prepared.mask is None
+    classes = list(prepared.classes) if has_classes else ["samples"]
+    labels = prepared.y if has_classes else np.zeros_like(prepared.y)
     statistics = partition_table.statistics(table, labels, len(classes))
     write_table(folder / "statistics.parquet", statistics)
     _write_domain_distances(table, prepared, folder)
-    about = {
+    record = {
         "dataset": prepared.name,
-        "scheme": entry.name,
+        "scheme": component.name,
         "params": values,
         "notes": table.attrs.get("notes", []),
         "unseen": partition_table.unseen_clients(table).tolist(),
@@ -144,47 +147,50 @@ def _make_new(spec: Spec, prepared: Prepared, folder: Path) -> None:
         "content": partition_table.content_hash(table),
     }
     if MODALITY in table:
-        about["modality"] = table.groupby("client")[MODALITY].first().tolist()
-    if named := client_domains(table, prepared):
-        about["domains"] = named
-    write_sealed(folder / RECORD_FILE, about, [TABLE_FILE])
+        record["modality"] = table.groupby("client")[MODALITY].first().tolist()
+    if domains := client_domains(table, prepared):
+        record["domains"] = domains
+    write_sealed(folder / RECORD_FILE, record, [TABLE_FILE])
 
 
 def client_domains(table: pd.DataFrame, prepared: Prepared) -> list[str]:
-    """By client, the domain of most of its training samples; empty if data have no domains."""
+    """Return each client's domain, that of most training samples; empty without domains."""
     if prepared.domain is None or not prepared.domains:
         return []
     return [
-        prepared.domains[kind] for kind in partition_table.majority_domains(table, prepared.domain)
+        prepared.domains[domain]
+        for domain in partition_table.majority_domains(table, prepared.domain)
     ]
 
 
 def apply_scheme(
     scheme: Callable[..., pd.DataFrame], values: Mapping[str, Any], prepared: Prepared, name: str
 ) -> pd.DataFrame:
-    """The partition table ``sample, client, split`` that a scheme makes.
+    """Return the partition table of a scheme.
 
-    The scheme gets the labels, ``values``, and those of the data set's own groups, domains and
-    published split for which it has arguments.
+    The scheme gets the labels and ``values``, and the data set's groups, domains and published
+    split if it has arguments of these names.
 
     Args:
-        name: Of the partition, in errors.
+        scheme: The scheme's function.
+        values: Its keys with their values.
+        prepared: The data set.
+        name: Name of the partition for errors.
 
     Raises:
         DataError: For a table that `fl.data.partition_table.validate` rejects.
     """
-    given = {"groups": prepared.client, "domains": prepared.domain, "published": prepared.split}
-    wanted = inspect.signature(scheme).parameters
-    groups = {key: given[key] for key in given if key in wanted}
+    arrays = {"groups": prepared.client, "domains": prepared.domain, "published": prepared.split}
+    arguments = inspect.signature(scheme).parameters
+    groups = {key: arrays[key] for key in arrays if key in arguments}
     table = scheme(prepared.y, **groups, **values)
     partition_table.validate(table, prepared.y, source=values.get("path", f"partition {name}"))
     return table
 
 
 def _write_domain_distances(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:
-    """``domains.parquet``, where the data set has domains and inputs between which there is a
-    distance: whole numbers other than those of images are tokens.
-    """
+    """Write ``domains.parquet`` if the data set has domains and its inputs are not tokens."""
+    # Whole numbers other than the bytes of images are tokens, which have no distance.
     tokens = prepared.x.dtype.kind in "iu" and prepared.x.dtype != np.uint8
     if prepared.domain is None or not prepared.domains or tokens:
         return
@@ -196,61 +202,66 @@ def _write_domain_distances(table: pd.DataFrame, prepared: Prepared, folder: Pat
 
 
 DISTANCE_SAMPLES = 200
-"""Of a domain, at most."""
+"""Largest number of samples of a domain from which distances are computed."""
 DISTANCE_DIMENSIONS = 64
+"""Dimension of the random projection of inputs."""
 BANDWIDTH_SAMPLES = 1000
-"""Samples of all domains together that the bandwidth is taken from, at most."""
+"""Largest number of samples, of all domains together, for the bandwidth."""
 
 
 def domain_distances(x: np.ndarray, domains: np.ndarray, chosen: np.ndarray) -> pd.DataFrame:
-    """The unbiased squared MMD of every two domains.
+    """Return the unbiased squared MMD of each pair of domains.
 
     MMD^2(a, b) = mean_{i != j} k(a_i, a_j) + mean_{i != j} k(b_i, b_j) - 2 mean_{i, j} k(a_i, b_j)
     with k(u, v) = exp(-|u - v|^2 / (2 s^2)), and s the median distance between two samples of any
-    domain. Its mean is 0 where two domains do not differ, so that it may be negative; it is 2 at
-    most. At most 200 samples of a domain are taken, always the same ones. Their inputs, as they are
-    stored, are projected to 64 dimensions by a fixed Gaussian matrix.
+    domain. Its mean is 0 if two domains do not differ, so it may be negative; it is 2 at most. Up
+    to 200 fixed samples of a domain are used. Their stored inputs are projected to 64 dimensions
+    by a fixed Gaussian matrix.
 
     Args:
         x: Inputs ``[samples, ...]``.
-        domains: The domain of each sample, whole numbers ``[samples]``.
-        chosen: The samples that count. A domain with fewer than two of them is left out.
+        domains: Domain of each sample, whole numbers ``[samples]``.
+        chosen: Indices of the samples to use. A domain with fewer than two of them is left out.
 
     Returns:
-        A row for each two domains: ``domain``, ``other`` (the larger number) and ``mmd2``.
+        A row for each pair of domains: ``domain``, ``other`` (the larger number) and ``mmd2``.
     """
-    names, points = [], []
+    numbers, points = [], []
     features = int(np.prod(x.shape[1:]))
     matrix = generator(0, "projection").standard_normal((features, DISTANCE_DIMENSIONS), np.float32)
     for name in np.unique(domains[chosen]):
-        mine = chosen[domains[chosen] == name]
-        picked = generator(0, "distance", int(name)).permutation(mine)[:DISTANCE_SAMPLES]
-        if len(picked) > 1:
-            names.append(int(name))
-            inputs = np.asarray(x[np.sort(picked)], np.float32).reshape(len(picked), -1)
+        members = chosen[domains[chosen] == name]
+        drawn = generator(0, "distance", int(name)).permutation(members)[:DISTANCE_SAMPLES]
+        if len(drawn) > 1:
+            numbers.append(int(name))
+            inputs = np.asarray(x[np.sort(drawn)], np.float32).reshape(len(drawn), -1)
             points.append((inputs @ (matrix / np.sqrt(features))).astype(np.float64))
     scale = _bandwidth(points)
-    within = [_mean_kernel(a, a, scale) for a in points]
+    within_means = [_mean_kernel(a, a, scale) for a in points]
     rows = [
-        (names[i], names[j], within[i] + within[j] - 2 * _mean_kernel(points[i], points[j], scale))
+        (
+            numbers[i],
+            numbers[j],
+            within_means[i] + within_means[j] - 2 * _mean_kernel(points[i], points[j], scale),
+        )
         for i in range(len(points))
         for j in range(i + 1, len(points))
     ]
-    made = pd.DataFrame(rows, columns=["domain", "other", "mmd2"])
-    return made.astype({"domain": "int32", "other": "int32", "mmd2": "float64"})
+    table = pd.DataFrame(rows, columns=["domain", "other", "mmd2"])
+    return table.astype({"domain": "int32", "other": "int32", "mmd2": "float64"})
 
 
 def _bandwidth(points: list[np.ndarray]) -> float:
-    """2 s^2, from as many samples of each domain."""
+    """Return 2 s^2, computed from equally many samples of each domain."""
     if not points:
         return 1.0
-    some = np.concatenate([a[: max(2, BANDWIDTH_SAMPLES // len(points))] for a in points])
-    squares = _squared_distances(some, some)[np.triu_indices(len(some), 1)]
+    pooled = np.concatenate([a[: max(2, BANDWIDTH_SAMPLES // len(points))] for a in points])
+    squares = _squared_distances(pooled, pooled)[np.triu_indices(len(pooled), 1)]
     return 2 * float(np.median(squares)) or 1.0
 
 
 def _mean_kernel(a: np.ndarray, b: np.ndarray, scale: float) -> float:
-    """The mean of k over pairs, a sample's pair with itself left out where ``a`` is ``b``."""
+    """Return the mean of k over pairs, without pairs of a sample with itself if ``a`` is ``b``."""
     kernel = np.exp(-_squared_distances(a, b) / scale)
     if a is b:
         return float((kernel.sum() - len(a)) / (len(a) * (len(a) - 1)))
@@ -258,7 +269,7 @@ def _mean_kernel(a: np.ndarray, b: np.ndarray, scale: float) -> float:
 
 
 def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Squared distances ``[len(a), len(b)]``; exactly 0 between a sample and itself."""
+    """Return squared distances [len(a), len(b)]; exactly 0 between a sample and itself."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
     if a is b:
         np.fill_diagonal(squares, 0.0)

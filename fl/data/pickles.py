@@ -1,10 +1,10 @@
-"""Pickles of others, read without calling anything that they name.
+"""Safe reading of published pickles: no function that a pickle names is called.
 
-A pickle is a program: the plain ``pickle.load`` runs whatever its author wrote. Here Python's own
-unpickler builds text, numbers, lists, tuples and dictionaries. The few names that numpy's arrays
-need (`KNOWN`) stand for classes of this file, which check what they are given; every other name is
-refused. So no code of a pickle's author, and none that the author chose, is ever run. A pickle that
-is made to use up memory is not guarded against: published files are held to a checksum.
+A pickle is a program: the plain ``pickle.load`` runs any code of its author. Here Python's
+unpickler builds text, numbers, lists, tuples and dictionaries. The few names that numpy arrays need
+(`ALLOWED_NAMES`) are classes of this module, which check their arguments; every other name is
+refused. So no code that the author wrote or chose is run. Pickles that exhaust the memory are not
+prevented: published files have checksums.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fl.base.errors import DataError
 from fl.data.archives import stream_name
 
 MAX_DEPTH = 8
-"""How deep containers may lie in containers."""
+"""Largest nesting of containers."""
 ARRAY_TYPES = re.compile(r"[iu][1248]|f[248]|[SU][1-9][0-9]{0,5}|O[48]")
-"""The types of arrays that are taken; O stands for Python's objects."""
+"""Types of arrays that are accepted; O means Python objects."""
 PLAIN_TYPES = (bytes, str, int, float, bool, type(None))
 
 
@@ -34,34 +34,35 @@ class RefusedError(Exception):
 
 
 def load_pickle(stream: Path | BinaryIO) -> Any:
-    """What is pickled in a file or a stream: arrays, numbers, text, lists, tuples, dictionaries.
+    """Read plain data from a pickle: arrays, numbers, text, lists, tuples, dictionaries.
 
-    Arrays of protocol 5, which no published file has, are not read. Text of Python 2 becomes bytes;
-    arrays of objects become lists.
+    Arrays of protocol 5 are not supported; no published file has them. Text of Python 2 becomes
+    bytes; arrays of objects become lists.
 
     Raises:
-        DataError: If the pickle is damaged or asks for anything else; it names the file and what is
-            asked for.
+        DataError: If the pickle is damaged or asks for anything else; it names the file and the
+            request.
     """
     title = stream_name(stream)
     try:
         content = stream.read_bytes() if isinstance(stream, Path) else stream.read()
         for instruction, argument, _ in pickletools.genops(content):
-            # Python would make room for as many values as the number says.
+            # Python would allocate memory for as many values as the number says.
             if instruction.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
                 raise ValueError(f"it numbers a value {argument:,}")
         return _resolve(_Unpickler(io.BytesIO(content), encoding="bytes").load())
     except DataError:
-        raise  # The archive that it is in is damaged.
+        raise  # The archive of the pickle is damaged.
     except RefusedError as error:
         raise DataError(
-            f"{title}: asks for {error}; allowed in a pickle: numpy arrays, numbers, text and"
-            " containers of them; nothing of it was run. Get the file from its publisher"
+            f"{title}: asks for {error}; no code of it was run",
+            "in a pickle numpy arrays, numbers, text and containers of them",
+            "get the file from its publisher",
         ) from None
-    except Exception as error:  # What is damaged can be wrong in any way.
+    except Exception as error:  # Damaged files raise any exception.
         raise DataError(
-            f"{title}: is no complete pickle ({type(error).__name__}: {error}); delete the file, or"
-            " the archive that it is in, to fetch it again"
+            f"{title}: is no complete pickle ({type(error).__name__}: {error})",
+            advice="delete the file, or the archive that contains it, to fetch it again",
         ) from error
 
 
@@ -74,7 +75,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _StandIn:
-    """What a name in a pickle stands for, called with arguments: nothing, until it has a state."""
+    """Replacement of a class that a pickle names; it has no value until it gets a state."""
 
     value: Any = None
 
@@ -86,9 +87,9 @@ class _StandIn:
 
 
 class _ArrayType(_StandIn):
-    """The type of an array's items, which gets its byte order as a state."""
+    """Type of the items of an array; its state is the byte order."""
 
-    def __init__(self, code: Any, *rest: Any) -> None:
+    def __init__(self, code: Any, *options: Any) -> None:
         self.code, self.order = _text(code), "|"
         if not ARRAY_TYPES.fullmatch(self.code):
             raise RefusedError(f"an array of type {self.code[:20]!r}")
@@ -101,7 +102,7 @@ class _ArrayType(_StandIn):
 
 
 class _Array(_StandIn):
-    """An array, which gets its shape and content as a state."""
+    """An array; its state is the shape and the content."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, by_columns, content = state
@@ -114,21 +115,21 @@ class _Scalar(_StandIn):
 
 
 class _Encoded(_StandIn):
-    """How Python 3 writes bytes for Python 2; to call it gives the bytes."""
+    """Bytes as Python 3 writes them for Python 2; a call returns the bytes."""
 
     def __new__(cls, text: str = "", encoding: str = "latin1") -> Any:
         return text.encode("latin-1")
 
 
 def _build_array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
-    """An array of exactly ``content``; a list where it holds objects."""
+    """Return an array of exactly ``content``, or a list if it holds objects."""
     if not isinstance(kind, _ArrayType) or not all(
         type(size) is int and size >= 0 for size in shape
     ):
         raise ValueError("an array has no type, or no shape")
     count = math.prod(shape)
     if kind.code[0] == "O":
-        # Of bytes, numpy would make addresses in memory.
+        # numpy would interpret bytes as addresses in memory.
         if type(content) is not list or len(shape) != 1 or len(content) != count:
             raise RefusedError(f"an array of objects {[*shape]} that is no list of them")
         return content
@@ -142,12 +143,12 @@ def _build_array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Text that Python 2 wrote as bytes, or Python 3 as text."""
+    """Return text that Python 2 wrote as bytes, or Python 3 as text."""
     return value.decode("ascii") if type(value) is bytes else str(value)
 
 
 def _resolve(value: Any, depth: int = 0) -> Any:
-    """The value with arrays in place of what stands for them."""
+    """Return the value with arrays in place of their replacements."""
     if depth > MAX_DEPTH:
         raise RefusedError(f"values deeper than {MAX_DEPTH} in each other")
     kind = type(value)
@@ -166,10 +167,10 @@ ALLOWED_NAMES: dict[str, type] = {
     "numpy.ndarray": _StandIn,
     "numpy.dtype": _ArrayType,
     "_codecs.encode": _Encoded,
-    # Both are how Python 3 writes no bytes for Python 2.
+    # Python 3 writes empty bytes for Python 2 in these two ways.
     "__builtin__.bytes": _Encoded,
     "builtins.bytes": _Encoded,
 }
-for core in ("core", "_core"):  # numpy 2 has another name for the same modules.
+for core in ("core", "_core"):  # numpy 2 has a new name for the same modules.
     ALLOWED_NAMES[f"numpy.{core}.multiarray._reconstruct"] = _Array
     ALLOWED_NAMES[f"numpy.{core}.multiarray.scalar"] = _Scalar

@@ -1,7 +1,4 @@
-"""From raw files to arrays, and from arrays to who holds which sample.
-
-Making what runs read, once: prepared data sets and partitions, each under its identity.
-"""
+"""Downloads of raw files and preparation of data sets, each once and under its id."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ from fl.data.prepared import DESCRIPTION, Prepared, Writer
 
 @dataclasses.dataclass(frozen=True)
 class SourcePolicy:
-    """Where the raw files of a data set come from, and what they are held to.
+    """Origin of the raw files of a data set, and the checksums that they must have.
 
     Attributes:
-        origin: See `fetch`.
-        lock: The checksums of files whose publisher states none.
+        origin: Folder or address of the files in place of their publisher's, see `fetch`.
+        lock: Checksums of files whose publisher states none.
         content: SHA-256 that the user's own files (`own_files_by_name`) must have, by name.
     """
 
@@ -43,40 +40,45 @@ class SourcePolicy:
 
 
 DEFAULT_POLICY = SourcePolicy()
-"""From their publishers, held to their checksums."""
+"""Files from their publishers with the published checksums."""
 
 
 def fetch_sources(
-    dataset: Dataset, raw: str | Path, supply: SourcePolicy = DEFAULT_POLICY
+    dataset: Dataset, raw: str | Path, policy: SourcePolicy = DEFAULT_POLICY
 ) -> list[Path]:
-    """The raw files of a data set, fetched into ``raw`` unless they are there already.
+    """Fetch the raw files of a data set into ``raw`` unless they exist already.
+
+    Returns:
+        The paths of the files.
 
     Raises:
-        DataError: If a file cannot be had, or if one of the user's own has another content than
-            ``supply`` states.
+        DataError: If a file cannot be fetched, or if the content of one of the user's own files
+            differs from ``policy``.
     """
-    users, known = own_files_by_name(dataset, supply.origin), supply.content
-    _check_hashes(known, {name: content_hash(users[name]) for name in users if name in known})
-    # What is the user's own is held to its content alone, and not to the lock.
+    own_files, expected = own_files_by_name(dataset, policy.origin), policy.content
+    _check_hashes(
+        expected, {name: content_hash(own_files[name]) for name in own_files if name in expected}
+    )
+    # The user's own files are compared with the planned content only, not with the lock file.
     return [
         fetch(
             source,
             raw,
-            supply.origin,
-            None if source.name in users else supply.lock,
-            known.get(source.name),
+            policy.origin,
+            None if source.name in own_files else policy.lock,
+            expected.get(source.name),
         )
         for source in raw_sources(dataset)
     ]
 
 
 def _check_hashes(expected: Mapping[str, str], actual: Mapping[str, str]) -> None:
-    """Raise a `DataError` for the first file that is not what it was, or what it must be."""
+    """Raise a `DataError` for the first file whose hash differs."""
     for name in expected.keys() & actual.keys():
         if expected[name] != actual[name]:
             raise DataError(
-                f"{name}: has changed since it was planned what to do with it; start again, and"
-                " what is made of it gets another name"
+                f"{name}: the file has changed since the study was planned",
+                advice="start again; the results then get a new name",
             )
 
 
@@ -85,103 +87,109 @@ def prepare_folder(
     name: str,
     raw: str | Path,
     folder: str | Path,
-    supply: SourcePolicy = DEFAULT_POLICY,
+    policy: SourcePolicy = DEFAULT_POLICY,
 ) -> Prepared:
-    """Fetch the sources of ``dataset`` into ``raw``, prepare it in ``folder``, once, and open it.
+    """Open the prepared data set in ``folder``; fetch its files and prepare it if necessary.
 
-    A folder that is complete stays as it is.
+    Args:
+        dataset: The data set.
+        name: Its name.
+        raw: The folder of raw files.
+        folder: The folder of the prepared data set; a complete folder stays as it is.
+        policy: Origin and checksums of the raw files.
 
     Raises:
-        DataError: If the folder was made from other files than the lock says; if it is damaged; or
-            if a source cannot be had.
+        DataError: If the folder is damaged, if it was made from files with checksums that differ
+            from the lock file, or if a file cannot be fetched.
     """
     folder = Path(folder)
     if not (folder / DESCRIPTION).exists():
-        _prepare_new(dataset, name, Path(raw), folder, supply)
+        _prepare_new(dataset, name, Path(raw), folder, policy)
     prepared = Prepared.open(folder)
-    _check_lock(prepared, dataset, supply)
+    _check_lock(prepared, dataset, policy)
     return prepared
 
 
 def _prepare_new(
-    dataset: Dataset, name: str, raw: Path, folder: Path, supply: SourcePolicy
+    dataset: Dataset, name: str, raw: Path, folder: Path, policy: SourcePolicy
 ) -> None:
-    paths = fetch_sources(dataset, raw, supply)
-    known = {source.name: source.sha256 for source in raw_sources(dataset)}
-    users = own_files_by_name(dataset, supply.origin)
-    contents = {path.name: known[path.name] or sha256(path) for path in paths}
-    contents |= {name: content_hash(files) for name, files in users.items() if name not in contents}
-    _check_hashes(supply.content, contents)
-    made_from = [{"name": name, "sha256": sha} for name, sha in contents.items()]
+    paths = fetch_sources(dataset, raw, policy)
+    published = {source.name: source.sha256 for source in raw_sources(dataset)}
+    own_files = own_files_by_name(dataset, policy.origin)
+    hashes = {path.name: published[path.name] or sha256(path) for path in paths}
+    hashes |= {name: content_hash(files) for name, files in own_files.items() if name not in hashes}
+    _check_hashes(policy.content, hashes)
+    sources = [{"name": name, "sha256": sha256_hex} for name, sha256_hex in hashes.items()]
     try:
         with Writer(folder) as writer:
             dataset.read(raw, writer)
-            _check_hashes(contents, {name: content_hash(files) for name, files in users.items()})
+            _check_hashes(hashes, {name: content_hash(files) for name, files in own_files.items()})
             params = dataclasses.asdict(dataset)
-            writer.finish({"name": name, "params": params, "sources": made_from})
+            writer.finish({"name": name, "params": params, "sources": sources})
     except OSError as error:
-        raise DataError(f"{folder}: cannot be prepared ({error})") from error
+        raise DataError(f"{folder}: the data set cannot be prepared ({error})") from error
 
 
-def _check_lock(prepared: Prepared, dataset: Dataset, supply: SourcePolicy) -> None:
-    if supply.lock is None:
+def _check_lock(prepared: Prepared, dataset: Dataset, policy: SourcePolicy) -> None:
+    if policy.lock is None:
         return
-    locked = {source.name for source in raw_sources(dataset) if not source.sha256}
-    locked -= own_files_by_name(dataset, supply.origin).keys()
-    made_from = {source["name"]: source["sha256"] for source in prepared.sources}
-    for name in sorted(locked & made_from.keys()):
-        expected = supply.lock.expected(name)
-        if expected not in (None, made_from[name]):
+    names = {source.name for source in raw_sources(dataset) if not source.sha256}
+    names -= own_files_by_name(dataset, policy.origin).keys()
+    hashes = {source["name"]: source["sha256"] for source in prepared.sources}
+    for name in sorted(names & hashes.keys()):
+        expected = policy.lock.expected(name)
+        if expected not in (None, hashes[name]):
             raise DataError(
-                f"{prepared.folder}: was prepared from a {name} with sha256 {made_from[name]}, but"
-                f" {supply.lock.path} says {expected}; delete the folder to prepare it again, or"
-                " mend the lock file"
+                f"{prepared.folder}: was made from a file {name} with sha256 {hashes[name]}, but"
+                f" {policy.lock.path} says {expected}",
+                advice="delete the folder to prepare it again, or correct the lock file",
             )
 
 
 def dataset_id(spec: Spec) -> str:
-    """``digits-<hash>``: the spec, the reader's code and the source files' checksums.
+    """Return the id of a data set: ``digits-<hash of spec, code and published checksums>``.
 
-    The spec has the content of the user's own files, so that this asks for none of them.
+    The spec contains the hashes of the user's own files, so that no file is read here.
     """
-    entry, dataset = component_of("data set", spec)
+    component, dataset = component_of("data set", spec)
     sources = [[source.name, source.sha256] for source in raw_sources(dataset)]
     code = [
-        identity.root_code(identity.entry("data set", entry.name)),
+        identity.root_code(identity.entry("data set", component.name)),
         identity.root_code(identity.DATA),
     ]
-    return f"{entry.name}-{identity.digest([spec_without_defaults(entry, spec), code, sources])}"
+    digest = identity.digest([spec_without_defaults(component, spec), code, sources])
+    return f"{component.name}-{digest}"
 
 
-def spec_without_defaults(entry: Component, spec: Spec) -> dict[str, Any]:
-    """What names data: a spec without its defaults, see `fl.plan.run_spec.RunSpec`."""
-    usual = fields.at_default(entry.target, spec)
-    return {key: value for key, value in spec.items() if key not in usual}
+def spec_without_defaults(component: Component, spec: Spec) -> dict[str, Any]:
+    """Return the keys of a spec that go into an id: those that differ from their defaults."""
+    defaults = fields.at_default(component.target, spec)
+    return {key: value for key, value in spec.items() if key not in defaults}
 
 
 def source_policy(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> SourcePolicy:
-    """Where ``sources:`` of the config and the lock file say that a data set's files come from."""
+    """Return a data set's policy: its origin in ``sources:`` of the config and its lock."""
     return SourcePolicy(origins.get(spec["name"]), Lock(Path(lock), raw_folder_name(spec)))
 
 
-def download_files(spec: Spec, root: Path, supply: SourcePolicy = DEFAULT_POLICY) -> None:
-    """The raw files of a data set in its folder of ``<root>/raw``, and at last ``sources.json``."""
+def download_files(spec: Spec, root: Path, policy: SourcePolicy = DEFAULT_POLICY) -> None:
+    """Fetch the raw files of a data set into its folder of ``<root>/raw``; list them there."""
     _, dataset = component_of("data set", spec)
     folder = root / "raw" / raw_folder_name(spec)
-    fetched = fetch_sources(dataset, folder, _with_content(supply, spec))
+    fetched = fetch_sources(dataset, folder, _with_content(policy, spec))
     listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "sources.json", {"dataset": spec["name"], "files": listed})
 
 
-def prepare_dataset(spec: Spec, root: Path, supply: SourcePolicy = DEFAULT_POLICY) -> Prepared:
-    """The data set in ``<root>/prepared/<id>``, prepared now if it is not there."""
-    entry, dataset = component_of("data set", spec)
+def prepare_dataset(spec: Spec, root: Path, policy: SourcePolicy = DEFAULT_POLICY) -> Prepared:
+    """Return the data set in ``<root>/prepared/<id>``; prepare it if it does not exist."""
+    component, dataset = component_of("data set", spec)
     folder = root / "prepared" / dataset_id(spec)
     raw = root / "raw" / raw_folder_name(spec)
-    return prepare_folder(dataset, entry.name, raw, folder, _with_content(supply, spec))
+    return prepare_folder(dataset, component.name, raw, folder, _with_content(policy, spec))
 
 
-def _with_content(supply: SourcePolicy, spec: Spec) -> SourcePolicy:
-    """A supply that holds files to what was in them when it was planned what to do with them."""
-    return replace(supply, content=spec.get("content", {}))
+def _with_content(policy: SourcePolicy, spec: Spec) -> SourcePolicy:
+    """Return the policy with the planned content of the user's own files."""
+    return replace(policy, content=spec.get("content", {}))

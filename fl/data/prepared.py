@@ -3,10 +3,10 @@
 ``x.npy`` ``[samples, ...]`` holds the inputs in their own type (images stay uint8), ``y.npy``
 ``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
 ``domain.npy`` the domain and ``split.npy`` the published split (an index into `SPLIT`) of each
-sample, ``mask.npy`` uint8 ``[samples, height, width]`` what is to be segmented, and ``text.npy``
-``[samples, ...]`` the tokens that belong to each input. Further inputs of the samples, numbers of
-any kind, are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written last and the
-folder gets its name after that: a folder with this file is complete.
+sample, ``mask.npy`` uint8 ``[samples, height, width]`` the mask of
+a segmentation, and ``text.npy`` ``[samples, ...]`` the tokens of each input. Further numeric inputs
+are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written last, and then the folder
+gets its final name: a folder with this file is complete.
 
 An array on disk that grows row by row.
 """
@@ -34,16 +34,16 @@ from fl.data.own_files import change_stamp
 
 ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
 SPLIT_NAMES = ("train", "test", "val")
-"""The published split of a sample, by its number in ``split.npy``."""
+"""Names of published splits by their number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
 INPUT_ARRAY = re.compile(r"input_[a-z][a-z0-9_]*")
-"""The name of the array of a further input."""
+"""Names of arrays of further inputs."""
 
 
 class Writer:
-    """A prepared folder under construction, in a temporary folder beside its place.
+    """Writer of a prepared data set, in a temporary folder beside the final one.
 
-    As a context manager it removes the temporary folder unless `finish` was reached::
+    As a context manager it removes the temporary folder unless `finish` was called::
 
         with Writer(folder) as writer:
             writer.save("y", labels)
@@ -57,47 +57,52 @@ class Writer:
         self.temporary = self.folder.with_name(unique)
         self.temporary.mkdir(parents=True)
         self.description: dict[str, Any] = {"domains": [], "normalisation": IDENTITY_NORMALISATION}
-        self._growing: dict[str, GrowingArray] = {}
+        self._growing_arrays: dict[str, GrowingArray] = {}
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for rows in self._growing.values():
+        for rows in self._growing_arrays.values():
             with contextlib.suppress(OSError):
                 rows.close()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def save(self, name: str, array: np.ndarray | Sequence[str]) -> None:
-        """Store a whole array under one of the names in `ARRAYS`, or one such as `INPUT_ARRAY`.
+        """Store a complete array.
 
-        Published splits may be numbers or names, ``save("split", ["train", "test", ...])``;
-        `DataError` for another name. So it is of `append` and `add`.
+        Args:
+            name: A name of `ARRAYS`, or ``input_NAME``.
+            array: The array. Published splits may be numbers or names, such as ``["train",
+                "test"]``, here and in `append` and `add`.
+
+        Raises:
+            DataError: For an unknown name of a split.
         """
-        np.save(self._path(name), self._settled(name, array), allow_pickle=False)
+        np.save(self._path(name), self._as_array(name, array), allow_pickle=False)
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
-        """A writable, zero-filled array on disk, for sets that do not fit in memory.
+        """Return a writable array of zeros on disk, for data sets that do not fit in memory.
 
         Its space is reserved at once, so that a full disk raises `OSError` here.
         """
         path = self._path(name)
         array = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
         if hasattr(os, "posix_fallocate"):
-            # A full disk met later, while writing through the map, would kill the process.
+            # If the disk were full only when the map is written, the process would be killed.
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
 
     def append(self, name: str, rows: np.ndarray | Sequence[str]) -> None:
-        """Add rows ``[n, ...]`` to an array whose length is not known before its end."""
-        rows = self._settled(name, rows)
-        if name not in self._growing:
-            self._growing[name] = GrowingArray(self._path(name), rows)
-        self._growing[name].add(rows)
+        """Add rows ``[n, ...]`` to an array whose length is not known in advance."""
+        rows = self._as_array(name, rows)
+        if name not in self._growing_arrays:
+            self._growing_arrays[name] = GrowingArray(self._path(name), rows)
+        self._growing_arrays[name].add(rows)
 
     def add(self, **values: Any) -> None:
-        """Add one sample: its part of every array, ``x``, ``y`` and so on, always the same ones."""
+        """Add one sample: a value for each array, ``x``, ``y`` and so on."""
         for name, value in values.items():
             self.append(name, np.asarray(value)[None])
 
@@ -109,28 +114,32 @@ class Writer:
         domains: Sequence[str] = (),
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Name the classes and domains, and say how inputs are normalised.
+        """State the names of classes and domains and the normalisation of inputs.
 
         Args:
-            classes, domains: The names into which labels and domains index.
+            classes: Names of the classes, in the order of labels.
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
-                per channel. Where mean and sd are None, they are those of the samples that a
-                partition trains on, see `fl.data.inputs`; with ``missing: mean`` beside
-                them, so are numbers in place of NaN. None in place of the three says that inputs
-                are tokens, whole numbers that stay what they are.
-            inputs: By array, how further inputs are normalised; those left out are tokens.
+                per channel. If mean and sd are None, they are computed from the samples that a
+                partition trains on (`fl.data.inputs`); with ``missing: mean`` beside them, NaN is
+                replaced by means in the same way. None says that inputs are tokens, which are not
+                normalised.
+            domains: Names of the domains, in the order of their numbers.
+            inputs: Normalisation of further inputs by array; the other ones are tokens.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
             "normalisation": None if normalisation is None else dict(normalisation),
-            "inputs": {name: dict(given) for name, given in (inputs or {}).items()},
+            "inputs": {
+                name: dict(normalisation_of_array)
+                for name, normalisation_of_array in (inputs or {}).items()
+            },
         }
 
     def finish(self, meta: Mapping[str, Any]) -> None:
-        """Write ``dataset.json`` and give the folder its name.
+        """Write ``dataset.json`` and give the folder its final name.
 
-        Everything is on the disk before the folder is renamed. If another process was faster, its
+        All files are on the disk before the folder is renamed. If another process was faster, its
         folder stays.
 
         Args:
@@ -140,7 +149,7 @@ class Writer:
         Raises:
             DataError: If the arrays do not belong together.
         """
-        for rows in self._growing.values():
+        for rows in self._growing_arrays.values():
             rows.close()
         further = sorted(
             p.stem for p in self.temporary.glob("*.npy") if INPUT_ARRAY.fullmatch(p.stem)
@@ -148,24 +157,24 @@ class Writer:
         names = [name for name in ARRAYS if self._path(name).exists()]
         paths = {name: self._path(name) for name in (*names, *further)}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
-        text = _description({**self.description, **meta}, arrays, self.folder)
+        text = _checked_description({**self.description, **meta}, arrays, self.folder)
         for path in paths.values():
             sync_folder(path)
         write_sealed(self.temporary / DESCRIPTION, text, [path.name for path in paths.values()])
         sync_folder(self.temporary)
         while not move(self.temporary, self.folder) and not (self.folder / DESCRIPTION).exists():
-            erase(self.folder)  # What is there was never finished, or is being made anew.
+            erase(self.folder)  # The existing folder is incomplete.
 
-    def _settled(self, name: str, array: np.ndarray | Sequence[str]) -> np.ndarray:
-        """The array; names of splits as numbers."""
-        given = np.asarray(array)
-        if name != "split" or given.dtype.kind not in "UO":
-            return given
-        others = {str(text) for text in given.tolist()} - {*SPLIT_NAMES}
-        if others:
-            problem = f"{self.folder}: array split has {min(others)!r}"
+    def _as_array(self, name: str, array: np.ndarray | Sequence[str]) -> np.ndarray:
+        """Return the values as an array, with numbers in place of names of splits."""
+        array_of_values = np.asarray(array)
+        if name != "split" or array_of_values.dtype.kind not in "UO":
+            return array_of_values
+        unknown = {str(text) for text in array_of_values.tolist()} - {*SPLIT_NAMES}
+        if unknown:
+            problem = f"{self.folder}: array split has {min(unknown)!r}"
             raise DataError(f"{problem}. Allowed: {', '.join(SPLIT_NAMES)}")
-        return np.array([SPLIT_NAMES.index(text) for text in given.tolist()], np.int8)
+        return np.array([SPLIT_NAMES.index(text) for text in array_of_values.tolist()], np.int8)
 
     def _path(self, name: str) -> Path:
         if name not in ARRAYS and not INPUT_ARRAY.fullmatch(name):
@@ -175,21 +184,23 @@ class Writer:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared data set, its arrays mapped from disk and read-only.
+    """A prepared data set with read-only arrays that are mapped from disk.
 
-    A model sees ``(x * scale - mean) / sd`` with the three of ``normalisation``, or x itself where
+    A model sees ``(x * scale - mean) / sd`` with the values of ``normalisation``, or x itself if
     that is None.
 
     Attributes:
         x: Inputs ``[samples, ...]``.
         y: Labels ``[samples]`` in 0..len(classes)-1.
-        client, domain, split: ``[samples]`` each, see the module; None where the data set has none.
-        mask: ``[samples, height, width]``, likewise.
-        text: ``[samples, ...]``, likewise.
-        normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel;
-            mean and sd are None where they are those of the samples that are trained on.
-        inputs: Further inputs ``[samples, ...]``, by the name of their array.
-        normalisations: Of those that are not tokens, likewise.
+        client: Natural client of each sample ``[samples]``, or None.
+        domain: Domain ``[samples]``, or None.
+        split: Published split ``[samples]``, an index into `SPLIT_NAMES`, or None.
+        mask: Masks ``[samples, height, width]``, or None.
+        text: Tokens ``[samples, ...]``, or None.
+        normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel; mean
+            and sd are None if they are computed from the training samples of a partition.
+        inputs: Further inputs ``[samples, ...]`` by the name of their array.
+        normalisations: Their normalisation by the name of the array; tokens have none.
     """
 
     folder: Path
@@ -214,8 +225,8 @@ class Prepared:
         """Map the arrays of a prepared folder; no array is read.
 
         Raises:
-            DataError: If the folder is incomplete, or if an array is truncated or has another type
-                or shape than ``dataset.json`` states.
+            DataError: If the folder is incomplete, or if the size of an array differs from
+                ``dataset.json``.
         """
         folder = Path(folder)
         text = _read_description(folder)
@@ -238,29 +249,30 @@ class Prepared:
         )
 
     def array(self, name: str) -> np.ndarray:
-        """An array of inputs: ``x``, ``text``, or one of the further ones.
+        """Return an array of inputs: ``x``, ``text`` or a further one.
 
         Raises:
-            DataError: If there is none of that name.
+            DataError: If no such array exists.
         """
-        there = {"x": self.x, **({} if self.text is None else {"text": self.text}), **self.inputs}
-        if name not in there:
-            raise DataError(f"{self.folder}: has no inputs {name!r}. Allowed: {', '.join(there)}")
-        return there[name]
+        arrays = {"x": self.x, **({} if self.text is None else {"text": self.text}), **self.inputs}
+        if name not in arrays:
+            raise DataError(f"{self.folder}: has no inputs {name!r}", ", ".join(arrays))
+        return arrays[name]
 
     def normalisation_of(self, name: str) -> dict[str, Any] | None:
-        """How an array of inputs is normalised; None for tokens."""
+        """Return the normalisation of an array of inputs; None for tokens."""
         return self.normalisation if name == "x" else self.normalisations.get(name)
 
     def verify(self) -> str:
-        """Read every array and compare it with the SHA-256 in ``dataset.json``; in a process that
-        has done so only after a change.
+        """Compare every array with its SHA-256 in ``dataset.json``.
+
+        A process reads unchanged files once only.
 
         Returns:
             A hash of the arrays and of their normalisations.
 
         Raises:
-            DataError: For an array that is another one than was written.
+            DataError: If an array was changed after it was written.
         """
         described = _read_description(self.folder)
         hashes = {name: entry["sha256"] for name, entry in described["files"].items()}
@@ -269,7 +281,7 @@ class Prepared:
         return content
 
 
-def _description(
+def _checked_description(
     meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path
 ) -> dict[str, Any]:
     classes = meta.get("classes", ())
@@ -299,14 +311,14 @@ def _description(
 
 @lru_cache(maxsize=64)
 def _verify_files(folder: Path, stamped: str) -> None:
-    """See `Prepared.verify`."""
+    """Cache of `Prepared.verify` by the stamp of the folder."""
     for name, described in _read_description(folder)["files"].items():
         if problem := find_damage(folder / name, described):
-            raise DataError(f"{problem}; {_advice(folder)}")
+            raise DataError(problem, advice=_advice(folder))
 
 
 def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
-    """What keeps the arrays from being one data set, or nothing."""
+    """Return why arrays do not belong to one data set, or ""."""
     for name in ("x", "y"):
         if name not in arrays:
             return f"array {name} is missing. Allowed: x and y at least"
@@ -314,15 +326,15 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
     if not samples:
         return "array x is empty. Allowed: at least one sample"
     for name in sorted(set(arrays) - {"x"}):
-        array, further = arrays[name], INPUT_ARRAY.fullmatch(name)
-        what = "numbers" if further else "one whole number"
-        dimensions = {"mask": 3, "text": array.ndim}.get(name, array.ndim if further else 1)
+        array, is_input = arrays[name], INPUT_ARRAY.fullmatch(name)
+        expected = "numbers" if is_input else "one whole number"
+        dimensions = {"mask": 3, "text": array.ndim}.get(name, array.ndim if is_input else 1)
         if name in ("mask", "text"):
-            what = f"a {name} of whole numbers"
-        fits = array.shape[:1] == (samples,) and array.ndim == dimensions
-        if not fits or array.dtype.kind not in ("iuf" if further else "iu"):
+            expected = f"a {name} of whole numbers"
+        is_valid = array.shape[:1] == (samples,) and array.ndim == dimensions
+        if not is_valid or array.dtype.kind not in ("iuf" if is_input else "iu"):
             problem = f"array {name} is {array.dtype} {list(array.shape)}"
-            return f"{problem}. Allowed: {what} for each of the {samples} samples of x"
+            return f"{problem}. Allowed: {expected} for each of the {samples} samples of x"
     return ""
 
 
@@ -331,17 +343,18 @@ def _read_description(folder: Path) -> dict[str, Any]:
     try:
         return read_sealed(path)
     except FileNotFoundError:
-        problem = f"{path}: is missing: the data set is not prepared, or not to the end"
+        problem = f"{path}: the file is missing, so the data set is not completely prepared"
     except DataError as error:
         problem = str(error)
-    raise DataError(f"{problem}; {_advice(folder)}")
+    raise DataError(problem, advice=_advice(folder))
 
 
 def _map_array(path: Path, described: Mapping[str, Any]) -> np.ndarray:
-    """An array on the disk, whose size alone is compared with what was written."""
+    """Map an array on the disk; only its size is compared with ``dataset.json``."""
     size = path.stat().st_size if path.is_file() else None
     if size != described[path.name]["size"]:
-        raise DataError(f"{path}: is missing, truncated or another array; {_advice(path.parent)}")
+        problem = f"{path}: the array is missing or its size differs from {DESCRIPTION}"
+        raise DataError(problem, advice=_advice(path.parent))
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
@@ -350,9 +363,13 @@ def _advice(folder: Path) -> str:
 
 
 class GrowingArray:
-    """A ``.npy`` file under construction; it is whole after `close`.
+    """A ``.npy`` file that grows row by row and is complete after `close`.
 
     Only the rows that are being added are in memory.
+
+    Args:
+        path: The file.
+        first: Its first rows, which decide type and shape; `add` writes them.
 
     Raises:
         OSError: If the disk is full.
@@ -365,7 +382,7 @@ class GrowingArray:
         self._begin = self._file.tell()
 
     def add(self, rows: np.ndarray) -> None:
-        """Write ``rows`` ``[n, ...]``, of the type and shape of the first ones."""
+        """Write ``rows`` ``[n, ...]`` of the type and shape of the first ones."""
         if (rows.dtype, rows.shape[1:]) != (self._dtype, self._shape):
             kind, expected = f"{rows.dtype} {rows.shape[1:]}", f"{self._dtype} {self._shape}"
             raise ValueError(f"{self._file.name}: rows are {kind}. Allowed: {expected}")
@@ -373,7 +390,7 @@ class GrowingArray:
         self._count += len(rows)
 
     def close(self) -> None:
-        """Write how many rows there are."""
+        """Write the number of rows into the header and close the file."""
         if not self._file.closed:
             self._file.seek(0)
             self._header()

@@ -1,16 +1,12 @@
-"""What readers of several domains share: images out of archives into rows, and what rows are.
+"""Helpers of readers of data sets with several domains and published splits.
 
-An archive is read once, in its own order; each image goes straight to its row of a memory-mapped
-array, so that no more than one image at a time is in memory.
+An archive is read once, in its own order. Each image is written directly to its row of a
+memory-mapped array, so that only one image at a time is in memory.
 
-How many samples of each domain are in each split: as they were read, and as published.
-
-The lists by which FedBN's releases divide a domain: paths of images and names of their classes.
-
-X. Li, M. Jiang, X. Zhang, M. Kamp and Q. Dou. FedBN: Federated Learning on Non-IID Features via
-Local Batch Normalization. ICLR 2021.
-
-A list is a pickle, ``<domain>_train.pkl`` or ``<domain>_test.pkl``, of two sequences.
+Releases of FedBN divide a domain by lists of paths of images and names of their classes. A list is
+a pickle, ``<domain>_train.pkl`` or ``<domain>_test.pkl``, of two sequences: X. Li, M. Jiang, X.
+Zhang, M. Kamp and Q. Dou. FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization. ICLR 2021.
 """
 
 from __future__ import annotations
@@ -34,14 +30,14 @@ ImageReader = Callable[[BinaryIO], np.ndarray]
 TRAIN, TEST, VAL = (SPLIT_NAMES.index(name) for name in ("train", "test", "val"))
 
 COLOUR_MODES = ("L", "LA", "P", "RGBA", "CMYK")
-"""Kinds of pictures that are taken for colour ones: grey, with transparency, or for print."""
+"""Modes of images that are converted to colour: grey, with transparency, or for print."""
 
 
 def matching_name(name: str, names: Mapping[str, Any]) -> str | None:
-    """The entry of ``names`` that the path ``name`` ends with, whatever folders lie around it."""
+    """Return the item of ``names`` with which the path ``name`` ends, or None."""
     while name not in names:
-        _, inside, name = name.partition("/")
-        if not inside:
+        _, separator, name = name.partition("/")
+        if not separator:
             return None
     return name
 
@@ -49,12 +45,14 @@ def matching_name(name: str, names: Mapping[str, Any]) -> str | None:
 def fill_images(
     archive: Path, rows: Mapping[str, Any], x: np.ndarray, read: ImageReader | None = None
 ) -> None:
-    """Put images of an archive into an array.
+    """Write images of an archive into an array.
 
     Args:
-        rows: By path in ``archive``, the index of ``x`` where the image belongs.
-        read: Turns a stream into the values of one image. By default it is decoded in colour and
-            brought to the height and width of ``x``.
+        archive: The archive.
+        rows: Index in ``x`` of each image, by path in the archive.
+        x: The array.
+        read: Returns the values of one image from its stream. By default the image is decoded in
+            colour and resized to the height and width of ``x``.
 
     Raises:
         DataError: If an image is missing or cannot be read.
@@ -74,7 +72,7 @@ def fill_images(
 def write_labels(
     writer: Writer, y: np.ndarray, domain: np.ndarray, split: np.ndarray | None
 ) -> None:
-    """Write y int64, domain and client int32 and split int8; every domain is a client."""
+    """Write y int64, domain and client int32 and split int8; each domain is a natural client."""
     writer.save("y", y.astype(np.int64))
     writer.save("domain", domain.astype(np.int32))
     writer.save("client", domain.astype(np.int32))
@@ -89,30 +87,46 @@ def domain_counts(
     domain: np.ndarray,
     split: np.ndarray,
     domains: Sequence[str],
-    parts: Iterable[str] = NUMBER_BY_SPLIT,
+    splits: Iterable[str] = NUMBER_BY_SPLIT,
 ) -> dict[str, int]:
-    """By ``"<domain> <part>"``, of ``domain`` and ``split`` ``[samples]``."""
+    """Return the number of samples by ``"<domain> <split>"``.
+
+    Args:
+        domain: Domain of each sample ``[samples]``.
+        split: Split of each sample ``[samples]``.
+        domains: Names of the domains.
+        splits: Names of the splits to count.
+    """
     return {
-        f"{name} {split_name}": int(np.sum((domain == d) & (split == NUMBER_BY_SPLIT[split_name])))
-        for d, name in enumerate(domains)
-        for split_name in parts
+        f"{name} {split_name}": int(
+            np.sum((domain == number) & (split == NUMBER_BY_SPLIT[split_name]))
+        )
+        for number, name in enumerate(domains)
+        for split_name in splits
     }
 
 
 def published_counts(
-    published: Mapping[str, Sequence[int]], parts: Iterable[str] = NUMBER_BY_SPLIT
+    published: Mapping[str, Sequence[int]], splits: Iterable[str] = NUMBER_BY_SPLIT
 ) -> dict[str, int]:
-    """Published sizes, as `domain_counts` names them; one of each part for each domain."""
+    """Return published sizes by ``"<domain> <split>"`` from the sizes by domain."""
     return {
         f"{name} {split_name}": size
         for name, sizes in published.items()
-        for split_name, size in zip(parts, sizes, strict=True)
+        for split_name, size in zip(splits, sizes, strict=True)
     }
 
 
 @dataclass(frozen=True)
 class ListedSamples:
-    """Where the images of a data set lie, and what they are; all ``[samples]``."""
+    """Images of a data set in the order of its lists.
+
+    Attributes:
+        path: Path of each image in its archive ``[samples]``.
+        y: Class ``[samples]``.
+        domain: Domain ``[samples]``.
+        split: Published split ``[samples]``.
+    """
 
     path: tuple[str, ...]
     y: np.ndarray
@@ -120,7 +134,7 @@ class ListedSamples:
     split: np.ndarray
 
     def rows(self, domain: int | None = None) -> dict[str, list[int]]:
-        """The rows of each path, of one domain or of all; a list may name a path twice."""
+        """Return the rows of each path, of one domain or of all; a list may repeat a path."""
         by_path: dict[str, list[int]] = {}
         for row, path in enumerate(self.path):
             if domain is None or self.domain[row] == domain:
@@ -128,53 +142,56 @@ class ListedSamples:
         return by_path
 
     def counts(self, domains: Sequence[str]) -> dict[str, int]:
-        """How many samples each domain has in each split, by ``"<domain> <split>"``."""
+        """Return the number of samples by ``"<domain> <split>"``."""
         return domain_counts(self.domain, self.split, domains)
 
 
 def divide_lists(
     lists: Mapping[str, tuple[list[str], list[int]]],
     domains: Sequence[str],
-    ends: Callable[[int], tuple[int, int]],
+    count_train_val: Callable[[int], tuple[int, int]],
 ) -> ListedSamples:
-    """The samples of all domains, in order: each one's train, val and test samples.
+    """Return the samples of all domains in order, each domain's train, val and test samples.
 
     Args:
-        ends: Of a training list of ``n``, how many at its start train and how many at its end
-            validate; what lies between is left out.
+        lists: Paths and classes by name of the list, see `read_lists`.
+        domains: Names of the domains.
+        count_train_val: Returns, for the length of a training list, how many samples from its
+            start are for training and how many at its end for validation; the samples between
+            are left out.
     """
-    path: list[str] = []
-    parts = []
-    for d, name in enumerate(domains):
-        (paths, y), held_out = lists[f"{name}_train.pkl"], lists[f"{name}_test.pkl"]
-        train, val = ends(len(paths))
-        rest = len(paths) - val
-        path += [*paths[:train], *paths[rest:], *held_out[0]]
-        y = [*y[:train], *y[rest:], *held_out[1]]
+    paths: list[str] = []
+    rows = []
+    for number, name in enumerate(domains):
+        (listed, y), held_out = lists[f"{name}_train.pkl"], lists[f"{name}_test.pkl"]
+        train, val = count_train_val(len(listed))
+        val_start = len(listed) - val
+        paths += [*listed[:train], *listed[val_start:], *held_out[0]]
+        y = [*y[:train], *y[val_start:], *held_out[1]]
         split = np.repeat([TRAIN, VAL, TEST], [train, val, len(held_out[0])])
-        parts.append(np.stack([y, np.full(len(y), d), split]))
-    y, domain, split = np.concatenate(parts, axis=1)
-    return ListedSamples(tuple(path), y, domain, split)
+        rows.append(np.stack([y, np.full(len(y), number), split]))
+    y, domain, split = np.concatenate(rows, axis=1)
+    return ListedSamples(tuple(paths), y, domain, split)
 
 
 def read_lists(
     archive: Path, domains: Sequence[str], classes: Sequence[str]
 ) -> dict[str, tuple[list[str], list[int]]]:
-    """The lists in ``archive``: ``{"<domain>_train.pkl": (paths, labels), ...}``.
+    """Return the lists in an archive: ``{"<domain>_train.pkl": (paths, labels), ...}``.
 
     Raises:
         DataError: If a list is missing, or is no list of paths and known classes.
     """
-    wanted = {f"{domain}_{split}.pkl": None for domain in domains for split in ("train", "test")}
+    names = {f"{domain}_{split}.pkl": None for domain in domains for split in ("train", "test")}
     lists = {
-        matching_name(name, wanted): _checked_list(
+        matching_name(name, names): _checked_list(
             pickles.load_pickle(stream), stream_name(stream), classes
         )
         for name, stream in iter_members(
-            archive, lambda name: matching_name(name, wanted) is not None
+            archive, lambda name: matching_name(name, names) is not None
         )
     }
-    validation.check_missing(archive, (name for name in wanted if name not in lists))
+    validation.check_missing(archive, (name for name in names if name not in lists))
     return {str(name): value for name, value in lists.items()}
 
 
@@ -185,7 +202,7 @@ def _checked_list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[
             for items in loaded
         )
     for label in set(labels) - set(classes):
-        raise DataError(f"{name}: has the class {label!r}. Allowed: {', '.join(classes)}")
+        raise DataError(f"{name}: has the class {label!r}", ", ".join(classes))
     if len(paths) != len(labels):
         raise DataError(f"{name}: has {len(paths)} paths but {len(labels)} labels")
     return paths, [classes.index(label) for label in labels]

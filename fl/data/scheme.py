@@ -1,8 +1,8 @@
-"""What makes a partition scheme of a function that says who holds what.
+"""The decorator of partition schemes.
 
-A scheme's own function deals samples to clients. `scheme` adds what is the same for all of them:
-the division of each client's samples into train, val and test, published splits, and clients that
-are held out of training.
+The function of a scheme assigns samples to clients. The decorator `scheme` adds what all schemes
+share: the division of each client's samples into train, val and test, published splits, and clients
+that are held out of training.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Published = Literal["published"]
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who holds what.
+    """Assignment of samples to clients.
 
     Attributes:
-        client: Of each sample, 0..K-1 or `fl.data.splitting.NOBODY`, ``[samples]``.
-        notes: What had to be done beyond the scheme's definition.
+        client: Client of each sample, 0..K-1 or `fl.data.splitting.NOBODY`, ``[samples]``.
+        notes: Adjustments that the scheme made to its definition.
     """
 
     client: np.ndarray
@@ -77,42 +77,48 @@ COMMON_HINTS = typing.get_type_hints(CommonKeys, include_extras=True)
 
 
 def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
-    """The partition scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
+    """Return the scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
 
-    Its result is the partition table (sample, client, split) in its canonical order. It has a
+    The scheme returns the partition table (sample, client, split) in canonical order. It has a
     column ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a
-    client is unseen.
+    client is unseen. Its argument ``published`` ``[samples]`` is the data set's array ``split``, or
+    None. It raises a `DataError` for keys that do not fit the data.
 
     Args:
-        assign: ``(labels, [domains or groups,] *, own keys[, seed])``: it sees the samples to deal
-            and says who holds them. The scheme's ``published`` ``[samples]`` is the data set's
-            array ``split``, or None.
-
-    Raises:
-        DataError: By the scheme, for keys that do not fit the data, and what ``assign`` raises.
+        assign: ``(labels, [domains or groups,] *, own keys[, seed])``: gets the samples to assign
+            and returns their clients.
     """
     name = assign.__name__.replace("_", "-")
-    given = inspect.signature(assign).parameters.values()
-    arrays = [p for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
+    parameters = inspect.signature(assign).parameters.values()
+    arrays = [
+        parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
     arrays.append(Parameter("published", Parameter.POSITIONAL_OR_KEYWORD, default=None))
-    keys = [p for p in given if p.kind is p.KEYWORD_ONLY and p.name not in COMMON_HINTS]
+    keys = [
+        parameter
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in COMMON_HINTS
+    ]
     keys += [
         Parameter(
-            f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=COMMON_HINTS[f.name]
+            field_.name,
+            Parameter.KEYWORD_ONLY,
+            default=field_.default,
+            annotation=COMMON_HINTS[field_.name],
         )
-        for f in dataclasses.fields(CommonKeys)
+        for field_ in dataclasses.fields(CommonKeys)
     ]
     signature = inspect.Signature([*arrays, *keys], return_annotation=pd.DataFrame)
-    wanted = {p.name for p in given}
+    own_names = {parameter.name for parameter in parameters}
 
     @functools.wraps(assign)
     def partition(*args: Any, **kwargs: Any) -> pd.DataFrame:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        given_arrays = {p.name: values.pop(p.name) for p in arrays}
+        given_arrays = {parameter.name: values.pop(parameter.name) for parameter in arrays}
         common = CommonKeys(**{key: values[key] for key in COMMON_HINTS})
-        keys_of_scheme = {key: value for key, value in values.items() if key in wanted}
+        keys_of_scheme = {key: value for key, value in values.items() if key in own_names}
         return _make_table(
             name, functools.partial(assign, **keys_of_scheme), common, **given_arrays
         )
@@ -128,100 +134,111 @@ def _make_table(
     common: CommonKeys,
     labels: np.ndarray,
     published: np.ndarray | None,
-    **kinds: np.ndarray | None,
+    **group_arrays: np.ndarray | None,
 ) -> pd.DataFrame:
-    """The table; ``kinds`` are the domains or groups, if ``assign`` takes them."""
-    followed = [key for key in ("val", "test") if getattr(common, key) == PUBLISHED_SPLIT]
-    val, test = (0.0 if key in followed else getattr(common, key) for key in ("val", "test"))
-    labels = check_shares(name, labels, val, None if "test" in followed else test, common.server)
-    kind = next((_checked_array(name, *item, labels) for item in kinds.items()), None)
+    """Make the table; ``group_arrays`` are the domains or groups, if ``assign`` takes them."""
+    published_keys = [key for key in ("val", "test") if getattr(common, key) == PUBLISHED_SPLIT]
+    val, test = (0.0 if key in published_keys else getattr(common, key) for key in ("val", "test"))
+    labels = check_shares(
+        name, labels, val, None if "test" in published_keys else test, common.server
+    )
+    groups = next((_checked_array(name, *item, labels) for item in group_arrays.items()), None)
     split = _published_split(name, common, published, labels)
-    pool = np.flatnonzero(~np.isin(split, [SPLIT_NUMBERS[key] for key in followed]))
-    few = f"at least {MIN_CLIENT_SAMPLES} that are not published as {' or '.join(followed)}"
-    require(len(pool) >= MIN_CLIENT_SAMPLES, name, "the number of samples", len(pool), few)
-    holders = assign(labels[pool], *(None if kind is None else kind[pool] for _ in kinds))
+    pool = np.flatnonzero(~np.isin(split, [SPLIT_NUMBERS[key] for key in published_keys]))
+    allowed = (
+        f"at least {MIN_CLIENT_SAMPLES} that are not published as {' or '.join(published_keys)}"
+    )
+    require(len(pool) >= MIN_CLIENT_SAMPLES, name, "the number of samples", len(pool), allowed)
+    holders = assign(
+        labels[pool], *(None if groups is None else groups[pool] for _ in group_arrays)
+    )
 
     client = np.full(len(labels), NOBODY, np.int32)
     client[pool] = holders.client
     shares = {"val": val, "test": test, "server": common.server}
-    parts = [split_clients(name, client, labels, seed=common.seed, **shares)]
+    pieces = [split_clients(name, client, labels, seed=common.seed, **shares)]
     notes = list(holders.notes)
-    for key in followed:
+    for key in published_keys:
         members = np.flatnonzero(split == SPLIT_NUMBERS[key])
-        owner, said = deal_in_proportion(
-            name, client, _strata(labels, kind), pool, members, common.seed
+        owner, deal_notes = deal_in_proportion(
+            name, client, _strata(labels, groups), pool, members, common.seed
         )
-        given = owner != NOBODY
-        parts.append((members[given], owner[given], np.full(given.sum(), HOLDINGS.index(key))))
-        notes += said
-    sample, owner, split_of = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    made = build_table(sample, owner, split_of, notes)
-    if "domains" in kinds and kind is not None:
-        made["domain"] = kind[made["sample"]].astype(np.int32)
-    return _with_modality(name, _with_unseen(name, made, common, split), common)
+        is_held = owner != NOBODY
+        pieces.append(
+            (members[is_held], owner[is_held], np.full(is_held.sum(), HOLDINGS.index(key)))
+        )
+        notes += deal_notes
+    sample, owner, split_of = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    table = build_table(sample, owner, split_of, notes)
+    if "domains" in group_arrays and groups is not None:
+        table["domain"] = groups[table["sample"]].astype(np.int32)
+    return _with_modality(name, _with_unseen(name, table, common, split), common)
 
 
 def _checked_array(
-    name: str, key: str, given: np.ndarray | None, labels: np.ndarray
+    name: str, key: str, values: np.ndarray | None, labels: np.ndarray
 ) -> np.ndarray | None:
     """``given`` as an array of one number per sample, if it is given."""
-    if given is None:
+    if values is None:
         return None
-    given = np.asarray(given)
-    same = given.shape == labels.shape
-    require(same, name, key, list(given.shape), f"the shape {list(labels.shape)}")
-    return given
+    values = np.asarray(values)
+    is_valid = values.shape == labels.shape
+    require(is_valid, name, key, list(values.shape), f"the shape {list(labels.shape)}")
+    return values
 
 
 def _published_split(
     name: str, common: CommonKeys, published: np.ndarray | None, labels: np.ndarray
 ) -> np.ndarray:
-    """The published split of every sample; all train where no key asks for it."""
-    asking = [key for key in ("val", "test", "unseen") if getattr(common, key) == PUBLISHED_SPLIT]
-    if not asking:
+    """Return the published split of each sample; all are train if no key asks for it."""
+    keys = [key for key in ("val", "test", "unseen") if getattr(common, key) == PUBLISHED_SPLIT]
+    if not keys:
         return np.full(len(labels), SPLIT_NUMBERS["train"])
     split = _checked_array(name, "published", published, labels)
-    for key in asking:
-        wanted = SPLIT_NUMBERS["train" if key == "unseen" else key]
-        if split is None or not (split == wanted).any():
+    for key in keys:
+        number = SPLIT_NUMBERS["train" if key == "unseen" else key]
+        if split is None or not (split == number).any():
             raise DataError(
-                f"partition {name}: {key} is published, but the data set has no such split of its"
-                " own. Allowed: a data set that has, or a number"
+                f"partition {name}: {key} is published, but the data set lacks such a split",
+                "a number",
+                "a data set with this split",
             )
     return typing.cast(np.ndarray, split)
 
 
-def _strata(labels: np.ndarray, kind: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of each sample's class within its kind, and of its kind."""
+def _strata(labels: np.ndarray, groups: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of each sample's class within its group, and of its group."""
     code = np.unique(labels, return_inverse=True)[1]
-    kinds = np.unique(np.zeros_like(code) if kind is None else kind, return_inverse=True)[1]
-    return kinds * (code.max() + 1) + code, kinds
+    group_numbers = np.unique(
+        np.zeros_like(code) if groups is None else groups, return_inverse=True
+    )[1]
+    return group_numbers * (code.max() + 1) + code, group_numbers
 
 
 def build_table(
     sample: np.ndarray, client: np.ndarray, split: np.ndarray, notes: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """The table, sorted by client, split and sample; ``split`` holds indices of `HOLDINGS`."""
+    """Return the table, sorted by client, split and sample; ``split`` indexes `HOLDINGS`."""
     order = np.lexsort((sample, split, client))
-    made = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "sample": sample[order].astype(np.int64),
             "client": client[order].astype(np.int32),
             "split": pd.array(np.array(HOLDINGS, dtype=object)[split[order]], dtype="string"),
         }
     )
-    made.attrs["notes"] = list(notes)
-    return made
+    table.attrs["notes"] = list(notes)
+    return table
 
 
 def _with_modality(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.DataFrame:
-    """The table, with the column `MODALITY` if clients differ in it."""
+    """Return the table, with the column `MODALITY` if clients differ in it."""
     if common.modalities is None:
         return table
     clients = int(table["client"].max()) + 1
-    same = sum(common.modalities) == clients and min(common.modalities) > 0
+    fits = sum(common.modalities) == clients and min(common.modalities) > 0
     allowed = f"numbers of clients, 1 or more, that are {clients} together"
-    require(same, name, "modalities", list(common.modalities), allowed)
+    require(fits, name, "modalities", list(common.modalities), allowed)
     of_client = np.repeat(np.arange(len(common.modalities), dtype=np.int32), common.modalities)
     return table.assign(**{MODALITY: of_client[table["client"].to_numpy()]})
 
@@ -229,16 +246,24 @@ def _with_modality(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.Dat
 def _with_unseen(
     name: str, table: pd.DataFrame, common: CommonKeys, split: np.ndarray
 ) -> pd.DataFrame:
-    """The table, with the column `UNSEEN` if any client is held out."""
-    client, given = table["client"].to_numpy(), common.unseen
+    """Return the table, with the column `UNSEEN` if any client is held out."""
+    client, value = table["client"].to_numpy(), common.unseen
     clients = int(client.max()) + 1
-    if isinstance(given, str):
+    if isinstance(value, str):
         trained = client[split[table["sample"].to_numpy()] == SPLIT_NUMBERS["train"]]
-        away = np.setdiff1d(np.arange(clients), trained)
-        require(len(away) > 0, name, "unseen", given, "some client without published train samples")
+        unseen_clients = np.setdiff1d(np.arange(clients), trained)
+        require(
+            len(unseen_clients) > 0,
+            name,
+            "unseen",
+            value,
+            "some client without published train samples",
+        )
     else:
-        count = given if isinstance(given, int) else round(given * clients)
-        some = f"0, or as many as make 1 to {clients - 1} of the {clients} clients"
-        require(0 <= count < clients and (count > 0 or not given), name, "unseen", given, some)
-        away = generator(common.seed, "unseen").choice(clients, count, replace=False)
-    return table.assign(**{UNSEEN: np.isin(client, away)}) if len(away) else table
+        count = value if isinstance(value, int) else round(value * clients)
+        allowed = f"0, or as many as make 1 to {clients - 1} of the {clients} clients"
+        require(0 <= count < clients and (count > 0 or not value), name, "unseen", value, allowed)
+        unseen_clients = generator(common.seed, "unseen").choice(clients, count, replace=False)
+    return (
+        table.assign(**{UNSEEN: np.isin(client, unseen_clients)}) if len(unseen_clients) else table
+    )

@@ -1,9 +1,8 @@
-"""The arithmetic of partitions: checks, dealing samples to clients, and the split per client.
+"""Arithmetic of partitions: checks, assignment of samples to clients, splits of each client.
 
-A scheme decides who holds which sample (`fl.data.scheme`). `divide` then divides each client's
-samples into train, val, test and those of the server, stratified by class.
-
-Published test samples, dealt in the proportions in which the training samples are held.
+A scheme decides the client of each sample (`fl.data.scheme`). `split_clients` then divides each
+client's samples into train, val, test and server, stratified by class. `deal_in_proportion` assigns
+samples of published splits in the proportions of the other samples.
 """
 
 from __future__ import annotations
@@ -16,28 +15,32 @@ from fl.base.errors import DataError
 from fl.base.rng import generator
 
 NOBODY = -1
-"""In an array that gives each sample its client: a sample that no client holds."""
+"""Number in place of a client for a sample that no client holds."""
 
 MIN_CLIENT_SAMPLES = 3
-"""Samples that a client needs: one each for train, val and test."""
+"""Number of samples that a client needs: one each for train, val and test."""
 
 
-def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> None:
-    """Unless met, raise a `DataError` that names the key, its value and what is allowed."""
-    if not met:
-        raise DataError(f"partition {scheme}: {key} is {value}. Allowed: {allowed}")
+def require(condition: bool, scheme: str, key: str, value: object, allowed: str) -> None:
+    """Raise a `DataError` that names a key and its value unless the condition holds."""
+    if not condition:
+        raise DataError(f"partition {scheme}: {key} is {value}", allowed)
 
 
 def check_shares(
     scheme: str, labels: np.ndarray, val: float, test: float | None, server: float = 0.0
 ) -> np.ndarray:
-    """The labels as an array ``[samples]`` of integers, after checking the shares.
+    """Return the labels as an array ``[samples]`` of integers after checking the shares.
 
     Args:
-        test: None says that test samples come from elsewhere.
+        scheme: Name of the scheme, for errors.
+        labels: The labels.
+        val: Share of validation samples.
+        test: Share of test samples; None if test samples are published ones.
+        server: Share of samples of the server.
 
     Raises:
-        DataError: If there is not one whole-number label for each sample, or if the shares leave no
+        DataError: If labels are not one whole number for each sample, or if the shares leave no
             training or no test samples.
     """
     labels = np.asarray(labels)
@@ -61,58 +64,81 @@ def check_shares(
     return labels
 
 
-def check_clients(scheme: str, clients: int, samples: int, least: int = MIN_CLIENT_SAMPLES) -> None:
-    """Raise `DataError` unless every one of ``clients`` can hold ``least`` of ``samples``."""
-    most = samples // least
-    allowed = f"1 to {most}, so that each gets at least {least} of the {samples} samples"
-    if most < 1:
-        allowed = f"none, as the data set has {samples} samples and one client needs {least}"
-    require(1 <= clients <= most, scheme, "clients", clients, allowed)
+def check_clients(
+    scheme: str, clients: int, samples: int, minimum: int = MIN_CLIENT_SAMPLES
+) -> None:
+    """Raise a `DataError` unless each of ``clients`` can hold ``minimum`` of ``samples``."""
+    maximum = samples // minimum
+    allowed = f"1 to {maximum}, so that each gets at least {minimum} of the {samples} samples"
+    if maximum < 1:
+        allowed = f"none, as the data set has {samples} samples and one client needs {minimum}"
+    require(1 <= clients <= maximum, scheme, "clients", clients, allowed)
 
 
 def choose_classes(
-    scheme: str, key: str, rng: np.random.Generator, clients: int, classes: int, each: int
+    scheme: str,
+    key: str,
+    rng: np.random.Generator,
+    clients: int,
+    classes: int,
+    classes_per_client: int,
 ) -> np.ndarray:
-    """Which client holds which class.
+    """Choose the classes of each client.
 
     Clients choose in turn, at random among the classes that have the fewest holders so far.
 
+    Args:
+        scheme: Name of the scheme, for errors.
+        key: Name of the config key, for errors.
+        rng: The random generator.
+        clients: Number of clients.
+        classes: Number of classes.
+        classes_per_client: Number of classes that each client holds.
+
     Returns:
-        Booleans ``[clients, classes]`` with ``each`` of them true in a row.
+        Booleans ``[clients, classes]`` with ``classes_per_client`` true values in each row.
 
     Raises:
-        DataError: If there are fewer than ``each`` classes; it names ``key``.
+        DataError: If there are fewer than ``classes_per_client`` classes.
     """
-    require(1 <= each <= classes, scheme, key, each, f"1 to {classes}, the classes there are")
-    holds = np.zeros((clients, classes), bool)
+    require(
+        1 <= classes_per_client <= classes,
+        scheme,
+        key,
+        classes_per_client,
+        f"1 to {classes}, the number of classes",
+    )
+    is_held = np.zeros((clients, classes), bool)
     holders = np.zeros(classes, np.int64)
-    for row in holds:
-        row[np.lexsort((rng.random(classes), holders))[:each]] = True
-        holders += row
-    return holds
+    for is_held_by_client in is_held:
+        is_held_by_client[np.lexsort((rng.random(classes), holders))[:classes_per_client]] = True
+        holders += is_held_by_client
+    return is_held
 
 
 def check_alpha(scheme: str, alpha: float) -> None:
-    """Raise `DataError` unless ``alpha`` is the parameter of a Dirichlet distribution."""
+    """Raise a `DataError` unless ``alpha`` is a valid parameter of a Dirichlet distribution."""
     require(math.isfinite(alpha) and alpha > 0, scheme, "alpha", alpha, "a finite number > 0")
 
 
 def log_gamma_draws(rng: np.random.Generator, alpha: float, size: int) -> np.ndarray:
-    """Logarithms of Gamma(alpha) draws, which normalised are Dirichlet shares.
+    """Return logarithms of Gamma(alpha) variates, which become Dirichlet shares if normalised.
 
     Gamma(alpha) = Gamma(alpha + 1) U^(1/alpha) (Marsaglia and Tsang 2000, section 6). The logarithm
-    keeps the proportions at small alpha, where the draws themselves all underflow to 0.
+    keeps the proportions at small alpha, where all variates underflow to 0.
     """
     uniform = np.log1p(-rng.random(size))
     return np.log(rng.standard_gamma(alpha + 1.0, size)) + uniform / max(alpha, 1e-300)
 
 
 def deal_by_class(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal each class's samples, shuffled, to clients.
+    """Assign the shuffled samples of each class to clients.
 
     Args:
-        counts: How many each client gets, ``[classes, clients]``; the rows are the classes that
+        labels: Label of each sample ``[samples]``.
+        counts: Number of samples of each client ``[classes, clients]``; rows are the classes that
             occur in ``labels``, in ascending order.
+        rng: The random generator.
 
     Returns:
         The client of each sample, or `NOBODY`.
@@ -126,36 +152,38 @@ def deal_by_class(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generat
 
 
 def take_by_shares(
-    left: np.ndarray, size: int, logs: np.ndarray, rng: np.random.Generator | None = None
+    remaining: np.ndarray, size: int, logs: np.ndarray, rng: np.random.Generator | None = None
 ) -> np.ndarray:
     """Take ``size`` samples from what is left of each class, by shares.
 
-    Whole numbers are found by largest remainder; equal remainders are in random order. A class that
-    runs out leaves its share to the others in proportion. Where all classes that are wanted run
-    out, fewer than ``size`` are taken.
+    Whole numbers are found by largest remainder; equal remainders are in random order. The share of
+    a class that is used up goes to the other classes in proportion. If all chosen classes are used
+    up, fewer than ``size`` samples are taken.
 
     Args:
-        left: Samples of each class, ``[classes]``; changed in place.
-        logs: Logarithms of shares, ``[classes]``. The shares need not add up to one; -inf is for a
-            class that is not wanted.
+        remaining: Samples of each class ``[classes]``; changed in place.
+        size: Number of samples to take.
+        logs: Logarithms of shares ``[classes]``. The shares need not sum to one; -inf excludes a
+            class.
+        rng: The random generator for equal remainders; None takes them in order.
 
     Returns:
-        How many of each class are taken, ``[classes]``.
+        Number of samples taken of each class ``[classes]``.
     """
-    taken = np.zeros_like(left)
-    tie = rng.random(len(left)) if rng else np.zeros(len(left))
-    while (missing := size - taken.sum()) > 0:
-        open_ = (left > taken) & (logs > -np.inf)
-        if not open_.any():
+    counts = np.zeros_like(remaining)
+    tie = rng.random(len(remaining)) if rng else np.zeros(len(remaining))
+    while (deficit := size - counts.sum()) > 0:
+        is_open = (remaining > counts) & (logs > -np.inf)
+        if not is_open.any():
             break
-        shares = np.exp(np.where(open_, logs - logs[open_].max(), -np.inf))
-        exact = missing * shares / shares.sum()
-        whole = np.floor(exact + 1e-9).astype(left.dtype)
-        first = np.lexsort((tie, -np.round(exact - whole, 9), ~open_))
-        whole[first[: missing - whole.sum()]] += 1
-        taken += np.minimum(whole, left - taken)
-    left -= taken
-    return taken
+        shares = np.exp(np.where(is_open, logs - logs[is_open].max(), -np.inf))
+        exact_counts = deficit * shares / shares.sum()
+        whole_counts = np.floor(exact_counts + 1e-9).astype(remaining.dtype)
+        order = np.lexsort((tie, -np.round(exact_counts - whole_counts, 9), ~is_open))
+        whole_counts[order[: deficit - whole_counts.sum()]] += 1
+        counts += np.minimum(whole_counts, remaining - counts)
+    remaining -= counts
+    return counts
 
 
 def split_clients(
@@ -177,36 +205,48 @@ def split_clients(
     ``server`` move validation samples; it may be too small for a client to give any.
 
     Args:
-        client: The client of each sample, 0..K-1, or `NOBODY`, ``[samples]``.
+        scheme: Name of the scheme, for errors.
+        client: Client of each sample, 0..K-1, or `NOBODY`, ``[samples]``.
+        labels: Label of each sample ``[samples]``.
+        seed: The seed.
+        val: Share of validation samples.
+        test: Share of test samples.
+        server: Share of samples of the server.
 
     Returns:
-        Each held sample, its client, and its split as an index of `fl.base.schema.HOLDINGS`;
-        ``[held]`` each.
+        Each held sample, its client, and its split as an index of `fl.base.schema.HOLDINGS`, three
+        arrays of equal length.
 
     Raises:
         DataError: If a client holds fewer than `MIN_CLIENT_SAMPLES` samples.
     """
     sample = np.flatnonzero(client != NOBODY)
-    code = np.unique(labels[sample], return_inverse=True)[1]
+    class_index = np.unique(labels[sample], return_inverse=True)[1]
     owner, priority = client[sample], generator(seed, "split").permutation(len(labels))[sample]
-    order = np.lexsort((priority, code, owner))
-    sample, owner, code, priority = (a[order] for a in (sample, owner, code, priority))
+    order = np.lexsort((priority, class_index, owner))
+    sample, owner, class_index, priority = (
+        a[order] for a in (sample, owner, class_index, priority)
+    )
 
-    counts = _counts_by_client(scheme, owner, code)
+    counts = _counts_by_client(scheme, owner, class_index)
     start = np.cumsum(counts.ravel()) - counts.ravel()
-    group = np.ravel_multi_index((owner, code), counts.shape)
-    # Among classes that miss a sample by an equal margin, the seed decides which one gets it.
+    group = np.ravel_multi_index((owner, class_index), counts.shape)
+    # Among classes with equal remainders, the seed decides which one gets a sample.
     tie = priority[np.minimum(start, len(sample) - 1)].reshape(counts.shape)
     n_val, n_test = _split_sizes(counts.sum(axis=1), val, test)
-    tests = apportion(n_test, counts, tie)
-    vals = apportion(n_val, counts - tests, tie)
-    left = counts - tests - vals
+    test_counts = apportion(n_test, counts, tie)
+    val_counts = apportion(n_val, counts - test_counts, tie)
+    remaining = counts - test_counts - val_counts
     n_server = np.floor(server * counts.sum(axis=1) + 0.5).astype(np.int64)
-    served = apportion(np.minimum(n_server, left.sum(axis=1) - 1), left, tie)
+    server_counts = apportion(np.minimum(n_server, remaining.sum(axis=1) - 1), remaining, tie)
 
     rank = np.arange(len(sample)) - start[group]
     ends = np.cumsum(
-        [counts_of_split.ravel()[group] for counts_of_split in (tests, vals, served)], axis=0
+        [
+            counts_of_split.ravel()[group]
+            for counts_of_split in (test_counts, val_counts, server_counts)
+        ],
+        axis=0,
     )
     split = np.select(list(rank < ends), [2, 1, 3], 0)
     return sample, owner, split
@@ -216,28 +256,30 @@ def apportion(totals: np.ndarray, weights: np.ndarray, tie: np.ndarray) -> np.nd
     """Divide each row's total in proportion to its whole-number weights, by largest remainder.
 
     Args:
-        totals: ``[rows]``.
-        weights: ``[rows, columns]``.
-        tie: ``[rows, columns]``; equal remainders are served in ascending order of it.
+        totals: Totals ``[rows]``.
+        weights: Weights ``[rows, columns]``.
+        tie: Order of equal remainders ``[rows, columns]``, ascending.
 
     Returns:
-        Whole numbers ``[rows, columns]`` whose rows sum to ``totals``. None exceeds its weight
-        where the total does not exceed the sum of the row's weights.
+        Whole numbers ``[rows, columns]`` whose rows sum to ``totals``. No number exceeds its weight
+        if the total does not exceed the sum of the row's weights.
     """
-    share = weights * totals[:, None]
-    whole, rest = np.divmod(share, np.maximum(weights.sum(axis=1, keepdims=True), 1))
-    place = np.argsort(np.lexsort((tie, -rest), axis=-1), axis=-1)
-    return whole + (place < (totals - whole.sum(axis=1))[:, None])
+    products = weights * totals[:, None]
+    quotients, remainders = np.divmod(products, np.maximum(weights.sum(axis=1, keepdims=True), 1))
+    rank = np.argsort(np.lexsort((tie, -remainders), axis=-1), axis=-1)
+    return quotients + (rank < (totals - quotients.sum(axis=1))[:, None])
 
 
-def _counts_by_client(scheme: str, owner: np.ndarray, code: np.ndarray) -> np.ndarray:
-    clients, classes = int(owner.max(initial=-1)) + 1, int(code.max(initial=-1)) + 1
-    counts = np.bincount(owner * np.int64(classes) + code, minlength=clients * classes)
+def _counts_by_client(scheme: str, owner: np.ndarray, class_index: np.ndarray) -> np.ndarray:
+    clients, classes = int(owner.max(initial=-1)) + 1, int(class_index.max(initial=-1)) + 1
+    counts = np.bincount(owner * np.int64(classes) + class_index, minlength=clients * classes)
     counts = counts.reshape(clients, classes)
     sizes = counts.sum(axis=1)
-    for poor in np.flatnonzero(sizes < MIN_CLIENT_SAMPLES)[:1]:
+    for client in np.flatnonzero(sizes < MIN_CLIENT_SAMPLES)[:1]:
         allowed = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
-        require(False, scheme, f"the number of samples of client {poor}", int(sizes[poor]), allowed)
+        require(
+            False, scheme, f"the number of samples of client {client}", int(sizes[client]), allowed
+        )
     return counts
 
 
@@ -250,97 +292,123 @@ def _split_sizes(n: np.ndarray, val: float, test: float) -> tuple[np.ndarray, np
 
 
 SPLIT_NUMBERS = {"train": 0, "test": 1, "val": 2}
-"""What a data set's array ``split`` says of a sample."""
+"""Numbers of published splits in a data set's array ``split``."""
 
 
 def deal_in_proportion(
     scheme: str,
-    client: np.ndarray,
+    client_of_sample: np.ndarray,
     strata: tuple[np.ndarray, np.ndarray],
     pool: np.ndarray,
     members: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Deal the samples ``members`` as the samples in ``pool`` are held.
+    """Assign the samples ``members`` in the proportions in which those in ``pool`` are held.
 
-    Of T members of a stratum, a client that holds n of its N samples in the pool gets T n/N, in
-    whole numbers; what a client loses by rounding in one stratum it is owed in the next. What
-    nobody holds in the pool, nobody gets. A class that a kind lacks in the pool is dealt as the
-    whole kind is. A client to whom nothing is due is given one sample of its kind, if possible of a
-    class that it holds; a note says so.
+    A client that holds n of the N pool samples of a stratum gets T n/N of its T members, in whole
+    numbers; the rounding error of one stratum is carried to the next. Members of a stratum that
+    nobody holds stay unassigned. A class that is absent from a group's pool is assigned like the
+    whole group. A client without a member gets one sample of its group, if possible of a class that
+    it holds; a note says so.
 
     Args:
-        client: Who holds each sample, 0..K-1 or `NOBODY`, ``[samples]``; it is read in the pool
-            only.
-        strata: Two numbers of each sample, ``[samples]`` each: of its class within its kind, and of
-            its kind (a domain, a natural client; one kind for all where there are none).
+        scheme: Name of the scheme, for errors.
+        client_of_sample: Client of each sample, 0..K-1 or `NOBODY`, ``[samples]``; read in the
+            pool only.
+        strata: Two numbers of each sample, ``[samples]`` each: of its class within its group, and
+            of its group (a domain or a natural client; otherwise one group).
+        pool: Indices of the samples that are held.
+        members: Indices of the samples to assign.
+        seed: The seed.
 
     Returns:
-        Who holds each member, ``[members]``, and the notes.
+        The client of each member ``[members]``, and the notes.
 
     Raises:
-        DataError: If there are too few members to give every client one of its kind.
+        DataError: If there are too few members for one of each client's group.
     """
-    rng, owner = generator(seed, "published"), np.full(len(members), NOBODY, np.int32)
-    fine, coarse = strata
-    lacking = ~np.isin(fine[members], fine[pool])
-    for stratum, rows in ((fine, ~lacking), (coarse, lacking)):
-        owner[rows] = _deal_strata(client[pool], stratum[pool], stratum[members[rows]], rng)
-    needy = np.setdiff1d(client[pool], [*owner, NOBODY])
-    for poor in needy:
-        samples = pool[client[pool] == poor]
-        same, near = (np.isin(a[members], a[samples]) for a in strata)
-        _give_one_sample(scheme, poor, owner, same, near)
-    if not len(needy):
-        return owner, []
-    problem = f"{len(needy)} clients were due none of the {len(members)} published samples"
-    return owner, [f"{scheme}: {problem}; each was given one"]
+    rng, client_of_member = generator(seed, "published"), np.full(len(members), NOBODY, np.int32)
+    class_stratum, group_stratum = strata
+    is_absent = ~np.isin(class_stratum[members], class_stratum[pool])
+    for stratum, rows in ((class_stratum, ~is_absent), (group_stratum, is_absent)):
+        client_of_member[rows] = _deal_strata(
+            client_of_sample[pool], stratum[pool], stratum[members[rows]], rng
+        )
+    clients_without = np.setdiff1d(client_of_sample[pool], [*client_of_member, NOBODY])
+    for client in clients_without:
+        samples = pool[client_of_sample[pool] == client]
+        in_same_class, in_same_group = (np.isin(a[members], a[samples]) for a in strata)
+        _give_one_sample(scheme, client, client_of_member, in_same_class, in_same_group)
+    if not len(clients_without):
+        return client_of_member, []
+    problem = (
+        f"{len(clients_without)} clients were due none of the {len(members)} published samples"
+    )
+    return client_of_member, [f"{scheme}: {problem}; each was given one"]
 
 
 def _deal_strata(
-    holder: np.ndarray, stratum: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
+    client_of_pool: np.ndarray,
+    pool_stratum: np.ndarray,
+    member_stratum: np.ndarray,
+    rng: np.random.Generator,
 ) -> np.ndarray:
-    """Deal members of the strata ``wanted`` as each ``stratum`` is held: the owner of each."""
-    owner = np.full(len(wanted), NOBODY, np.int32)
-    owed = np.zeros(holder.max() + 2)  # The last is that of NOBODY.
-    sorted_pool, asked = np.argsort(stratum, kind="stable"), np.argsort(wanted, kind="stable")
-    holder, stratum, wanted = holder[sorted_pool], stratum[sorted_pool], wanted[asked]
-    numbers = np.intersect1d(wanted, stratum)
-    ends = [np.searchsorted(a, (numbers, numbers + 1)).T for a in (stratum, wanted)]
+    """Return the client of each member, assigned as each stratum is held in the pool."""
+    owner = np.full(len(member_stratum), NOBODY, np.int32)
+    owed = np.zeros(client_of_pool.max() + 2)  # The last item is for NOBODY.
+    sorted_pool, member_order = (
+        np.argsort(pool_stratum, kind="stable"),
+        np.argsort(member_stratum, kind="stable"),
+    )
+    client_of_pool, pool_stratum, member_stratum = (
+        client_of_pool[sorted_pool],
+        pool_stratum[sorted_pool],
+        member_stratum[member_order],
+    )
+    numbers = np.intersect1d(member_stratum, pool_stratum)
+    ends = [np.searchsorted(a, (numbers, numbers + 1)).T for a in (pool_stratum, member_stratum)]
     for (first, last), (begin, end) in zip(*ends, strict=True):
-        place = asked[begin:end]
-        holders, counts = np.unique(holder[first:last], return_counts=True)
+        members = member_order[begin:end]
+        holders, counts = np.unique(client_of_pool[first:last], return_counts=True)
         if len(holders) == 1:
-            owner[place] = holders[0]
+            owner[members] = holders[0]
             continue
-        due = len(place) * counts / (last - first) + owed[holders]
-        got = _round_to_total(due, len(place), rng)
-        owed[holders] = due - got
-        owner[rng.permutation(place)] = np.repeat(holders, got)
+        exact = len(members) * counts / (last - first) + owed[holders]
+        counts = _round_to_total(exact, len(members), rng)
+        owed[holders] = exact - counts
+        owner[rng.permutation(members)] = np.repeat(holders, counts)
     return owner
 
 
-def _round_to_total(due: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
-    """Whole numbers >= 0 that sum to ``total``, near to ``due``, which may sum to more or less."""
-    got = np.maximum(np.floor(due + 1e-9), 0).astype(np.int64)
-    while gap := total - int(got.sum()):
-        step = 1 if gap > 0 else -1
-        able = np.flatnonzero(got + step >= 0)
-        order = np.lexsort((rng.random(len(able)), -np.round(step * (due - got)[able], 9)))
-        got[able[order[: abs(gap)]]] += step
-    return got
+def _round_to_total(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Return whole numbers >= 0 near ``exact`` that sum to ``total``."""
+    counts = np.maximum(np.floor(exact + 1e-9), 0).astype(np.int64)
+    while deficit := total - int(counts.sum()):
+        step = 1 if deficit > 0 else -1
+        candidates = np.flatnonzero(counts + step >= 0)
+        order = np.lexsort(
+            (rng.random(len(candidates)), -np.round(step * (exact - counts)[candidates], 9))
+        )
+        counts[candidates[order[: abs(deficit)]]] += step
+    return counts
 
 
 def _give_one_sample(
-    scheme: str, poor: int, owner: np.ndarray, same: np.ndarray, near: np.ndarray
+    scheme: str,
+    client: int,
+    owner: np.ndarray,
+    in_same_class: np.ndarray,
+    in_same_group: np.ndarray,
 ) -> None:
     """Give a client that got nothing one sample, in place, from who has most of those.
 
     own, near: whether a sample is of a class that the client holds, of its kind.
     """
     counts = np.bincount(owner[owner != NOBODY], minlength=1)
-    spare = np.append(counts, 0)[owner] > 1
-    rows = np.flatnonzero(spare & same if (spare & same).any() else spare & near)
-    key = f"the number of published samples for client {poor}"
+    is_spare = np.append(counts, 0)[owner] > 1
+    rows = np.flatnonzero(
+        is_spare & in_same_class if (is_spare & in_same_class).any() else is_spare & in_same_group
+    )
+    key = f"the number of published samples for client {client}"
     require(len(rows) > 0, scheme, key, 0, "at least one: fewer clients, or a share")
-    owner[rows[counts[owner[rows]].argmax()]] = poor
+    owner[rows[counts[owner[rows]].argmax()]] = client

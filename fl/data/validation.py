@@ -1,7 +1,4 @@
-"""What was read, held to what is published.
-
-Whole numbers as files of others have them: labels, pixels; checked before they are converted.
-"""
+"""Checks of what is read from raw files: sizes, missing files, whole numbers."""
 
 from __future__ import annotations
 
@@ -15,86 +12,92 @@ from fl.base.errors import DataError, wrap_read_errors
 
 
 def check_sizes(
-    sizes: Mapping[str, int],
+    actual: Mapping[str, int],
     published: Mapping[str, int],
     name: str,
     source: str,
-    things: str = "samples",
+    unit: str = "samples",
 ) -> None:
-    """Hold the parts of a data set to their published sizes.
+    """Raise a `DataError` unless the groups of a data set have their published sizes.
 
     Args:
-        found, published: How many ``things`` each part has (a split, a domain, a class).
-        source: Who printed the published numbers.
+        actual: Size of each group that was read, such as a split, a domain or a class.
+        published: Published size of each group.
+        name: The file or data set.
+        source: The publication of the sizes.
+        unit: Name of what is counted.
 
     Raises:
-        DataError: For the first part that has another size.
+        DataError: For the first group whose size differs.
     """
-    for group in dict.fromkeys([*published, *sizes]):
-        here, there = sizes.get(group, 0), published.get(group, 0)
-        if here != there:
+    for group in dict.fromkeys([*published, *actual]):
+        size, expected = actual.get(group, 0), published.get(group, 0)
+        if size != expected:
             raise DataError(
-                f"{name}: {group} has {here:,} {things}, expected {there:,} ({source}); fetch the"
-                " files again, or say `complete: false` if they are meant to be a subset"
+                f"{name}: {group} has {size:,} {unit}, expected {expected:,} ({source})",
+                advice="fetch the files again, or write `complete: false` if they are a subset",
             )
 
 
-def clients_with_min_samples(sizes: Mapping[str, int], least: int, name: str) -> list[str]:
-    """Who has at least ``least`` samples.
+def clients_with_min_samples(sizes: Mapping[str, int], minimum: int, name: str) -> list[str]:
+    """Return the natural clients with at least ``minimum`` samples, sorted by name.
 
     Args:
-        sizes: The samples of each client of the data set's own.
-        least: The data set's key ``min_samples``.
-
-    Returns:
-        The clients, sorted.
+        sizes: Number of samples of each natural client.
+        minimum: Value of the data set's key ``min_samples``.
+        name: The file, for errors.
 
     Raises:
-        DataError: If nobody has as many.
+        DataError: If no client has as many samples.
     """
-    kept = sorted(client for client, size in sizes.items() if size >= least)
-    if not kept:
-        most = max(sizes.values(), default=0)
+    clients = sorted(client for client, size in sizes.items() if size >= minimum)
+    if not clients:
+        largest = max(sizes.values(), default=0)
         raise DataError(
-            f"{name}: min_samples is {least}. Allowed: at most {most}, the most there are"
+            f"{name}: min_samples is {minimum}",
+            f"at most {largest}, the size of the largest client",
         )
-    return kept
+    return clients
 
 
 def check_missing(file: Path, missing: Iterable[object]) -> None:
-    """Raise a `DataError` that names the first of what is missing in a file, if anything is."""
+    """Raise a `DataError` that names the first missing item of a file, if any."""
     names = [str(name) for name in missing]
     if names:
-        more = f" and {len(names) - 1} others" if len(names) > 1 else ""
-        raise DataError(f"{file}: lacks {names[0]}{more}; delete the file to fetch it again")
+        rest = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        advice = "delete the file to fetch it again"
+        raise DataError(f"{file}: lacks {names[0]}{rest}", advice=advice)
 
 
 def check_whole_numbers(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
-    """Whole numbers from ``low`` to ``high``, as an array of the shape of ``values``.
+    """Return ``values`` as an array of whole numbers from ``low`` to ``high``.
 
-    Whole numbers of another type (``3.0``) are taken for what they are. An array of whole numbers
-    keeps its type; everything else becomes int64.
+    Whole numbers of another type (``3.0``) are accepted. An array of whole numbers keeps its type;
+    everything else becomes int64.
 
     Args:
         values: A list or an array.
-        name, key: The file and its key that errors name.
+        low: The smallest allowed number.
+        high: The largest allowed number.
+        name: The file, for errors.
+        key: The key in it, for errors.
 
     Raises:
-        DataError: For the first value that is no such number; it names its place.
+        DataError: For the first other value; it names its index.
     """
-    at, allowed = f"{name}: {key}", f"whole numbers from {low} to {high}"
-    with wrap_read_errors(at, "is no list of numbers"):
+    location, allowed = f"{name}: {key}", f"whole numbers from {low} to {high}"
+    with wrap_read_errors(location, "is no list of numbers"):
         array = np.asarray(values)
     if array.dtype.kind not in "iuf":
-        raise DataError(f"{at} is an array of {array.dtype}. Allowed: {allowed}")
-    # Of pixels the type alone says that nothing can be wrong, and there are many of them.
+        raise DataError(f"{location} is an array of {array.dtype}", allowed)
+    # Bytes of pixels need no check, and there are many of them.
     if array.dtype == np.uint8 and low <= 0 and high >= 255:
         return array
     fits = (array >= low) & (array <= high)
     if array.dtype.kind == "f":
         fits &= array == np.floor(array)
     if not fits.all():
-        place = np.unravel_index(int(np.argmin(fits)), array.shape)
-        location = ", ".join(str(int(n)) for n in place)
-        raise DataError(f"{at}[{location}] is {array[place]}. Allowed: {allowed}")
+        index = np.unravel_index(int(np.argmin(fits)), array.shape)
+        position = ", ".join(str(int(n)) for n in index)
+        raise DataError(f"{location}[{position}] is {array[index]}", allowed)
     return array if array is values and array.dtype.kind in "iu" else array.astype(np.int64)

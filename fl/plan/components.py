@@ -232,12 +232,12 @@ class OwnFiles:
             self._watch(dataset, own_files)
             contents = ContentCache(self.root)
             content = {
-                name: contents.of(files)
+                name: contents.hash_of(files)
                 for name, files in own_files.items()
                 if all(path.exists() for path in files)
             }
             # To answer these, a table is read, which raises what is wrong with it.
-            _ = dataset.shape, dataset.classes, dataset.size, dataset.natural
+            _ = dataset.shape, dataset.classes, dataset.size, dataset.natural_clients
         except DataError as error:
             raise ConfigError(choice.location, str(error)) from None
         content |= self._locked_content(choice, dataset, origin)
@@ -256,7 +256,7 @@ class OwnFiles:
                 continue
             self.watched.setdefault(str(path), change_stamp([path]))
             expected = lock.expected(source.name)
-            content_hash = ContentCache(self.root).of([path]) if path.is_file() else expected
+            content_hash = ContentCache(self.root).hash_of([path]) if path.is_file() else expected
             if expected and content_hash != expected:
                 problem = f"{path} has sha256 {content_hash}, but {self.lock} says {expected}"
                 advice = f"that file; or, if the new one is meant, remove {source.name} from the "

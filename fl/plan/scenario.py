@@ -49,7 +49,7 @@ def clients_of(scheme: Spec, dataset: Spec) -> int | None:
         return int(partition_table.read_users_table(scheme)["client"].nunique())
     _, data = component_of("data set", dataset)
     in_domains = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
-    return scheme.get("clients") or in_domains or data.natural or None
+    return scheme.get("clients") or in_domains or data.natural_clients or None
 
 
 def split_share(scheme: Spec, split: str) -> float:
@@ -67,7 +67,7 @@ def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
     if "clients_per_domain" in scheme and not getattr(data, "domains", ()):
         problem = f"{dataset['name']} has no domains"
         raise ConfigError(location, problem, advice="a data set that has domains")
-    if scheme["name"] == "natural" and not data.natural:
+    if scheme["name"] == "natural" and not data.natural_clients:
         problem = f"{dataset['name']} has no clients of its own"
         raise ConfigError(location, problem, advice="another scheme, or another data set")
     if "path" in scheme:
@@ -343,7 +343,7 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
     if serves(component.target, task.name):
         return
     tasks = {entry.name: entry.instantiate({}) for entry in registry.components("task")}
-    needed = ", ".join(tasks[name].given for name in tasks_of(component.target))
+    needed = ", ".join(tasks[name].label_name for name in tasks_of(component.target))
     problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.label_name}"
     suitable = [
         component_of_kind.name

@@ -99,7 +99,7 @@ def test_error_names_archive_and_member(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"<html>busy</html>", b"PK\3\4", bytes(100)])
 def test_what_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / "set.zip").write_bytes(content)
-    with pytest.raises(DataError, match=r"set\.zip: is truncated, damaged or of another"):
+    with pytest.raises(DataError, match=r"set\.zip: is truncated, damaged or of an unexpected"):
         read(tmp_path / "set.zip")
 
 

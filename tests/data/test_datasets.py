@@ -29,7 +29,7 @@ def prepared(dataset, folder):
 def assert_as_declared(data, dataset):
     assert data.x.shape == (dataset.size, *dataset.shape)
     assert len(data.classes) == dataset.classes
-    assert (None if data.client is None else data.client.max() + 1) == dataset.natural
+    assert (None if data.client is None else data.client.max() + 1) == dataset.natural_clients
 
 
 # Digits

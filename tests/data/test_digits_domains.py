@@ -57,7 +57,7 @@ def test_arrays_are_as_declared(data):
     assert data.classes == tuple("0123456789")
     assert data.domains == dataset.domains == ("plain", "inverted", "blended", "rotated", "drawn")
     assert np.array_equal(data.client, data.domain)
-    assert len(data.domains) == dataset.natural
+    assert len(data.domains) == dataset.natural_clients
     data.verify()
 
 

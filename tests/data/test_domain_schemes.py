@@ -51,7 +51,7 @@ def test_refusals(scheme):
     function, name = getattr(partition, scheme), scheme.replace("_", "-")
     extra = {"alpha": 1.0} if scheme == "domain_dirichlet" else {}
     least = 10 if extra else 3
-    with pytest.raises(DataError, match=f"partition {name}: the data set has no domains. Allowed"):
+    with pytest.raises(DataError, match=f"partition {name}: the data set has no domains. Try"):
         function(LABELS, None, clients_per_domain=1, **extra)
     n = int((DOMAINS == 2).sum())
     with pytest.raises(DataError) as error:

@@ -64,7 +64,7 @@ def test_vectors_and_images_come_out_as_they_went_in(tmp_path: Path) -> None:
     write(tmp_path / "all" / "all_data_1.json", {"f1": by_user["f1"]})
     made = leaf(tmp_path / "all", image=[1, 28, 28])
     most = max(max(y) for _, y in by_user.values())
-    assert (made.size, made.shape, made.natural) == (200, (1, 28, 28), 2)
+    assert (made.size, made.shape, made.natural_clients) == (200, (1, 28, 28), 2)
     assert made.classes == most + 1, "a label is a class, also where others are not there"
     assert leaf(tmp_path / "all").shape == (784,)
     whole = prepared(made, tmp_path)

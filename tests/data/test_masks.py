@@ -76,7 +76,7 @@ WRONG = {
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},
         r"datasets\.1\.prostate-mri: .* is for segmentation, but the study for classification. "
-        "Allowed: data sets of one task",
+        "Try: data sets of one task",
     ),
 }
 

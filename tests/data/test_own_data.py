@@ -49,7 +49,7 @@ class Measured:
     size: ClassVar[int] = 60
     shape: ClassVar[tuple[int, ...]] = (2,)
     classes: ClassVar[int] = 2
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     sources: ClassVar[tuple[Source, ...]] = (Source("own.csv", "file:own.csv"),)
 
     def read(self, raw: Path, writer: Writer) -> None:
@@ -136,7 +136,9 @@ def test_a_job_that_was_planned_for_another_content_is_refused(
     (project / "own.csv").write_text(rows(-1))
     for command in (["download", dataset], ["prepare", dataset]):
         assert main.main(command) == 1
-        assert "own.csv: has changed since it was planned" in capsys.readouterr().err
+        assert (
+            "own.csv: the file has changed since the study was planned" in capsys.readouterr().err
+        )
     assert train(bundle) == 1
 
 
@@ -200,20 +202,20 @@ def test_a_file_is_hashed_again_only_when_it_was_touched(
     path, known = tmp_path / "a.csv", own_files.ContentCache(tmp_path / "memory")
     path.write_text("1")
     monkeypatch.setattr(own_files, "SETTLING_SECONDS", 0.0)
-    first = known.of([path])
+    first = known.hash_of([path])
     with monkeypatch.context() as patch:
         patch.setattr(own_files, "content_hash", lambda _: pytest.fail("was read again"))
-        assert known.of([path]) == first
+        assert known.hash_of([path]) == first
     of = path.stat()
     path.write_text("2")
     os.utime(path, ns=(of.st_atime_ns, of.st_mtime_ns))
-    assert known.of([path]) != first, "of the same size and modification time"
+    assert known.hash_of([path]) != first, "of the same size and modification time"
 
 
 def test_a_file_that_has_just_changed_is_not_trusted(tmp_path: Path) -> None:
     path, known = tmp_path / "a.csv", own_files.ContentCache(tmp_path / "memory")
     path.write_text("1")
-    known.of([path])
+    known.hash_of([path])
     assert not (tmp_path / "memory").exists()
 
 
@@ -266,7 +268,7 @@ def test_a_table_comes_out_as_it_went_in(
     split = np.array(["train", "test", "val"])[np.arange(60) % 7 % 3]
     table = patients(tmp_path / f"patients{suffix}", split=split)
     made = dataset("table", tmp_path / f"patients{suffix}", **OWN, split="split")
-    assert (made.size, made.shape, made.classes, made.natural) == (60, (3,), 2, 3)
+    assert (made.size, made.shape, made.classes, made.natural_clients) == (60, (3,), 2, 3)
     found = prepared(made, tmp_path)
     assert np.array_equal(found.x, table[["age", "height", "smokes"]].to_numpy(float))
     assert found.classes == ("ill", "well")
@@ -379,7 +381,7 @@ def test_what_no_system_reads_is_named(
     assert f"datasets.0.{name}: {place}: cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("lacking", ["size", "natural"])
+@pytest.mark.parametrize("lacking", ["size", "natural_clients"])
 def test_a_class_that_lacks_what_a_data_set_has_is_refused(
     project: Path, lacking: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -581,7 +583,7 @@ def test_a_folder_of_classes_comes_out_as_it_went_in(
     (tmp_path / "photos" / "notes.parquet").write_text("beside images")
     made = dataset("images", tmp_path / "photos")
     assert (made.size, made.shape, made.classes) == (6, (colours, 6, 5), 2)
-    assert made.natural is None
+    assert made.natural_clients is None
     found = prepared(made, tmp_path)
     assert np.array_equal(found.x, expected.transpose(0, 3, 1, 2))
     assert np.array_equal(found.y, [0, 0, 0, 1, 1, 1])
@@ -613,7 +615,7 @@ def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> Non
     (tmp_path / "scans.csv").write_text(rows + "scans/dog/2.bmp,ill,a\n")
     keys = {"image": "file", "label": "dx", "client": "site"}
     made = dataset("images", tmp_path / "scans.csv", **keys)
-    assert (made.size, made.shape, made.classes, made.natural) == (4, (1, 6, 5), 2, 2)
+    assert (made.size, made.shape, made.classes, made.natural_clients) == (4, (1, 6, 5), 2, 2)
     found = prepared(made, tmp_path)
     assert np.array_equal(found.x[:, 0], [expected[3], expected[0], expected[1], expected[4]])
     assert np.array_equal(found.y, [0, 1, 1, 0])
@@ -786,7 +788,7 @@ def in_parquet(path: Path, labels: list[Any], **changed: list[Any]) -> None:
 
 def test_a_file_that_hugging_face_wrote_comes_out_as_it_went_in(tmp_path: Path) -> None:
     made = dataset("images", HUGGING_FACE, image="image")
-    assert (made.size, made.shape, made.classes, made.natural) == (6, (1, 4, 5), 2, None)
+    assert (made.size, made.shape, made.classes, made.natural_clients) == (6, (1, 4, 5), 2, None)
     assert made.files == [HUGGING_FACE]
     found = prepared(made, tmp_path)
     assert found.classes == ("zebra", "ant"), "in the order of the file's names"

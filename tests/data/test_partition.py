@@ -185,7 +185,7 @@ def test_natural_keeps_the_groups():
 
 
 def test_natural_refusals():
-    with pytest.raises(DataError, match="has no clients of its own"):
+    with pytest.raises(DataError, match="has no natural clients"):
         partition.natural(LABELS, None)
     with pytest.raises(DataError, match=r"groups is \[3\]. Allowed: the shape \[1000\]"):
         partition.natural(LABELS, np.zeros(3, int))

@@ -19,12 +19,12 @@ def test_known_is_the_end_of_a_path_of_whole_names():
 
 def test_what_is_missing_is_named(tmp_path):
     pack(tmp_path / "a.zip", {"a.png": encoded(picture("a", 9, 7))})
-    with pytest.raises(DataError, match=r"a\.zip: lacks b\.png and 1 others; delete the file"):
+    with pytest.raises(DataError, match=r"a\.zip: lacks b\.png and 1 others. Try: delete the file"):
         fill_images(
             tmp_path / "a.zip",
             dict.fromkeys(("a.png", "b.png", "c.png"), 0),
             np.zeros((1, 3, 4, 4)),
         )
-    with pytest.raises(DataError, match=r"a\.zip: lacks b\.png; delete the file"):
+    with pytest.raises(DataError, match=r"a\.zip: lacks b\.png. Try: delete the file"):
         check_missing(tmp_path / "a.zip", ["b.png"])
     check_missing(tmp_path / "a.zip", [])

@@ -123,8 +123,8 @@ def assert_refused(folder, message):
 def test_folder_without_description_is_refused(tmp_path):
     folder = write(tmp_path / "toy")
     (folder / "dataset.json").unlink()
-    assert_refused(folder, "dataset.json: is missing")
-    assert_refused(tmp_path / "none", "dataset.json: is missing")
+    assert_refused(folder, "dataset.json: the file is missing")
+    assert_refused(tmp_path / "none", "dataset.json: the file is missing")
 
 
 @pytest.mark.parametrize("keep", [None, 0, -1])
@@ -135,7 +135,7 @@ def test_a_truncated_or_missing_array_is_refused(tmp_path, keep):
     path.unlink()
     if keep is not None:
         path.write_bytes(content[:keep])
-    assert_refused(folder, "x.npy: is missing, truncated or another array")
+    assert_refused(folder, "x.npy: the array is missing or its size")
 
 
 # Preparing
@@ -193,7 +193,9 @@ def test_prepared_from_other_files_than_the_lock_says_is_refused(tmp_path, origi
     digest = hashlib.sha256((tmp_path / "labels.txt").read_bytes()).hexdigest()
     assert json.loads(lock.path.read_text()) == {"toy": {"raw.txt": digest}}
     lock.path.write_text(json.dumps({"toy": {"raw.txt": "0" * 64}}))
-    with pytest.raises(DataError, match=rf"from a raw\.txt with sha256 {digest}, but .*lock\.json"):
+    with pytest.raises(
+        DataError, match=rf"from a file raw\.txt with sha256 {digest}, but .*lock\.json"
+    ):
         prepare_folder(toy, "toy", tmp_path / "raw", folder, supply)
 
 

@@ -155,8 +155,8 @@ def test_the_seen_have_the_most_data_and_the_unseen_are_drawn(tmp_path):
     keys = {"seen": 2, "unseen": 0}
     alone = prepared("speech-commands", tmp_path / "files", tmp_path / "alone", **keys)
     assert np.bincount(alone.client).tolist() == sizes[:2]
-    assert make("speech-commands", complete=True).natural == 2_618
-    assert make("speech-commands", seen=250, unseen=0).natural == 250
+    assert make("speech-commands", complete=True).natural_clients == 2_618
+    assert make("speech-commands", seen=250, unseen=0).natural_clients == 250
     for keys in ({"seen": 4}, {"unseen": 3}):
         with pytest.raises(DataError, match=r"(seen is 4, but 3|unseen is 3, but 2) speakers"):
             make("speech-commands", **keys).read(tmp_path / "files", None)

@@ -77,7 +77,7 @@ def test_values_come_out_as_they_went_in(name, whole, tmp_path):
         expected = getattr(made, array)
         assert (expected is None) == (getattr(data, array) is None), array
         assert expected is None or np.array_equal(getattr(data, array), expected), array
-    assert (data.client is not None) == (dataset.natural is not None)
+    assert (data.client is not None) == (dataset.natural_clients is not None)
     there = set() if made.split is None else {SPLIT_NAMES[int(i)] for i in np.unique(made.split)}
     assert {*dataset.published_splits} == there
     assert made.x

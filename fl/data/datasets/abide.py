@@ -105,7 +105,7 @@ class Abide:
         return tuple(dict.fromkeys(self.sites))
 
     @property
-    def natural(self) -> int:
+    def natural_clients(self) -> int:
         """How many clients it has of its own: one a site."""
         return len(self.domains)
 

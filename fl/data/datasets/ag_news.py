@@ -66,7 +66,7 @@ class AGNews:
         Source(name, COPY + name, checksum) for name, checksum in CHECKSUMS.items()
     )
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

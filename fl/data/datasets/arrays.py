@@ -72,7 +72,7 @@ class Arrays:
         return len(_order(self.arrays["y"]))
 
     @property
-    def natural(self) -> int | None:
+    def natural_clients(self) -> int | None:
         """How many different clients there are, if the file says whose samples are."""
         return len(_order(self.arrays["client"])) if "client" in self.arrays else None
 

@@ -64,7 +64,7 @@ class CIFAR10:
     )
     shape: ClassVar[tuple[int, ...]] = SHAPE
     classes: ClassVar[int] = 10
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

@@ -56,7 +56,7 @@ class CIFAR100:
         ),
     )
     shape: ClassVar[tuple[int, ...]] = SHAPE
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

@@ -89,7 +89,7 @@ class CIFAR10C:
         ),
     )
     classes: ClassVar[int] = 10
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         for key in ("corruptions", "severities"):

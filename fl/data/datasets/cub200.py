@@ -89,7 +89,7 @@ class CUB200:
         ),
     )
     classes: ClassVar[int] = 200
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

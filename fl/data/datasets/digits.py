@@ -35,7 +35,7 @@ class Digits:
     size: ClassVar[int] = 1797
     shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
     classes: ClassVar[int] = 10
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     def read(self, raw: Path, writer: Writer) -> None:

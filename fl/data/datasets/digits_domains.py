@@ -80,7 +80,7 @@ class DigitsDomains:
     size: ClassVar[int] = 1797 + 449
     shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
     classes: ClassVar[int] = 10
-    natural: ClassVar[int | None] = 5
+    natural_clients: ClassVar[int | None] = 5
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     def read(self, raw: Path, writer: Writer) -> None:

@@ -74,7 +74,7 @@ class DigitsFive:
     domains: ClassVar[tuple[str, ...]] = tuple(TESTS)
     shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
     classes: ClassVar[int] = 10
-    natural: ClassVar[int | None] = len(TESTS)
+    natural_clients: ClassVar[int | None] = len(TESTS)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

@@ -95,7 +95,7 @@ class DomainNet:
     )
     domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = len(PUBLISHED)
+    natural_clients: ClassVar[int | None] = len(PUBLISHED)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property

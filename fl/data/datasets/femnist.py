@@ -60,7 +60,7 @@ class FEMNIST:
     )
     shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = WRITERS
+    natural_clients: ClassVar[int | None] = WRITERS
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property

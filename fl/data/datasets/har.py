@@ -64,7 +64,7 @@ class HAR:
     sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
     shape: ClassVar[tuple[int, ...]] = (FEATURES,)
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = SUBJECTS
+    natural_clients: ClassVar[int | None] = SUBJECTS
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

@@ -48,7 +48,7 @@ from fl.data.image_files import (
     read_image_header,
 )
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.own_files import change_stamp, files_below
+from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import Writer
 
 
@@ -95,7 +95,7 @@ class Images:
         return len(self.listed.order)
 
     @property
-    def natural(self) -> int | None:
+    def natural_clients(self) -> int | None:
         """How many different clients there are, if there is a column of them."""
         return len(set(self.listed.clients)) or None
 
@@ -130,7 +130,7 @@ def _listed(images: Images, stamped: str) -> ImageList:
             if embedded
             else image_files.list_table(path, keys)
         )
-    inside = list(files_below(path))
+    inside = list(list_files_below(path))
     files = [file for file in inside if file.suffix in tables.PARQUET_SUFFIXES]
     if files and not any(map(image_files.is_image, inside)):
         return image_files.list_parquet(path, files, keys)

@@ -42,7 +42,7 @@ from fl.base.folders import path_of
 from fl.data import tables
 from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
-from fl.data.own_files import change_stamp, files_below
+from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
 
@@ -117,7 +117,7 @@ class Leaf:
         return len(self.survey.classes)
 
     @property
-    def natural(self) -> int | None:
+    def natural_clients(self) -> int | None:
         """How many users there are."""
         return len(self.survey.users)
 
@@ -216,7 +216,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     files = [
         (file, split)
         for folder, split in splits or [(path, "")]
-        for file in files_below(folder)
+        for file in list_files_below(folder)
         if file.suffix == ".json"
     ]
     if not files:

@@ -69,7 +69,7 @@ class MNIST:
     stated: ClassVar[tuple[str, str]] = ("mnist", "LeCun et al. 1998")
     shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
     classes: ClassVar[int] = 10
-    natural: ClassVar[int | None] = None
+    natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

@@ -79,7 +79,7 @@ class OfficeCaltech10:
     )
     domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = len(PUBLISHED)
+    natural_clients: ClassVar[int | None] = len(PUBLISHED)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property

@@ -94,7 +94,7 @@ class ProstateMri:
     domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
     shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = len(PUBLISHED)
+    natural_clients: ClassVar[int | None] = len(PUBLISHED)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property

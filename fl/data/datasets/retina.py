@@ -95,7 +95,7 @@ class Retina:
     domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
     shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
     classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = len(PUBLISHED)
+    natural_clients: ClassVar[int | None] = len(PUBLISHED)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

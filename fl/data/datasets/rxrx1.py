@@ -69,7 +69,7 @@ class RxRx1:
         for name in ("rxrx1-metadata.zip", "rxrx1-images.zip")
     )
     domains: ClassVar[tuple[str, ...]] = CELLS
-    natural: ClassVar[int | None] = len(CELLS)
+    natural_clients: ClassVar[int | None] = len(CELLS)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

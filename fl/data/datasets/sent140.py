@@ -88,7 +88,7 @@ class Sent140:
     )
     shape: ClassVar[tuple[int, ...]] = (LENGTH,)
     classes: ClassVar[int] = 2
-    natural: ClassVar[int | None] = ALL_USERS
+    natural_clients: ClassVar[int | None] = ALL_USERS
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property

@@ -79,7 +79,7 @@ class Shakespeare:
     shape: ClassVar[tuple[int, ...]] = (LENGTH,)
     classes: ClassVar[int] = len(ALPHABET)
     tokens: ClassVar[int] = len(ALPHABET)
-    natural: ClassVar[int | None] = ROLES
+    natural_clients: ClassVar[int | None] = ROLES
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property

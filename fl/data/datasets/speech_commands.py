@@ -129,7 +129,7 @@ class SpeechCommands:
         return RECORDINGS if self.complete else None
 
     @property
-    def natural(self) -> int:
+    def natural_clients(self) -> int:
         """How many speakers there are, before any is left out for having said too little."""
         unseen = 256 + 250 if self.unseen is None else self.unseen
         return (self.seen or 2_112) + unseen

@@ -68,7 +68,7 @@ class Synthetic:
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def natural(self) -> int:
+    def natural_clients(self) -> int:
         """How many clients it has of its own."""
         return self.clients
 

@@ -103,7 +103,7 @@ class Table:
         return len(self.survey.values[self.label])
 
     @property
-    def natural(self) -> int | None:
+    def natural_clients(self) -> int | None:
         """How many different clients there are, if there is a column of them."""
         return None if self.client is None else len(self.survey.values[self.client])
 

@@ -24,29 +24,30 @@ from fl.data.splitting import (
 def client_dirichlet(
     labels: np.ndarray, *, clients: Count, alpha: Positive, seed: Index
 ) -> Assignment:
-    """Give every client N/K samples, of classes in shares q_k ~ Dir(alpha, ..., alpha).
+    """Give every client N/K samples, with class shares q_k ~ Dir(alpha, ..., alpha).
 
-    As FedL2P does (Lee et al. 2023), with a symmetric prior; Hsu et al. have alpha times the
-    population's shares, so that their alpha is that of here times the number of classes where these
-    are equally frequent. All samples are dealt; sizes differ by one at most. Clients are served in
-    random order, without replacement: a class that has run out leaves its share to the client's
-    other classes in proportion, so that those served last get what there is left.
+    The prior is symmetric, as in FedL2P (Lee et al. 2023). Hsu et al. use alpha times the shares of
+    the population; for equally frequent classes their alpha is this alpha times the number of
+    classes. All samples are assigned; sizes differ by one at most. Clients draw in random order,
+    without replacement: the share of a class that is used up goes to the client's other classes in
+    proportion, so the last clients get the remaining samples.
 
-    clients: how many there are.
-    alpha: concentration of the shares; small values give clients few classes each.
+    clients: number of clients.
+    alpha: concentration of the shares; with small values each client has few classes.
 
-    ``labels`` ``[samples]`` whole numbers.
+    ``labels`` are whole numbers ``[samples]``.
 
-    Raises `DataError` if ``alpha`` is not a finite number > 0, or if there are fewer than three
-    samples per client.
+    Raises:
+        DataError: If ``alpha`` is not a finite number > 0, or if there are fewer than three samples
+            per client.
     """
     check_alpha("client-dirichlet", alpha)
     check_clients("client-dirichlet", clients, len(labels))
-    rng, left = generator(seed, "client-dirichlet"), np.unique(labels, return_counts=True)[1]
+    rng, remaining = generator(seed, "client-dirichlet"), np.unique(labels, return_counts=True)[1]
     sizes = len(labels) // clients + (np.arange(clients) < len(labels) % clients)
-    counts = np.zeros((len(left), clients), np.int64)
+    counts = np.zeros((len(remaining), clients), np.int64)
     for client in rng.permutation(clients):
         counts[:, client] = take_by_shares(
-            left, sizes[client], log_gamma_draws(rng, alpha, len(left)), rng
+            remaining, sizes[client], log_gamma_draws(rng, alpha, len(remaining)), rng
         )
     return Assignment(deal_by_class(labels, counts, generator(seed, "client-dirichlet samples")))

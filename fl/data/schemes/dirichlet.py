@@ -39,36 +39,39 @@ def dirichlet(
 ) -> Assignment:
     """Divide each class c over the K clients in shares q_c ~ Dir(alpha, ..., alpha).
 
-    A client that already holds N/K samples gets none of the classes that follow, and its share goes
-    to the others in proportion (as FedSaC, pFedGraph and FedFM do), and everything is drawn again
-    until each client has ``min_samples``. With ``min_per_class`` > 0 no client is passed over, and
-    each class is drawn again by itself until every client has that many of it (with 1, the CIFAR-10
-    of the adaptive MMD constraints for Ditto).
+    A client that already holds N/K samples gets no samples of the next classes; its share goes to
+    the other clients in proportion (as in FedSaC, pFedGraph and FedFM). Everything is drawn again
+    until each client has ``min_samples``. With ``min_per_class`` > 0 no client is left out, and
+    each class is drawn again alone until every client has that many samples of it (with 1, the
+    CIFAR-10 of the adaptive MMD constraints for Ditto).
 
-    Either is drawn again ``redraws`` times at most. If a client is still short, of a class or in
-    all, samples move to it one by one, each from the client that holds the most then, and from that
-    client's most frequent class; a warning and ``attrs["notes"]`` say so.
+    Either is drawn again ``redraws`` times at most. If a client still has too few samples, of a
+    class or in all, samples move to it one by one, each from the most frequent class of the largest
+    client; a warning and ``attrs["notes"]`` say so.
 
-    clients: how many there are.
-    alpha: concentration of the shares; small values leave classes to few clients each.
-    min_samples: the least that a client may hold.
-    min_per_class: the least that a client may hold of every class; 0 asks for none.
-    redraws: how often shares are drawn again for these minima before samples are moved instead.
+    clients: number of clients.
+    alpha: concentration of the shares; with small values each class has few clients.
+    min_samples: smallest number of samples of a client.
+    min_per_class: smallest number of samples of each class of a client; 0 requires none.
+    redraws: largest number of times that shares are drawn again for these minima.
 
-    ``labels`` ``[samples]`` whole numbers.
+    ``labels`` are whole numbers ``[samples]``.
 
-    Raises `DataError` if ``alpha`` is not a finite number > 0, or if there are fewer than
-    ``min_samples`` samples per client, or ``min_per_class`` of a class.
+    Raises:
+        DataError: If ``alpha`` is not a finite number > 0, or if there are fewer than
+            ``min_samples`` samples per client, or ``min_per_class`` of a class.
     """
     check_alpha("dirichlet", alpha)
-    needs = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
-    require(min_samples >= MIN_CLIENT_SAMPLES, "dirichlet", "min_samples", min_samples, needs)
+    at_least = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
+    require(min_samples >= MIN_CLIENT_SAMPLES, "dirichlet", "min_samples", min_samples, at_least)
     require(redraws >= 0, "dirichlet", "redraws", redraws, "a whole number >= 0")
     check_clients("dirichlet", clients, len(labels), min_samples)
     sizes = np.unique(labels, return_counts=True)[1]
-    most = f"0 to {sizes.min() // clients}, as there are {sizes.min()} samples of the rarest class"
+    allowed = (
+        f"0 to {sizes.min() // clients}, as there are {sizes.min()} samples of the rarest class"
+    )
     fits = 0 <= min_per_class * clients <= sizes.min()
-    require(fits, "dirichlet", "min_per_class", min_per_class, f"{most} for {clients} clients")
+    require(fits, "dirichlet", "min_per_class", min_per_class, f"{allowed} for {clients} clients")
 
     rng = generator(seed, "dirichlet shares")
     if min_per_class:
@@ -77,10 +80,10 @@ def dirichlet(
         counts = _draw(rng, sizes, clients, alpha, min_samples, redraws)
     notes = []
     cases = (_repair_each, min_per_class, "samples of a class"), (_repair, min_samples, "samples")
-    for repair, least, what in cases:
-        short, moved = repair(counts, least)
+    for repair, minimum, unit in cases:
+        short, moved = repair(counts, minimum)
         if moved:
-            problem = f"{short} of {clients} clients had fewer than {least} {what}"
+            problem = f"{short} of {clients} clients had fewer than {minimum} {unit}"
             mended = f"moved {moved} samples to them from the largest clients"
             note = f"with alpha {alpha:g}, {problem} after {redraws} redraws; {mended}"
             notes.append(f"dirichlet: {note}")
@@ -93,12 +96,12 @@ def _draw(
     sizes: np.ndarray,
     clients: int,
     alpha: float,
-    least: int,
+    minimum: int,
     redraws: int,
 ) -> np.ndarray:
-    """How many samples of each class each client gets, ``[classes, clients]``, full clients none.
+    """Draw counts ``[classes, clients]``; clients with N/K samples get no further class.
 
-    Every client has ``least`` of them, if redraws bring that about.
+    Counts are drawn again until each client has ``minimum`` samples, ``redraws`` times at most.
     """
     counts = np.zeros((len(sizes), clients), np.int64)
     for _ in range(redraws + 1):
@@ -109,7 +112,7 @@ def _draw(
             )
             row[:] = _cut(logs, size)
             total += row
-        if total.min() >= least:
+        if total.min() >= minimum:
             break
     return counts
 
@@ -119,38 +122,38 @@ def _draw_all(
     sizes: np.ndarray,
     clients: int,
     alpha: float,
-    least: int,
+    minimum: int,
     redraws: int,
 ) -> np.ndarray:
-    """As `_draw`, but no client is ever full, and ``least`` is of each class."""
+    """Draw counts ``[classes, clients]`` until each client has ``minimum`` of each class."""
     counts = np.zeros((len(sizes), clients), np.int64)
     for row, size in zip(counts, sizes, strict=True):
         for _ in range(redraws + 1):
             row[:] = _cut(log_gamma_draws(rng, alpha, clients), size)
-            if row.min() >= least:
+            if row.min() >= minimum:
                 break
     return counts
 
 
 def _cut(logs: np.ndarray, size: int) -> np.ndarray:
-    """``size`` samples in the proportions exp(logs), as whole numbers."""
+    """Divide ``size`` samples in the proportions exp(logs) into whole numbers."""
     cuts = np.cumsum(np.exp(logs - logs.max()))
     return np.diff(np.floor(cuts / cuts[-1] * size), prepend=0).astype(np.int64)
 
 
-def _repair_each(counts: np.ndarray, least: int) -> tuple[int, int]:
-    """Fill the clients that are short of a class, in place; how many were, and samples moved."""
-    short = int((counts < least).any(axis=0).sum())
-    return short, sum(_repair(counts[c : c + 1], least)[1] for c in range(len(counts)))
+def _repair_each(counts: np.ndarray, minimum: int) -> tuple[int, int]:
+    """Fill clients with too few samples of a class; return their number and samples moved."""
+    short = int((counts < minimum).any(axis=0).sum())
+    return short, sum(_repair(counts[c : c + 1], minimum)[1] for c in range(len(counts)))
 
 
-def _repair(counts: np.ndarray, least: int) -> tuple[int, int]:
-    """Fill the clients that are short, in place; how many were, and samples moved."""
+def _repair(counts: np.ndarray, minimum: int) -> tuple[int, int]:
+    """Fill clients with too few samples, in place; return their number and samples moved."""
     sizes = counts.sum(axis=0)
-    short = np.flatnonzero(sizes < least)
-    moved = int((least - sizes[short]).sum())
+    short = np.flatnonzero(sizes < minimum)
+    moved = int((minimum - sizes[short]).sum())
     for client in short:
-        while sizes[client] < least:
+        while sizes[client] < minimum:
             donor = int(sizes.argmax())
             label = int(counts[:, donor].argmax())
             for array in (counts[label], sizes):

@@ -30,17 +30,19 @@ def domain(
     equal_domains: bool = False,
     seed: Index,
 ) -> Assignment:
-    """Deal each domain's samples class by class to ``clients_per_domain`` clients of its own.
+    """Divide each domain class by class among ``clients_per_domain`` clients of its own.
 
-    ``labels`` and ``domains`` ``[samples]`` whole numbers. Clients are numbered domain by domain,
-    in ascending order; within a domain their sizes and counts of each class differ by one at most.
+    ``labels`` and ``domains`` are whole numbers ``[samples]``. Clients are numbered domain by
+    domain, in ascending order; within a domain their sizes and counts of each class differ by one
+    at most.
 
-    clients_per_domain: how many there are of each domain.
-    equal_domains: of each domain, only as many samples are used as the smallest has, at random
+    clients_per_domain: number of clients of each domain.
+    equal_domains: whether to use as many random samples of each domain as the smallest one has
     (as FedL2P does; Lee et al. 2023).
 
-    Raises `DataError` if the data set has no domains (``domains`` is None), or if there are fewer
-    than three samples per client in a domain.
+    Raises:
+        DataError: If the data set has no domains (``domains`` is None), or if there are fewer than
+            three samples per client in a domain.
     """
     return within_domains(
         "domain", labels, domains, homogeneous, clients_per_domain, equal_domains, seed
@@ -55,35 +57,47 @@ def within_domains(
     clients: int,
     equal: bool,
     seed: int,
-    least: int = MIN_CLIENT_SAMPLES,
+    minimum: int = MIN_CLIENT_SAMPLES,
     **keys: object,
 ) -> Assignment:
-    """Another scheme, with its ``keys``, applied to each domain by itself, independently.
+    """Apply another scheme, with its ``keys``, to each domain independently.
 
-    Raises `DataError` as `domain` does, with ``least`` samples per client.
+    Args:
+        name: Name of the scheme, for errors.
+        labels: Labels ``[samples]``.
+        domains: Domains ``[samples]``, or None.
+        inner: The scheme for each domain.
+        clients: Number of clients per domain.
+        equal: Whether to use equally many samples of each domain.
+        seed: The seed.
+        minimum: Smallest number of samples of a client.
+        keys: Further keys of the inner scheme.
+
+    Raises:
+        DataError: If there are no domains or too few samples.
     """
     if domains is None:
         raise DataError(
-            f"partition {name}: the data set has no domains. Allowed: a data set that has, or the"
-            " scheme homogeneous, dirichlet or pathological"
+            f"partition {name}: the data set has no domains",
+            advice="another data set, or the scheme homogeneous, dirichlet or pathological",
         )
     numbers, sizes = np.unique(domains, return_counts=True)
     client, notes = np.full(len(labels), NOBODY, np.int32), []
-    for place, number in enumerate(numbers):
-        mine = np.flatnonzero(domains == number)
+    for index, number in enumerate(numbers):
+        rows = np.flatnonzero(domains == number)
         if equal:
-            draw = generator(seed, "equal domains", int(number))
-            mine = np.sort(draw.choice(mine, sizes.min(), replace=False))
-        _check_size(name, clients, len(mine), number, least)
+            rng = generator(seed, "equal domains", int(number))
+            rows = np.sort(rng.choice(rows, sizes.min(), replace=False))
+        _check_size(name, clients, len(rows), number, minimum)
         key = int(generator(seed, "domain", int(number)).integers(2**63))
-        holders = inspect.unwrap(inner)(labels[mine], clients=clients, seed=key, **keys)
-        given = holders.client != NOBODY
-        client[mine[given]] = holders.client[given] + place * clients
+        holders = inspect.unwrap(inner)(labels[rows], clients=clients, seed=key, **keys)
+        is_held = holders.client != NOBODY
+        client[rows[is_held]] = holders.client[is_held] + index * clients
         notes += [f"domain {number}: {note}" for note in holders.notes]
     return Assignment(client, notes)
 
 
-def _check_size(scheme: str, clients: int, samples: int, domain: int, least: int) -> None:
-    allowed = f"1 to {samples // least}" if samples >= least else "none"
-    allowed += f", as domain {domain} has {samples} samples and each client needs {least}"
-    require(1 <= clients <= samples // least, scheme, "clients_per_domain", clients, allowed)
+def _check_size(scheme: str, clients: int, samples: int, domain: int, minimum: int) -> None:
+    allowed = f"1 to {samples // minimum}" if samples >= minimum else "none"
+    allowed += f", as domain {domain} has {samples} samples and each client needs {minimum}"
+    require(1 <= clients <= samples // minimum, scheme, "clients_per_domain", clients, allowed)

@@ -34,21 +34,22 @@ def domain_dirichlet(
 ) -> Assignment:
     """Divide each domain over ``clients_per_domain`` clients of its own as `dirichlet` divides all.
 
-    ``labels`` and ``domains`` ``[samples]`` whole numbers. Clients are numbered domain by domain,
-    in ascending order; domains draw their shares independently; ``attrs["notes"]`` names the
-    domains that needed repair.
+    ``labels`` and ``domains`` are whole numbers ``[samples]``. Clients are numbered domain by
+    domain, in ascending order; domains draw their shares independently; ``attrs["notes"]`` names
+    the domains whose clients had too few samples.
 
-    clients_per_domain: how many there are of each domain.
-    alpha: concentration of the shares; small values leave classes to few clients each.
-    equal_clients: divide a domain as `client_dirichlet` divides all, where no minimum and no redraw
-    is needed (as FedL2P does; Lee et al. 2023).
-    equal_domains: of each domain, only as many samples are used as the smallest has, at random.
-    min_samples: the least that a client may hold.
-    min_per_class: the least that a client may hold of every class; 0 asks for none.
-    redraws: how often shares are drawn again for these minima before samples are moved instead.
+    clients_per_domain: number of clients of each domain.
+    alpha: concentration of the shares; with small values each class has few clients.
+    equal_clients: whether to divide a domain like `client_dirichlet`, which needs no minimum and no
+    redraw (as FedL2P does; Lee et al. 2023).
+    equal_domains: whether to use as many random samples of each domain as the smallest one has.
+    min_samples: smallest number of samples of a client.
+    min_per_class: smallest number of samples of each class of a client; 0 requires none.
+    redraws: largest number of times that shares are drawn again for these minima.
 
-    Raises `DataError` if the data set has no domains (``domains`` is None), if a domain has fewer
-    than ``min_samples`` samples per client, and as `dirichlet` does.
+    Raises:
+        DataError: If the data set has no domains (``domains`` is None), if a domain has fewer than
+            ``min_samples`` samples per client, and in the cases of `dirichlet`.
     """
     keys: dict[str, Any] = {"alpha": alpha}
     if not equal_clients:
@@ -61,6 +62,6 @@ def domain_dirichlet(
         clients_per_domain,
         equal_domains,
         seed,
-        least=max(MIN_CLIENT_SAMPLES, min_samples),
+        minimum=max(MIN_CLIENT_SAMPLES, min_samples),
         **keys,
     )

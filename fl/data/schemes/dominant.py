@@ -1,4 +1,4 @@
-"""Label skew by dominant classes: some make up much of each client's samples, all of one size.
+"""Label skew by dominant classes, which have a large share of each client's samples.
 
 R. Ye, Z. Ni, C. Xu, J. Wang, S. Chen and Y. C. Eldar. FedFM: Anchor-based Feature Matching for Data
 Heterogeneity in Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
@@ -29,43 +29,44 @@ def dominant(
 ) -> Assignment:
     """Give every client N/K samples, a ``share`` of them of its ``dominant_classes`` alone.
 
-    The second setting of FedFM; the defaults are what its code has for CIFAR-10 over ten clients.
-    Dominant classes are chosen in turn, at random among those that the fewest clients have so far,
-    and divide the share evenly. The rest of each client is a small copy of all that is left then,
-    its dominant classes included. All samples are dealt; sizes differ by one at most. Where a
-    dominant class has too few samples, the client's others and then the rest take its place; a
-    warning and ``attrs["notes"]`` say so.
+    This is the second setting of FedFM; the defaults are those of its code for CIFAR-10 and ten
+    clients. Dominant classes are chosen in turn, at random among those that the fewest clients have
+    so far, and divide the share evenly. The other samples of each client are in the proportions of
+    all samples that remain then, its dominant classes included. All samples are assigned; sizes
+    differ by one at most. If a dominant class has too few samples, the client's other dominant
+    classes and then the remaining samples replace them; a warning and ``attrs["notes"]`` say so.
 
-    clients: how many there are.
-    dominant_classes: how many of each client.
-    share: of a client's samples that are of its dominant classes.
+    clients: number of clients.
+    dominant_classes: number of dominant classes of each client.
+    share: share of a client's samples that are of its dominant classes.
 
-    ``labels`` ``[samples]`` whole numbers.
+    ``labels`` are whole numbers ``[samples]``.
 
-    Raises `DataError` if ``dominant_classes`` exceeds the classes there are, if ``share`` is not
-    one, or if there are fewer than three samples per client.
+    Raises:
+        DataError: If ``dominant_classes`` exceeds the number of classes, if ``share`` is not in
+            0..1, or if there are fewer than three samples per client.
     """
     check_clients("dominant", clients, len(labels))
     require(0 <= share <= 1, "dominant", "share", share, "0 to 1")
-    rng, left = generator(seed, "dominant"), np.unique(labels, return_counts=True)[1]
+    rng, remaining = generator(seed, "dominant"), np.unique(labels, return_counts=True)[1]
     key = ("dominant", "dominant_classes")
-    holds = choose_classes(*key, rng, clients, len(left), dominant_classes)
+    is_dominant = choose_classes(*key, rng, clients, len(remaining), dominant_classes)
     sizes = len(labels) // clients + (np.arange(clients) < len(labels) % clients)
-    wanted = np.floor(share * sizes + 0.5).astype(np.int64)
-    counts, order = np.zeros((len(left), clients), np.int64), rng.permutation(clients)
+    dominant_sizes = np.floor(share * sizes + 0.5).astype(np.int64)
+    counts, order = np.zeros((len(remaining), clients), np.int64), rng.permutation(clients)
     for client in order:
-        logs = np.where(holds[client], 0.0, -np.inf)
-        counts[:, client] = take_by_shares(left, wanted[client], logs, rng)
-    notes = _lacking(int((counts.sum(axis=0) < wanted).sum()), clients, share)
+        logs = np.where(is_dominant[client], 0.0, -np.inf)
+        counts[:, client] = take_by_shares(remaining, dominant_sizes[client], logs, rng)
+    notes = _note_shortage(int((counts.sum(axis=0) < dominant_sizes).sum()), clients, share)
     for client in order:
-        logs = np.log(left, out=np.full(len(left), -np.inf), where=left > 0)
+        logs = np.log(remaining, out=np.full(len(remaining), -np.inf), where=remaining > 0)
         counts[:, client] += take_by_shares(
-            left, sizes[client] - counts[:, client].sum(), logs, rng
+            remaining, sizes[client] - counts[:, client].sum(), logs, rng
         )
     return Assignment(deal_by_class(labels, counts, generator(seed, "dominant samples")), notes)
 
 
-def _lacking(short: int, clients: int, share: float) -> list[str]:
+def _note_shortage(short: int, clients: int, share: float) -> list[str]:
     if not short:
         return []
     note = (

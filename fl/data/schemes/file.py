@@ -1,4 +1,4 @@
-"""A partition table that the user brings."""
+"""A partition table of the user's own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from fl.data.partition_table import read, validate
 def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
     """Read the Parquet table at ``path`` and check it against ``labels`` ``[samples]``.
 
-    path: of a Parquet table; ``~`` and ``$VARIABLES`` are put in. It has the columns `sample` (row
-    in the data set), `client` (0, 1, ...) and `split` (train, val, test); `unseen` (true or false)
-    may mark clients held out of training.
+    path: path of a Parquet table; ``~`` and ``$VARIABLES`` are expanded. It has columns `sample`
+    (row in the data set), `client` (0, 1, ...) and `split` (train, val, test); `unseen` (true or
+    false) may mark clients held out of training.
 
-    The table keeps its row order and its extra columns. Raises `DataError` for a file that cannot
-    be read and for a table that `fl.data.partition_table.validate` rejects.
+    The table keeps its row order and its extra columns.
+
+    Raises:
+        DataError: If the file cannot be read or `fl.data.partition_table.validate` rejects it.
     """
     table = read(path_of(path))
     validate(table, labels, source=path)

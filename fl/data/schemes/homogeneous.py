@@ -1,4 +1,4 @@
-"""Every client a small copy of the population."""
+"""Equal clients: each one has the class shares of the population."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from fl.data.splitting import check_clients
 @for_any_task
 @scheme
 def homogeneous(labels: np.ndarray, *, clients: Count, seed: Index) -> Assignment:
-    """Deal the samples class by class, so that every client has the population's class shares.
+    """Assign samples class by class, so that every client has the population's class shares.
 
-    clients: how many there are.
+    clients: number of clients.
 
-    ``labels`` ``[samples]`` whole numbers. Between any two clients, sizes and the counts of each
-    class differ by one at most.
+    ``labels`` are whole numbers ``[samples]``. Between any two clients, sizes and the counts of
+    each class differ by one at most.
 
-    Raises `DataError` if there are fewer than three samples per client.
+    Raises:
+        DataError: If there are fewer than three samples per client.
     """
     check_clients("homogeneous", clients, len(labels))
     shuffled = generator(seed, "homogeneous").permutation(len(labels))

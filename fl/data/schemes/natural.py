@@ -1,4 +1,4 @@
-"""The data set's own clients."""
+"""The natural clients of a data set."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from fl.data.scheme import Assignment, scheme
 @for_any_task
 @scheme
 def natural(labels: np.ndarray, groups: np.ndarray | None) -> Assignment:
-    """Keep the clients that the data came from: writers, hospitals, experiments.
+    """Use the natural clients of the data: writers, hospitals, experiments.
 
-    ``labels`` and ``groups`` ``[samples]``; equal values of ``groups`` are one client, and clients
-    are numbered from 0 in ascending order.
+    ``labels`` and ``groups`` are arrays ``[samples]``; equal values of ``groups`` are one client,
+    and clients are numbered from 0 in ascending order.
 
-    Raises `DataError` if the data set has no clients of its own (``groups`` is None), or if a
-    client has fewer than three samples.
+    Raises:
+        DataError: If the data set has no natural clients (``groups`` is None), or if a client has
+            fewer than three samples.
     """
     if groups is None:
         raise DataError(
-            "partition natural: the data set has no clients of its own. Allowed: a data set that"
-            " has, or the scheme homogeneous, dirichlet or pathological"
+            "partition natural: the data set has no natural clients",
+            advice="another data set, or the scheme homogeneous, dirichlet or pathological",
         )
     return Assignment(np.unique(groups, return_inverse=True)[1])

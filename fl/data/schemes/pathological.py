@@ -1,4 +1,4 @@
-"""Label skew by holding a few classes only, or by missing a few.
+"""Label skew by few classes per client, or by few missing classes.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas. Communication-Efficient Learning
 of Deep Networks from Decentralized Data. AISTATS 2017.
@@ -30,53 +30,56 @@ def pathological(
 ) -> Assignment:
     """Give each client ``classes_per_client`` classes; a class's holders share it evenly.
 
-    After McMahan et al. 2017; with all classes but m, the missing classes of FedFM (Ye et al.
-    2023). Dealt at random, clients choose in turn among the classes with the fewest holders so far:
-    the numbers of holders differ by one at most, and every class is held where ``clients *
-    classes_per_client`` allows. Samples of a class that nobody holds stay unused; a warning and
-    ``attrs["notes"]`` say so.
+    The scheme is that of McMahan et al. 2017; with all classes but m it gives the missing classes
+    of FedFM (Ye et al. 2023). At random, clients choose in turn among the classes with the fewest
+    holders so far: the numbers of holders differ by one at most, and every class is held if
+    ``clients * classes_per_client`` allows. Samples of a class that nobody holds stay unused; a
+    warning and ``attrs["notes"]`` say so.
 
-    Dealt in blocks, as in the code of pFedGraph (Ye et al. ICML 2023), which FedSaC follows,
-    classes are cut, in order, into blocks of ``classes_per_client``, and client i holds block i
-    modulo the number of blocks. Ten clients of two classes are five pairs: each client has one that
-    is alike, and eight with whom it has no class in common.
+    In blocks, as in the code of pFedGraph (Ye et al. ICML 2023), which FedSaC follows, classes are
+    divided in order into blocks of ``classes_per_client``, and client i holds block i modulo the
+    number of blocks. Ten clients of two classes are five pairs: each client has the same classes as
+    one other client and no class in common with the eight others.
 
-    clients: how many there are.
-    classes_per_client: how many classes each of them holds.
-    dealt: the classes, at `random` or in `blocks`.
+    clients: number of clients.
+    classes_per_client: number of classes of each client.
+    dealt: whether classes are chosen at `random` or in `blocks`.
 
-    ``labels`` ``[samples]`` whole numbers.
+    ``labels`` are whole numbers ``[samples]``.
 
-    Raises `DataError` if ``classes_per_client`` exceeds the classes there are, if a class has fewer
-    samples than holders, if a client gets fewer than three samples, or if blocks do not come out.
+    Raises:
+        DataError: If ``classes_per_client`` exceeds the number of classes, if a class has fewer
+            samples than holders, if a client gets fewer than three samples, or if classes cannot be
+            divided into equal blocks.
     """
     check_clients("pathological", clients, len(labels))
     classes, sizes = np.unique(labels, return_counts=True)
     if dealt == "blocks":
-        holds = blocks(clients, len(classes), classes_per_client)
+        is_held = classes_by_block(clients, len(classes), classes_per_client)
     else:
         rng = generator(seed, "pathological classes")
         key = ("pathological", "classes_per_client")
-        holds = choose_classes(*key, rng, clients, len(classes), classes_per_client)
+        is_held = choose_classes(*key, rng, clients, len(classes), classes_per_client)
     counts = np.zeros((len(classes), clients), np.int64)
-    for row, size, label, holders in zip(counts, sizes, classes, holds.T, strict=True):
+    for row, size, label, holders in zip(counts, sizes, classes, is_held.T, strict=True):
         n = int(holders.sum())
-        enough = f"few enough that each of the {n} holders of class {label} gets one of its {size}"
-        require(n <= size, "pathological", "clients", clients, f"{enough} samples")
+        allowed = f"few enough that each of the {n} holders of class {label} gets one of its {size}"
+        require(n <= size, "pathological", "clients", clients, f"{allowed} samples")
         if n:
             row[holders] = size // n + (np.arange(n) < size % n)
-    notes = unused("pathological", classes, sizes, counts)
+    notes = note_unused("pathological", classes, sizes, counts)
     return Assignment(deal_by_class(labels, counts, generator(seed, "pathological samples")), notes)
 
 
-def blocks(clients: int, classes: int, width: int) -> np.ndarray:
-    """Which classes every client holds, [clients, classes]: client i the block i mod their number.
+def classes_by_block(clients: int, classes: int, width: int) -> np.ndarray:
+    """Return whether client i holds each class, in block i mod B of B blocks, [clients, classes].
 
-    Raises `DataError` where the last block would be smaller, or blocks had unequal holders.
+    Raises:
+        DataError: If blocks would be of unequal size or have unequal numbers of holders.
     """
-    whole = width <= classes and classes % width == 0
+    is_valid = width <= classes and classes % width == 0
     allowed = f"a number that divides the {classes} classes, where they are dealt in blocks"
-    require(whole, "pathological", "classes_per_client", width, allowed)
+    require(is_valid, "pathological", "classes_per_client", width, allowed)
     number = classes // width
     allowed = f"a multiple of {number}, the number of blocks of {width} classes"
     require(clients % number == 0, "pathological", "clients", clients, allowed)
@@ -84,8 +87,10 @@ def blocks(clients: int, classes: int, width: int) -> np.ndarray:
     return np.asarray(np.arange(classes) // width == block)
 
 
-def unused(scheme: str, classes: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> list[str]:
-    """The note that a scheme owes about classes of which ``counts`` ``[classes, clients]`` is 0."""
+def note_unused(
+    scheme: str, classes: np.ndarray, sizes: np.ndarray, counts: np.ndarray
+) -> list[str]:
+    """Return and log a note about classes without a client in ``counts`` [classes, clients]."""
     lost = counts.sum(axis=1) == 0
     if not lost.any():
         return []

@@ -19,7 +19,7 @@ from sources.packing import pack
 PARAMS: dict[str, object] = {}
 STUDY = {"models": [{"mlp": {"hidden": [8]}}]}
 BROKEN = {
-    "missing series": ({"without": "USM_0050190"}, r"rois_ho\.zip: lacks USM_0050190_rois_ho\.1D;"),
+    "missing series": ({"without": "USM_0050190"}, r"rois_ho\.zip: lacks USM_0050190_rois_ho\.1D."),
     "series of another atlas": (
         {"spoil": "USM_0050190", "strange": b"#1\t#2\n1.0\t2.0\n3.0\t4.0\n"},
         r"rois_ho/USM_0050190_rois_ho\.1D: has 2 rows of 2. Allowed: two rows or more of 111",

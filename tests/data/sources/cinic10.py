@@ -16,7 +16,7 @@ PARAMS = {"complete": False}
 BROKEN = {
     "missing class folder": (
         {"without": "valid/frog"},
-        r"CINIC-10\.tar\.gz: lacks valid/frog; delete the file",
+        r"CINIC-10\.tar\.gz: lacks valid/frog. Try: delete the file",
     ),
     "wrong size": ({"side": 64}, r"member train/cat/\S+ is 64 x 64 pixels. Allowed: 32 x 32"),
 }

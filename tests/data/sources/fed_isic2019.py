@@ -19,7 +19,7 @@ PARAMS = {"complete": False}
 BROKEN = {
     "missing image": (
         {"without": "ISIC_0000007"},
-        r"ISIC_2019_Training_Input\.zip: lacks ISIC_0000007\.jpg; delete",
+        r"ISIC_2019_Training_Input\.zip: lacks ISIC_0000007\.jpg. Try: delete",
     ),
     "another label": (
         {"labelled": 1},

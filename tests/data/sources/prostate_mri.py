@@ -51,7 +51,7 @@ def packed(volume: np.ndarray) -> bytes:
 BROKEN = {
     "missing volume": (
         {"without": "/UCL/Case01.nii"},
-        rf"{ZIP}: lacks UCL/Case01\.nii\.gz; delete",
+        rf"{ZIP}: lacks UCL/Case01\.nii\.gz. Try: delete",
     ),
     "volume of another size": (
         {"spoil": "/UCL/Case01.nii", "strange": packed(np.zeros((3, 4, 4), np.uint8))},

@@ -18,7 +18,7 @@ PARAMS = {"top": 4, "side": 16, "complete": False}
 BROKEN = {
     "missing channel": (
         {"without": "RPE-02/Plate1/B02_s1_w3"},
-        r"rxrx1-images\.zip: lacks images/RPE-02/Plate1/B02_s1_w3\.png; delete",
+        r"rxrx1-images\.zip: lacks images/RPE-02/Plate1/B02_s1_w3\.png. Try: delete",
     ),
     "too few treatments": ({"wells": {1138: 3, 30: 1}}, r"has 2 treatments. Allowed: 4 at least"),
 }
