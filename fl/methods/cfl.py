@@ -42,13 +42,18 @@ from fl.blocks.trained_view import with_trained_view
 
 @declare("personal", tasks="any")
 class CFL:
-    """eps1, eps2: a cluster is split where the norm of its mean update is below eps1 and that of
-        some client's update is above eps2.
-    bounds: `relative`, as shares of the first round's largest, or `absolute` (the released code: .4
-        and 1.6).
-    after: rounds before the first split (the released code: 20; pFedGraph's: 0, eps 2 and 2.5).
-    most: clusters at the end.
-    scored: the model of a client's `cluster`, or what it `trained` from that (pFedGraph's code).
+    """Clustering by the similarity of updates.
+
+    Attributes:
+        eps1: A cluster is split only if the norm of its mean update is below this bound.
+        eps2: A cluster is split only if the norm of a client's update is above this bound.
+        bounds: Meaning of eps1 and eps2: `relative` to the largest norms of round 1, or `absolute`
+            (the released code: .4 and 1.6).
+        after: Number of rounds before the first split (the released code: 20; pFedGraph's code: 0,
+            with eps 2 and 2.5).
+        most: Largest number of clusters.
+        scored: Evaluated model: the model of the client's `cluster`, or the model that the client
+            `trained` from it (pFedGraph's code).
     """
 
     eps1: NonNegative = 0.1

@@ -36,8 +36,11 @@ from fl.blocks.proximal import proximal_term
 
 @declare("global", "personal", tasks="any", modalities=True)
 class Ditto:
-    """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
-    shared: what w is, the `trained` model, or the `initial` one, as it was before round 1.
+    """A personal model that stays near the shared model.
+
+    Attributes:
+        lam: Lambda of the penalty (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
+        shared: The model w: the `trained` shared model, or the `initial` model before round 1.
     """
 
     lam: NonNegative = 0.1

@@ -41,13 +41,17 @@ from fl.blocks.proximal import proximal_term
 
 @declare("personal", tasks="any")
 class FedAMP:
-    """lam: lambda of (lambda / 2 alpha) ||w - u||^2.
-    alpha: alpha_k, the server's rate.
-    attention: `gaussian`, alpha A'(||w_i - w_j||^2) with A = 1 - exp(-x / sigma), or `cosine`,
-        softmax of sigma cos(w_i, w_j) over the others, who together weigh 1 - own.
-    sigma: how fast attention falls with the distance, or rises with the cosine.
-    own: weight of the client's own model with `cosine`.
-    of: what `cosine` compares, `models` or their `moves` from the initial model.
+    """Personal models that are attracted by similar models.
+
+    Attributes:
+        lam: Lambda of the penalty (lambda / 2 alpha) ||w - u||^2.
+        alpha: The server's step size alpha_k.
+        sigma: Scale of the distance, or factor of the cosine.
+        attention: Weights of other models: `gaussian`, alpha A'(||w_i - w_j||^2) with A = 1 -
+            exp(-x / sigma), or `cosine`, the softmax of sigma cos(w_i, w_j) over all other clients,
+            with sum 1 - own.
+        own: Weight of the client's own model with `cosine`.
+        of: Vectors that `cosine` compares: `models`, or their `moves` from the initial model.
     """
 
     lam: NonNegative = 1.0

@@ -14,7 +14,7 @@ from fl.api import BuildContext, Method, declare, recipe
 
 @declare("global", tasks="any", modalities=True)
 class FedAvg:
-    """FedAvg (algorithm 1) has no hyper-parameters beyond those of training."""
+    """FedAvg (algorithm 1), without hyper-parameters beyond those of training."""
 
     def build(self, context: BuildContext) -> Method:
         """The sample-weighted mean of locally trained models."""

@@ -26,7 +26,12 @@ from fl.blocks.exchange import send_all_but
 
 @declare("global", tasks="any", modalities=True)
 class FedAvgM:
-    """beta: server momentum; eta: the server's learning rate (1 in the paper)."""
+    """FedAvg with momentum on the server.
+
+    Attributes:
+        beta: Momentum of the server.
+        eta: Learning rate of the server (the paper: 1).
+    """
 
     beta: Share = 0.9
     eta: Positive = 1.0

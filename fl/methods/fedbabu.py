@@ -14,7 +14,7 @@ from fl.api import BuildContext, Method, TrainingPass, declare, recipe, weights_
 
 @declare("global", modalities=True)
 class FedBABU:
-    """FedBABU has no hyper-parameters of its own."""
+    """FedBABU, without hyper-parameters of its own."""
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg that trains everything but the head."""

@@ -11,7 +11,7 @@ from fl.api import BuildContext, FedloomError, Method, declare, recipe, weights_
 
 @declare("personal", tasks="any")
 class FedBN:
-    """FedBN (algorithm 1) has no hyper-parameters of its own."""
+    """FedBN (algorithm 1), without hyper-parameters of its own."""
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg over everything but batch normalisation."""

@@ -37,8 +37,13 @@ from fl.blocks.proximal import proximal_term
 
 @declare("global", tasks="any")
 class FedDyn:
-    """alpha: of the regulariser -<g_k, w> + (alpha/2) ||w - w^t||^2 (the paper: .1, .01, .001).
-    scored: the `server`'s model w, or the `mean` of the models that it was made of, w + h / alpha.
+    """FedAvg with a dynamic regulariser.
+
+    Attributes:
+        alpha: Weight of the regulariser -<g_k, w> + (alpha/2) ||w - w^t||^2 (the paper: .1, .01,
+            .001).
+        scored: Evaluated model: the `server`'s model w, or the `mean` of the clients' models, w + h
+            / alpha.
     """
 
     alpha: Positive = 0.01

@@ -54,21 +54,24 @@ from fl.blocks.histogram_alignment import alignment_term, check_batch_size, with
 
 @declare("global", title="FedFA^l", tasks="any")
 class FedFA:
-    """augment: channel statistics are drawn anew with the variance that they have over `clients`,
-        over the `batch`, or with one variance (`random`); `none` leaves features as they are.
-    layers: names of the model's modules after which features are augmented; they give images.
-    p: probability that a batch is augmented, drawn for each layer apart.
-    statistics_momentum: of the running means of statistics, for `clients`.
-    fusion: a channel's variance is multiplied by 1 plus its weight among channels (`adaptive`), or
-        by 1 plus its variance over clients (`direct`, for which the papers give no formula).
-    factor: by how many deviations over the batch a statistic moves, for `batch` (an earlier version
-        of the authors' code: 0.5; as FedFA without the other clients: 1).
-    sd: deviation of the normal noise that is added to statistics, for `random` (0.3 as in an
-        earlier version of the authors' code).
-    histograms: whether features are held to their histogram over all clients.
-    lam: lambda, weight of the divergence between histograms.
-    bins: of a channel's histogram.
-    tau: how soft their edges are, in the range from 0 to 1.
+    """FedAvg with augmentation of channel statistics.
+
+    Attributes:
+        augment: Variance of the new channel statistics: over `clients`, over the `batch`, or the
+            same for all (`random`); `none` leaves features unchanged.
+        layers: Names of the model's layers whose features, with height and width, are augmented.
+        p: Probability that a batch is augmented, drawn for each layer.
+        statistics_momentum: Momentum of the running means of statistics, for `clients`.
+        fusion: Factor of a channel's variance: 1 plus its weight among channels (`adaptive`), or 1
+            plus its variance over clients (`direct`; the papers give no formula for it).
+        factor: Number of standard deviations over the batch by which a statistic moves, for `batch`
+            (an earlier version of the authors' code: 0.5; FedFA without other clients: 1).
+        sd: Standard deviation of the normal noise on statistics, for `random` (an earlier version
+            of the authors' code: 0.3).
+        histograms: Whether a loss term keeps features near their histogram over all clients.
+        lam: Weight lambda of the divergence between histograms.
+        bins: Number of bins of a channel's histogram.
+        tau: Softness of the edges of bins, in the range from 0 to 1.
     """
 
     augment: Literal["clients", "batch", "random", "none"] = "clients"

@@ -35,13 +35,18 @@ from fl.blocks.anchors import AnchorAverage, GuidingLoss, anchor_average, guidin
 
 @declare("global")
 class FedFM:
-    """lam: lambda, weight of the guiding loss (default as in the released code, as for the next
-        two).
-    tau: its temperature.
-    first: the first round that is guided.
-    loss: `contrastive` (CG) or `squared` (l2) distance to the own class's anchor.
-    anchors: weighted by clients' samples of the class, or every client alike.
-    lite: whether anchors travel with the models, so that they are those of the round before.
+    """FedAvg with features that are guided to anchors of their class.
+
+    Attributes:
+        lam: Weight lambda of the guiding loss (default of the released code, as for `tau` and
+            `first`).
+        tau: Temperature of the contrastive loss.
+        first: First round with the guiding loss.
+        loss: Guiding loss: `contrastive` (CG), or `squared` (l2) distance to the anchor of the
+            sample's class.
+        anchors: Weights of clients in an anchor: their numbers of samples of the class, or equal
+            weights.
+        lite: Whether clients send anchors together with models, so that anchors are one round old.
     """
 
     lam: NonNegative = 50.0

@@ -45,8 +45,12 @@ Spectrum = Literal["whole", "mean"]
 
 @declare("global", tasks="any", one_input=True)
 class FedHarmo:
-    """alpha: degree of the weight perturbation (the released code: .05).
-    spectrum: amplitudes that are replaced: the `whole`, or the `mean` of an image's pixels alone.
+    """FedAvg with normalised image amplitudes and a flat-minimum step.
+
+    Attributes:
+        alpha: Size of the weight perturbation (the released code: .05).
+        spectrum: Replaced amplitudes: the `whole` spectrum, or only the `mean` of an image's
+            pixels.
     """
 
     alpha: NonNegative = 0.05

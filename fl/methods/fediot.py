@@ -52,8 +52,11 @@ DECODERS = "decoders"
 
 @declare("global", needs=("server",))
 class FedIoT:
-    """server_epochs: over the server's samples in each round.
-    width: between the two layers of a decoder.
+    """Autoencoders of several modalities with a classifier on the server.
+
+    Attributes:
+        server_epochs: Epochs over the server's samples in each round.
+        width: Width between the two layers of a decoder.
     """
 
     server_epochs: Count = 5

@@ -65,17 +65,25 @@ from fl.blocks.l2p_tuning import (
     training={"rounds": 100, "local_epochs": 15, "lr": 0.001, "evaluate_every": 100},
 )
 class FedL2P:
-    """learns: `both` nets, BNNet alone (`bn`) or LRNet alone (`lr`).
-    beta: the share of a client's own statistics where BNNet does not say it; 1 is BN C, 0 is BN G.
-    told: what nets are told of a client, its `statistics`, or `nothing`: shares and rates that are
-        learnt federatedly and are the same for all (appendix B's worst case).
-    bn_output, bn_begin: what bounds BNNet's outputs, a `clamp` or a `sigmoid`; about what they are
-        at first (appendix E: .2, .5 and .8 give similar results).
-    gradient: `implicit`, or `fomaml` for FOMAML+.
-    psi, neumann: psi and Q of the Neumann series.
-    bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers.
-    clip: largest size of an element of a hypergradient.
-    iterations: K, steps of the nets in a client's round.
+    """Networks that learn how each client fine-tunes a stored model.
+
+    Attributes:
+        learns: Trained networks: `both`, BNNet only (`bn`) or LRNet only (`lr`).
+        beta: Share of a client's own statistics if BNNet does not determine it; 1 is BN C, 0 is BN
+            G.
+        told: Inputs of the networks: a client's `statistics`, or `nothing`, so that shares and
+            rates are learnt but are equal for all clients (worst case of appendix B).
+        bn_output: Function that limits BNNet's outputs: `clamp` or `sigmoid`.
+        bn_begin: Approximate first value of BNNet's outputs (appendix E: .2, .5 and .8 give similar
+            results).
+        gradient: Hypergradient: `implicit`, or `fomaml` for FOMAML+.
+        psi: Step size psi of the Neumann series.
+        neumann: Number of terms Q of the Neumann series.
+        bn_lr: Learning rate of BNNet.
+        lr_lr: Learning rate of LRNet.
+        tilde_lr: Learning rate of the multipliers of learning rates.
+        clip: Largest absolute value of an element of a hypergradient.
+        iterations: Number K of steps of the networks in a client's round.
     """
 
     learns: Literal["both", "bn", "lr"] = "both"

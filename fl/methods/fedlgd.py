@@ -55,20 +55,26 @@ from fl.blocks.shared_image_terms import ImageDistance, shared_image_term
 
 @declare("global", one_input=True)
 class FedLGD:
-    """images: of a client, per class.
-    global_images: of the server, per class.
-    initial: what a client's images begin as: Gaussian by its `statistics` of every class and
-        channel, `noise`, or `real` ones of its own.
-    warmup: steps of distribution matching before round 1.
-    real: real images of a class in each of these steps.
-    every, times: tau has ``times`` rounds, which are 1, 1 + every, and so on.
-    client_steps, server_steps: of distillation in each round of tau.
-    image_lr, image_momentum: of all images.
-    lam: lambda, how far features are held to those of global images (10 for DIGITS, 1 for
-        CIFAR-10-C).
-    regulariser: supervised contrast (`contrastive`) or `mmd`.
-    tau: temperature of the contrast.
-    kept: images per class and client in a run's traces.
+    """Training on distilled images of clients and of the server.
+
+    Attributes:
+        images: Number of images of a client for each class.
+        global_images: Number of images of the server for each class.
+        initial: First images of a client: Gaussian with the `statistics` of each class and channel,
+            `noise`, or `real` images of its own.
+        warmup: Number of steps of distribution matching before round 1.
+        real: Number of real images of a class in each of these steps.
+        every: Interval between the rounds of tau: 1, 1 + every, and so on.
+        times: Number of rounds of tau.
+        client_steps: Steps of a client's distillation in each round of tau.
+        server_steps: Steps of the server's distillation in each round of tau.
+        image_lr: Learning rate of all images.
+        image_momentum: Momentum of all images.
+        lam: Weight lambda of the regulariser that keeps features near those of global images (10
+            for DIGITS, 1 for CIFAR-10-C).
+        regulariser: Regulariser: supervised contrastive loss (`contrastive`) or `mmd`.
+        tau: Temperature of the contrastive loss.
+        kept: Number of images per class and client in a run's traces.
     """
 
     images: Count = 50

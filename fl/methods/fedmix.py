@@ -47,8 +47,11 @@ WHICH = 0
 
 @declare("global", one_input=True)
 class FedMix:
-    """lam: lambda, the part of the mean sample (the paper: .05 for CIFAR-10, .1 for CIFAR-100, .2
-    for FEMNIST).
+    """Mixup with mean samples of other clients.
+
+    Attributes:
+        lam: Share lambda of the mean sample (the paper: .05 for CIFAR-10, .1 for CIFAR-100, .2 for
+            FEMNIST).
     """
 
     lam: Share = 0.05

@@ -36,7 +36,11 @@ from fl.blocks.proximal import proximal_term
 
 @declare("global", tasks="any")
 class FedNova:
-    """mu: weight of FedProx's term, with which the paper combines it; 0 is none."""
+    """FedAvg with updates that are normalised by numbers of steps.
+
+    Attributes:
+        mu: Weight of FedProx's term, which the paper combines with FedNova; 0 is none.
+    """
 
     mu: NonNegative = 0.0
 

@@ -28,9 +28,14 @@ from fl.blocks.exchange import send_all_but
 
 @declare("global", tasks="any", modalities=True)
 class FedOpt:
-    """server: FedAdam, FedYogi or FedAdagrad of the paper. eta: the server's learning rate.
-    beta1: of the mean change (the paper's FedAdagrad has 0). beta2: of the mean square; Adagrad
-    has none. tau: added to the root of the mean square, which begins as its square.
+    """FedAvg with an adaptive optimizer on the server.
+
+    Attributes:
+        server: The server's optimizer: FedAdam, FedYogi or FedAdagrad of the paper.
+        eta: The server's learning rate.
+        beta1: Momentum of the mean change (the paper's FedAdagrad: 0).
+        beta2: Momentum of the mean square; FedAdagrad does not use it.
+        tau: Constant that is added to the root of the mean square; the first mean square is tau^2.
     """
 
     server: Literal["adam", "yogi", "adagrad"] = "adam"

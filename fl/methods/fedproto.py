@@ -41,11 +41,14 @@ from fl.blocks.anchors import AnchorAverage, anchor_average, has_anchor, squared
 
 @declare("personal")
 class FedProto:
-    """lam: lambda, weight of the regulariser (the released code: 1; 0.1 for CIFAR-10).
-    predict: by the nearest `prototype`, or by the client's own `head`.
-    prototypes: averaged over clients `weighted` by their samples of the class (equation 6, with
-        weights that add up to 1, without its factor 1 / |N_j|), or `uniform` as in the released
-        code.
+    """Clients exchange class prototypes instead of models.
+
+    Attributes:
+        lam: Weight lambda of the regulariser (the released code: 1; 0.1 for CIFAR-10).
+        predict: Prediction by the nearest `prototype`, or by the client's own `head`.
+        prototypes: Mean of prototypes over clients: `weighted` by their samples of the class
+            (equation 6, with weights of sum 1, without its factor 1 / |N_j|), or `uniform` as in
+            the released code.
     """
 
     lam: NonNegative = 1.0

@@ -49,11 +49,14 @@ KEPT = ("mu", "loss", "falls", "rounds")
 
 @declare("global", tasks="any", modalities=True)
 class FedProx:
-    """mu: weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg.
-    adapt: whether mu is adapted, so that the key is only its first value.
-    step: by how much mu moves.
-    patience: after how many rounds of a falling loss mu goes down.
-    dissimilarity: whether it is measured how far devices' gradients are apart.
+    """FedAvg with a proximal term.
+
+    Attributes:
+        mu: Weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg.
+        adapt: Whether the server adapts mu; the key mu is then its first value.
+        step: Change of mu in one adaptation.
+        patience: Number of successive rounds with a falling loss after which mu decreases.
+        dissimilarity: Whether the dissimilarity of clients' gradients is measured.
     """
 
     mu: NonNegative = 0.01

@@ -33,9 +33,12 @@ from fl.api import (
 
 @declare("personal", modalities=True)
 class FedRep:
-    """head_epochs: epochs of the head, with the body fixed, before the body is trained.
-    head_steps: steps of the head, in place of epochs (pFedGraph's code: 80); null: epochs.
-    statistics: of batch normalisation, moved by the `body`'s pass or by `both`.
+    """A shared body and a local head.
+
+    Attributes:
+        head_epochs: Epochs of the head, with a fixed body, before the body is trained.
+        head_steps: Steps of the head, instead of epochs (pFedGraph's code: 80); null: epochs.
+        statistics: Pass that changes statistics of batch normalisation: the `body`'s, or `both`.
     """
 
     head_epochs: Count = 10

@@ -40,9 +40,12 @@ LARGEST = 4096
 
 @declare("global", tasks="any", one_input=True)
 class FedRobust:
-    """lam: lambda, of the penalty lambda (||Lambda - I||^2 + ||delta||^2).
-    eta2: rate of the steps up; the run's own rate is that of the steps down.
-    matrix: Lambda is `full`, as in the paper, or `diagonal`, for inputs too large for that.
+    """Training against affine distribution shifts.
+
+    Attributes:
+        lam: Weight lambda of the penalty lambda (||Lambda - I||^2 + ||delta||^2).
+        eta2: Learning rate of the ascent steps; the run's own rate is that of the descent steps.
+        matrix: Form of Lambda: `full` as in the paper, or `diagonal` for large inputs.
     """
 
     lam: NonNegative = 1.0

@@ -39,8 +39,11 @@ from fl.blocks import linear_layers
 
 @declare("global", "personal")
 class FedRoD:
-    """head: of the balanced loss, `shared` as in algorithm 1, or `local`: it stays with the client
-    as the own head does, and only the body is averaged (pFedGraph's code).
+    """A generic head with a balanced loss, and a personal head.
+
+    Attributes:
+        head: Head of the balanced loss: `shared` as in algorithm 1, or `local`, so that only the
+            body is averaged (pFedGraph's code).
     """
 
     head: Literal["shared", "local"] = "shared"

@@ -68,30 +68,35 @@ MATRICES = (model_mixtures.WEIGHTS, "similarity", "complementarity")
 
 @declare("personal", modalities=True)
 class FedSaC:
-    """alpha, beta: weights of complementarity and of similarity (the paper: .9, 1.4; .5 and 1.6
-        where clients hold few classes each; .7 and 1.2 for two modalities).
-    k: directions of a client's features.
-    until: share of the rounds after which alpha is 0.
-    lam: weight of the client's regulariser.
-    regulariser: what the client minimises, with W the network and theta_j the models of the last
-        round; `mixture`: f(w) - lam cos(w, sum_j W_ij theta_j), which is what it received;
-        `models`: f(w) - lam sum_j W_ij cos(w, theta_j), and f(w) until it has been in a network;
-        `released`: the same with + lam.
-    similarity: cosines of what models `moved` from the common initialisation, or of their
-        `weights`.
-    alike: a cosine above it counts as 1.
-    layers: names of modules whose parameters are compared; none: all.
-    principal_angles: by `svd`, or `greedy` pairs of directions.
-    centred: whether directions are those of the features less their mean.
-    samples: how many of a client's samples are looked at for them, drawn anew in every round; null:
-        all, as in the code (appendix E of the paper: where there are many, some are enough, and
-        cost less than the rest of a round).
-    noise: expected length of the noise that a client adds to a direction, whose length is 1.
-    crop: share of the features of which directions are sent.
-    collaborators: how many of a round's clients are drawn to cooperate; the others keep their own
-        models; null: all (the paper: 10 of 50 or 100).
-    mixed: share of the rounds after which models are mixed; in later ones clients go on alone, as
-        in fine-tuning.
+    """Personal mixtures of models by complementarity and similarity.
+
+    Attributes:
+        alpha: Weight of complementarity (the paper: .9; .5 if clients have few classes; .7 for two
+            modalities).
+        beta: Weight of similarity (the paper: 1.4; 1.6 if clients have few classes; 1.2 for two
+            modalities).
+        k: Number of directions of a client's features.
+        until: Share of the rounds after which alpha is 0.
+        lam: Weight of the client's regulariser.
+        regulariser: Loss of a client, with network W and models theta_j of the last round.
+            `mixture`: f(w) - lam cos(w, sum_j W_ij theta_j), with the received mixture. `models`:
+            f(w) - lam sum_j W_ij cos(w, theta_j), and f(w) before the client was in a network.
+            `released`: the same with + lam.
+        similarity: Cosines of what models `moved` from the common initialisation, or of their
+            `weights`.
+        alike: Cosines above this value count as 1.
+        layers: Names of layers whose parameters are compared; an empty list: all.
+        principal_angles: Computation of principal angles: by `svd`, or by `greedy` pairs of
+            directions.
+        centred: Whether directions are those of features minus their mean.
+        samples: Number of a client's samples for directions, drawn in every round; null: all, as in
+            the code (appendix E of the paper: of many samples, some are enough).
+        noise: Expected length of the noise that a client adds to a direction of length 1.
+        crop: Share of the features for which directions are sent.
+        collaborators: Number of a round's clients that cooperate, drawn at random; others keep
+            their own models; null: all (the paper: 10 of 50 or 100).
+        mixed: Share of the rounds after which models are mixed; in later rounds clients train
+            alone, as in fine-tuning.
     """
 
     alpha: NonNegative = 0.9

@@ -20,9 +20,12 @@ from fl.blocks.sharpness import sharpness_aware
 
 @declare("global", tasks="any")
 class FedSAM:
-    """rho: how far away the gradient is taken; 0 is FedAvg.
-    statistics: of batch normalisation, moved by `both` looks at a batch, or by the `first` (FedFA's
-        code).
+    """FedAvg with sharpness-aware minimisation.
+
+    Attributes:
+        rho: Distance at which the gradient is computed; 0 is FedAvg.
+        statistics: Passes that change statistics of batch normalisation: `both`, or the `first`
+            (FedFA's code).
     """
 
     rho: NonNegative = 0.05

@@ -46,9 +46,12 @@ NOISE = 0
 
 @declare("global")
 class FedSR:
-    """alpha_l2r: weight of the norm of representations.
-    alpha_cmi: weight of the conditional mutual information of representation and sample, given the
-        class, as the KL divergence from r(z|y).
+    """FedAvg of a model with a probabilistic representation.
+
+    Attributes:
+        alpha_l2r: Weight of the norm of representations.
+        alpha_cmi: Weight of the conditional mutual information of representation and sample, given
+            the class: the KL divergence from r(z|y).
     """
 
     alpha_l2r: NonNegative = 0.01

@@ -23,7 +23,7 @@ from fl.api import BuildContext, Method, all_weights, declare, recipe
     training={"rounds": 5, "local_epochs": 1},
 )
 class FineTune:
-    """Fine-tuning has no hyper-parameters of its own."""
+    """Fine-tuning, without hyper-parameters of its own."""
 
     def build(self, context: BuildContext) -> Method:
         """Every weight is the client's own from the start."""

@@ -49,11 +49,14 @@ from fl.blocks.l2p_tuning import TUNING_SPLITS, check_no_added_loss
     training={"rounds": 15, "local_epochs": 1},
 )
 class FineTuneBN:
-    """statistics: what normalises: the `client`'s (BN C), the `stored` model's (BN G) or the
-        `batch`'s own, also when the model is scored (BN I).
-    scored: samples in a batch when the model is scored with BN I.
-    samples: `all` trains on validation samples too, as in the paper, after which scores on them say
-        nothing; `train` leaves them out.
+    """Fine-tuning with a choice of statistics of batch normalisation.
+
+    Attributes:
+        statistics: Statistics for normalisation: the `client`'s (BN C), those of the `stored` model
+            (BN G), or the `batch`'s, also in evaluation (BN I).
+        scored: Samples in a batch of the evaluation with BN I.
+        samples: Training samples: `all` includes validation samples, as in the paper, so that
+            validation scores mean nothing; `train` excludes them.
     """
 
     statistics: Literal["client", "stored", "batch"] = "client"

@@ -33,8 +33,11 @@ from fl.blocks.l2p_tuning import (
     training={"rounds": 15, "local_epochs": 1, "lr": 0.001},
 )
 class FineTuneL2P:
-    """samples: `all` trains on validation samples too, as in the paper, after which scores on them
-    say nothing; `train` leaves them out.
+    """Fine-tuning by the networks of FedL2P.
+
+    Attributes:
+        samples: Training samples: `all` includes validation samples, as in the paper, so that
+            validation scores mean nothing; `train` excludes them.
     """
 
     samples: Literal["all", "train"] = "all"

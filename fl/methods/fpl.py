@@ -37,7 +37,11 @@ from fl.blocks.linear_layers import feature_width
 
 @declare("global")
 class FPL:
-    """tau: temperature of the contrast with clusters (the released code: .02)."""
+    """FedAvg with contrast to clustered prototypes.
+
+    Attributes:
+        tau: Temperature of the contrast with clusters (the released code: .02).
+    """
 
     tau: Positive = 0.02
 

@@ -47,13 +47,16 @@ from fl.api import (
     training={"rounds": 1, "local_epochs": 1},
 )
 class KNNPer:
-    """k: neighbours.
-    scale: of distances in exp(-d / scale).
-    lam: lambda for all, from 0 to 1; null: each client's own, the best of 0, .1, ..., 1 on its
-        validation samples (the smallest of equals; .5 where it has none).
-    distances: squared ones between features, `mean` over the features or `summed`.
-    votes: exp(-d / scale) of neighbours, as `shares` of their sum, or added up by class, and the
-        `softmax` over classes of that.
+    """A mixture of a shared model and nearest neighbours.
+
+    Attributes:
+        k: Number of neighbours.
+        scale: Scale of distances in exp(-d / scale).
+        lam: Lambda of all clients, from 0 to 1; null: for each client the best of 0, .1, ..., 1 on
+            its validation samples (the smallest of equals; .5 without samples).
+        distances: Squared distances between features: the `mean` over features, or `summed`.
+        votes: Votes exp(-d / scale) of neighbours: as `shares` of their sum, or the `softmax` over
+            classes of their sums by class.
     """
 
     k: Count = 10

@@ -59,11 +59,18 @@ from fl.blocks.l2p_tuning import (
     },
 )
 class L2P:
-    """samples: those of the last round: `all`, with validation samples, or `train`, without them.
-    psi, neumann: psi and Q of the Neumann series.
-    bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers.
-    clip: largest size of an element of a hypergradient.
-    iterations: steps of the nets in a round.
+    """Networks of FedL2P that each client trains alone.
+
+    Attributes:
+        samples: Training samples of the last round: `all` with validation samples, or `train`
+            without them.
+        psi: Step size psi of the Neumann series.
+        neumann: Number of terms Q of the Neumann series.
+        bn_lr: Learning rate of BNNet.
+        lr_lr: Learning rate of LRNet.
+        tilde_lr: Learning rate of the multipliers of learning rates.
+        clip: Largest absolute value of an element of a hypergradient.
+        iterations: Number of steps of the networks in a round.
     """
 
     samples: Literal["all", "train"] = "all"

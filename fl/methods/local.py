@@ -13,7 +13,7 @@ from fl.api import BuildContext, Method, all_weights, declare, recipe
 
 @declare("personal", tasks="any", independent=True, modalities=True)
 class Local:
-    """Local has no hyper-parameters."""
+    """Local training, without hyper-parameters."""
 
     def build(self, context: BuildContext) -> Method:
         """Every weight stays local."""

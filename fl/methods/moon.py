@@ -36,10 +36,13 @@ from fl.api import (
 
 @declare("global", modalities=True)
 class MOON:
-    """mu: weight of the second term (equation 4; the paper's best: 1 to 10).
-    tau: the contrast's temperature.
-    second: that term: `contrast`, the `squared` distance to the features of the shared model, or
-        `none`, which is FedAvg.
+    """FedAvg with a contrast between models.
+
+    Attributes:
+        mu: Weight of the second term (equation 4; best values of the paper: 1 to 10).
+        tau: Temperature of the contrast.
+        second: Second term: `contrast`, the `squared` distance to the shared model's features, or
+            `none`, which is FedAvg.
     """
 
     mu: NonNegative = 1.0

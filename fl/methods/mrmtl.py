@@ -32,7 +32,11 @@ from fl.blocks.proximal import proximal_term
 
 @declare("global", "personal", title="MR-MTL", tasks="any")
 class MRMTL:
-    """lam: lambda of (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local."""
+    """Personal models that stay near their mean.
+
+    Attributes:
+        lam: Lambda of the penalty (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local.
+    """
 
     lam: NonNegative = 0.1
 

@@ -47,11 +47,15 @@ Judge = Callable[[Tree], tuple[Tensor, Tree]]
 
 @declare("global", title="Per-FedAvg", tasks="any")
 class PerFedAvg:
-    """alpha: rate of the inner step.
-    order: `second` keeps the Hessian, `first` drops it (FO), and `free` (HF) replaces its product
-        by a difference of two gradients.
-    statistics: of batch normalisation, moved by the `outer` pass or by `both`.
-    delta: how far apart, in units of the outer gradient, the gradients of `free` are.
+    """FedAvg of a model that adapts in one step.
+
+    Attributes:
+        alpha: Learning rate of the inner step.
+        order: Gradient: `second` with the Hessian, `first` without it (FO), or `free` (HF) with a
+            difference of two gradients instead of its product.
+        statistics: Passes that change statistics of batch normalisation: the `outer` pass, or
+            `both`.
+        delta: Distance between the two gradients of `free`, in units of the outer gradient.
     """
 
     alpha: Positive = 0.01

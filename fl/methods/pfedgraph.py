@@ -30,16 +30,19 @@ from fl.blocks.model_mixtures import WEIGHTS, Regulariser, mixture_method
 
 @declare("personal", title="pFedGraph", tasks="any")
 class PFedGraph:
-    """lam: of the server's graph; a larger one stays nearer to FedAvg.
-    mu: weight of the client's regulariser.
-    regulariser: what the client minimises, with W the graph and theta_j the models of the last
-        round; `mixture`: f(w) - mu cos(w, sum_j W_ij theta_j), which is what it received; `models`:
-        f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has been in a graph; `released`: the
-        same with + mu, as the released code has it.
-    graph: from similarities as they are, or, as a control, from those of clients in an order that
-        is `shuffled` anew in every round: as uneven a graph that knows nothing of them.
-    mixed: share of the rounds after which models are mixed; in later ones clients go on alone, as
-        in fine-tuning.
+    """Personal mixtures of models by a learnt graph.
+
+    Attributes:
+        lam: Weight of the server's graph objective; large values are close to FedAvg.
+        mu: Weight of the client's regulariser.
+        regulariser: Loss of a client, with graph W and models theta_j of the last round. `mixture`:
+            f(w) - mu cos(w, sum_j W_ij theta_j), with the received mixture. `models`: f(w) - mu
+            sum_j W_ij cos(w, theta_j), and f(w) before the client was in a graph. `released`: the
+            same with + mu, as in the released code.
+        graph: Similarities of the graph: `inferred` from clients, or, as a control, `shuffled` over
+            clients in every round.
+        mixed: Share of the rounds after which models are mixed; in later rounds clients train
+            alone, as in fine-tuning.
     """
 
     lam: Positive = 0.8

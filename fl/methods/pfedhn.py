@@ -43,13 +43,18 @@ from fl.blocks.trained_view import with_trained_view
 
 @declare("personal", title="pFedHN", tasks="any")
 class PFedHN:
-    """hyper_lr, hyper_momentum, hyper_weight_decay: of the hypernetwork.
-    hidden: width of its layers.
-    layers: number of its hidden layers.
-    embedding: how many numbers stand for a client; null: 1 + clients / 4 as in the released code.
-    clip: largest norm of its gradient.
-    scored: the model that is `generated` for a client, or what it `trained` from that (pFedGraph's
-        code).
+    """A hypernetwork on the server that generates personal models.
+
+    Attributes:
+        hyper_lr: Learning rate of the hypernetwork.
+        hyper_momentum: Momentum of the hypernetwork.
+        hyper_weight_decay: Weight decay of the hypernetwork.
+        hidden: Width of its hidden layers.
+        layers: Number of its hidden layers.
+        embedding: Length of a client's embedding; null: 1 + clients / 4 as in the released code.
+        clip: Largest norm of its gradient.
+        scored: Evaluated model: the `generated` model of a client, or the model that it `trained`
+            from it (pFedGraph's code).
     """
 
     hyper_lr: Positive = 0.01

@@ -45,11 +45,14 @@ from fl.api import (
 
 @declare("global", "personal", title="pFedMe", tasks="any")
 class PFedMe:
-    """lam: lambda, how near theta is held to w.
-    steps: K, how often a batch is used.
-    inner_lr: rate of the personal model's steps; the run's own rate is eta, that of w.
-    beta: how far the server moves to the mean.
-    scored: as the personal model, `theta`, or `w`, the client's copy of the shared one.
+    """Personal models by Moreau envelopes.
+
+    Attributes:
+        lam: Lambda, weight of the distance between theta and w.
+        steps: Number K of steps on each batch.
+        inner_lr: Learning rate of the personal model; the run's own rate is eta, that of w.
+        beta: Step of the server towards the mean.
+        scored: Evaluated personal model: `theta`, or `w`, the client's copy of the shared model.
     """
 
     lam: NonNegative = 15.0

@@ -33,9 +33,12 @@ from fl.blocks.path_length import check_sgd, path_divisor, start_path, step_path
 
 @declare("global", title="SCAFFOLD", tasks="any")
 class Scaffold:
-    """eta_g: the server's learning rate.
-    divisor: of what a client moved, the length of its `path` or K eta, its `steps` times the rate
-        (the code of MOON and FedFM, whose steps have momentum .9).
+    """FedAvg with control variates.
+
+    Attributes:
+        eta_g: The server's learning rate.
+        divisor: Divisor of a client's change: the length of its `path`, or K eta, its `steps` times
+            the rate (code of MOON and FedFM, whose steps have momentum .9).
     """
 
     eta_g: Positive = 1.0

@@ -13,7 +13,7 @@ from fl.api import BuildContext, Method, Tree, all_weights, declare, select, sha
 
 @declare("global", tasks="any", training={"rounds": 1, "local_epochs": 1})
 class Untrained:
-    """It has no hyper-parameters."""
+    """The initial model, without hyper-parameters."""
 
     def build(self, context: BuildContext) -> Method:
         """No pass at all."""

@@ -58,13 +58,16 @@ STREAM = keyed.stream_number("virtual batch")
 
 @declare("global", one_input=True)
 class VHL:
-    """images: virtual images of every class.
-    batch: virtual images in a step.
-    alpha: weight of their cross-entropy.
-    lam: weight of the contrast.
-    virtual_lam: weight of the contrast of virtual images alone.
-    tau: temperature of both.
-    generator_seed: of the generator's weights and latents, whatever the seed of the run.
+    """Training with virtual images of a shared generator.
+
+    Attributes:
+        images: Number of virtual images of every class.
+        batch: Number of virtual images in a step.
+        alpha: Weight of their cross-entropy.
+        lam: Weight of the contrast.
+        virtual_lam: Weight of the contrast between virtual images.
+        tau: Temperature of both contrasts.
+        generator_seed: Seed of the generator's weights and latents, for all seeds of runs.
     """
 
     images: Count = 100

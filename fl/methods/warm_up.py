@@ -42,11 +42,14 @@ STATE = "optimizer"
     },
 )
 class WarmUp:
-    """images: per class.
-    initial: what images begin as: Gaussian by the client's `statistics` of every class and channel,
-        `noise`, or `real` ones of its own.
-    steps: of distribution matching in a round, with a newly drawn network in each.
-    real: real images of a class in a step.
+    """Distillation of images before training.
+
+    Attributes:
+        images: Number of images for each class.
+        initial: First images: Gaussian with the client's `statistics` of each class and channel,
+            `noise`, or `real` images of its own.
+        steps: Steps of distribution matching in a round, each with a new random network.
+        real: Number of real images of a class in a step.
     """
 
     images: Count = 50
