@@ -41,7 +41,12 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Complementarity:
-    """alpha, beta: weights of complementarity and similarity in the networks."""
+    """Networks by complementarity and similarity.
+
+    Attributes:
+        alpha: Weight of complementarity in the networks.
+        beta: Weight of similarity in the networks.
+    """
 
     alpha: NonNegative = 0.9
     beta: NonNegative = 1.4

@@ -33,7 +33,11 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Confusion:
-    """bins: of confidence, of equal width, for the calibration error."""
+    """Confusion matrices and calibration errors.
+
+    Attributes:
+        bins: Number of bins of confidence, of equal width, for the calibration error.
+    """
 
     bins: Count = BINS
 

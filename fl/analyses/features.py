@@ -47,10 +47,13 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Features:
-    """samples: test samples that are looked at, at most.
-    clients: clients whose own models are looked at, at most.
-    seed: of the draw of both, of k-means and of t-SNE.
-    together: whether the features of the first two clients' own models are drawn in one picture.
+    """Pictures and clusters of features.
+
+    Attributes:
+        samples: Largest number of test samples.
+        clients: Largest number of clients whose own models are used.
+        seed: Seed of the draw of samples and clients, of k-means and of t-SNE.
+        together: Whether one picture shows the features of the first two clients' own models.
     """
 
     samples: Count = 500

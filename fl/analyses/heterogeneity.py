@@ -47,10 +47,13 @@ COLUMNS = {"mmd2": "MMD²", "change": "change, %", "farther": "farther, share of
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """of: what is compared, `pixels` or `features` of an untrained network.
-    samples: training samples of each client that are looked at, at most.
-    clients: so many at most, the first ones; every pair of them is compared.
-    seed: of the draws, of the network and of t-SNE.
+    """Distances between the data of clients.
+
+    Attributes:
+        of: Compared values: `pixels`, or `features` of an untrained network.
+        samples: Largest number of training samples of each client.
+        clients: Largest number of clients; the first ones are used, and all pairs of them compared.
+        seed: Seed of the draws, of the network and of t-SNE.
     """
 
     of: Literal["pixels", "features"] = "pixels"

@@ -55,15 +55,18 @@ Distance = Callable[[Tensor, Tensor], float]
 
 @dataclass(frozen=True)
 class Inversion:
-    """client: whose batch.
-    clients: how many are attacked, from that one on.
-    methods: entries whose runs are attacked; none: all of the study.
-    batch: images in it, of the first classes, 32 at most.
-    model: that of the `first` round, or the `final` one.
-    steps: of the attack.
-    lr: of Adam.
-    tv: weight of total variation.
-    seed: of all draws.
+    """Reconstruction of images from gradients.
+
+    Attributes:
+        client: First attacked client.
+        clients: Number of attacked clients.
+        methods: Entries whose runs are attacked; an empty list: all entries of the study.
+        batch: Number of images in the batch, of the first classes, at most 32.
+        model: Attacked model: of the `first` round, or the `final` model.
+        steps: Number of steps of the attack.
+        lr: Learning rate of Adam.
+        tv: Weight of total variation.
+        seed: Seed of all random numbers.
     """
 
     client: Index = 0

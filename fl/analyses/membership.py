@@ -55,12 +55,16 @@ Seen = tuple[str, np.ndarray, np.ndarray, float]
 
 @dataclass(frozen=True)
 class Membership:
-    """by: what is known of a sample, the length of its `gradient` or its `loss`.
-    samples: members and others of a client, so many of each at most.
-    clients: those that are attacked, at most.
-    together: attack their samples at once, for clients of few samples; a mean over clients else.
-    shown: clients whose curves are drawn.
-    seed: of all draws.
+    """Inference of the membership of samples in training.
+
+    Attributes:
+        by: Known value of a sample: the length of its `gradient`, or its `loss`.
+        samples: Largest number of members and of non-members of a client.
+        clients: Largest number of attacked clients.
+        together: Whether samples of all clients are attacked together, for clients with few
+            samples; otherwise the result is a mean over clients.
+        shown: Number of clients whose curves are drawn.
+        seed: Seed of all random numbers.
     """
 
     by: Literal["gradient", "loss"] = "gradient"

@@ -32,7 +32,11 @@ NAMES = {"beta": "share of own statistics, beta", "rates": "learning rate, eta"}
 
 @dataclass(frozen=True)
 class Strategies:
-    """seed: of the clustering."""
+    """Clusters of collaboration strategies.
+
+    Attributes:
+        seed: Seed of the clustering.
+    """
 
     seed: Seed = 0
 

@@ -27,8 +27,11 @@ NAMES = ("local", "global")
 
 @dataclass(frozen=True)
 class VirtualImages:
-    """clients: those whose images are shown, at most.
-    images: of each, at most.
+    """Virtual images of clients.
+
+    Attributes:
+        clients: Largest number of clients.
+        images: Largest number of images of each client.
     """
 
     clients: Count = 5

@@ -1,10 +1,11 @@
 """Texts of config keys, read from the docstrings of the code that declares them.
 
-A docstring describes a key as ``key: what it means``, at its beginning, on a line of its own or
-after the end of a sentence; several keys share a meaning as ``one, other: ...``, and the next key,
-or an empty line, ends it::
+A docstring describes its keys in a section ``Attributes:`` or ``Args:``, one entry for each key::
 
-    hidden: widths of the hidden layers, each followed by ReLU. alpha, beta: standard deviations.
+Attributes:
+        hidden: Widths of the hidden layers, each followed by ReLU.
+        alpha: Standard deviation of the weights, whose text can
+            continue on indented lines.
 """
 
 from __future__ import annotations
@@ -16,32 +17,33 @@ from typing import Any
 
 from fl.base import fields
 
+SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
+ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
 
 def key_texts(target: type | Callable[..., Any]) -> dict[str, str]:
-    """Return the text of each key in the docstring of a dataclass or function.
-
-    Lines are joined, and the full stop or semicolon at the end of a meaning is dropped.
-    """
+    """Return the text of each key in the docstring of a dataclass or function, by key."""
     return parse(inspect.getdoc(target) or "", fields.fields(target))
 
 
 def summary_of(target: type | Callable[..., Any]) -> str:
-    """Return the first paragraph of a docstring if it describes no keys, else an empty text."""
+    """Return the first paragraph of a docstring; empty if it begins with a section."""
     first = re.split(r"\n\s*\n", inspect.getdoc(target) or "")[0]
-    return "" if parse(first, fields.fields(target)) else " ".join(first.split())
+    return "" if SECTION.match(first) else " ".join(first.split())
 
 
-def parse(text: str, keys: Iterable[str]) -> dict[str, str]:
-    """The meanings in a docstring that describes ``keys``; the first one of a key counts."""
-    any_key = "|".join(re.escape(key) for key in sorted(keys, key=len, reverse=True))
-    if not any_key:
-        return {}
-    name = rf"(?:{any_key}|`(?:{any_key})`|``(?:{any_key})``)"
-    begins = re.compile(rf"(?:^|(?<=[.;)])\s+|\n\s*)({name}(?:,\s+{name})*):\s+")
-    by_key: dict[str, str] = {}
-    for paragraph in re.split(r"\n\s*\n", text):
-        _, *pieces = begins.split(paragraph)
-        for names, meaning in zip(pieces[::2], pieces[1::2], strict=True):
-            for key in re.findall(rf"\b(?:{any_key})\b", names):
-                by_key.setdefault(key, " ".join(meaning.split()).rstrip(".;"))
-    return by_key
+def parse(docstring: str, keys: Iterable[str]) -> dict[str, str]:
+    """Return the texts of ``keys`` in the sections of a docstring.
+
+    Lines are joined, and the full stop at the end is dropped.
+
+    Args:
+        docstring: The docstring, without indentation of its own.
+        keys: The keys; other entries are ignored.
+    """
+    entries = {
+        name: " ".join(text.split()).rstrip(".")
+        for section in SECTION.findall(docstring)
+        for name, text in ENTRY.findall(section)
+    }
+    return {key: entries[key] for key in keys if key in entries}

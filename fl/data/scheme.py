@@ -53,16 +53,18 @@ class Assignment:
 
 @dataclass(frozen=True)
 class CommonKeys:
-    """The keys that every scheme takes beside its own.
+    """Keys of every partition scheme.
 
-    seed: of the partition. val, test: shares of each client's own samples, or ``published``: the
-    samples of the data set's published val or test split, and no others, dealt in the proportions
-    in which the rest is held, see `fl.data.splitting.deal_in_proportion`. server: share of every
-    client's samples that the server gets in its place. unseen: clients held out of
-    training, drawn by the seed, as a share of them or as their number; ``published``: those that
-    hold no sample of the published train split. modalities: of a data set with several kinds of
-    input, how many clients have each, in the data set's order: the first ones the first kind, and
-    so on; one number more is of clients that have all kinds.
+    Attributes:
+        seed: Seed of the partition.
+        val: Share of each client's samples for validation, or ``published``: the samples of the
+            data set's published val split, distributed in the proportions of all other samples.
+        test: Share of each client's samples for tests, or ``published``, like `val`.
+        server: Share of each client's samples that the server gets instead.
+        unseen: Clients held out of training, drawn by the seed: share or number. With
+            ``published``: clients without samples of the published train split.
+        modalities: Numbers of clients with each of the data set's modalities, in its order; one
+            more number counts clients with all modalities.
     """
 
     seed: Seed = 0

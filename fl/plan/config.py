@@ -26,19 +26,26 @@ class Execution:
     """The way in which runs are computed; it is no part of a run's identity.
 
     Attributes:
-        backend: `auto` follows from the run and its data (see `fl.runner.auto`).
-        device: `auto` is a GPU where there is one.
-        processes: Processes that train a run together, see `fl.runner.team`. What follows is for
-            each of them: a job asks for as many times as much.
+        backend: Way in which clients are computed; `auto` chooses by the run and its data (see
+            `fl.runner.auto`).
+        device: Device; `auto` is a GPU if there is one.
+        processes: Number of processes that train a run together, see `fl.runner.team`. A job
+            requests the following resources for each of them.
         threads: CPU threads.
         checkpoint_every: Rounds between checkpoints.
-        memory_mb, minutes, gpus: What a scheduler is asked for. Without `gpus` it is one GPU where
-            the device is `cuda`, or where it is `auto` and this machine has any.
-        slurm_partition, gpu_type, account, qos, constraint: What Slurm is asked for besides.
-        merge_minutes: How long a cluster job of several bundles may become (see
-            `fl.plan.jobs`); 0 merges none.
-        run_minutes: The assumed length of a run, where none like it has been measured.
-        log: Other programs that get curves, in ``results/logs``, see `fl.runner.loggers`.
+        memory_mb: Memory that a job requests, in MB.
+        minutes: Time that a job requests.
+        gpus: GPUs that a job requests. By default one if the device is `cuda`, or if it is `auto`
+            and this machine has a GPU.
+        slurm_partition: Slurm partition of jobs.
+        gpu_type: Type of GPU that a Slurm job requests.
+        account: Slurm account of jobs.
+        qos: Slurm quality of service of jobs.
+        constraint: Slurm constraint of jobs.
+        merge_minutes: Longest time of a cluster job of several bundles (see `fl.plan.jobs`); 0
+            merges none.
+        run_minutes: Expected time of a run, if no similar run has been measured.
+        log: Programs to which curves are written, in ``results/logs``, see `fl.runner.loggers`.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
@@ -67,8 +74,8 @@ class Node:
         slurm_partition: Slurm partition of the node, by default the cluster's default partition.
         cpus: Cores of a node.
         memory_mb: Memory of a node.
-        gpus: Cards of a node.
-        minutes: How long the partition lets a job run.
+        gpus: GPUs of a node.
+        minutes: Longest time of a job in the partition.
     """
 
     slurm_partition: str | None = fields.renamed_field("partition", default=None)
@@ -78,7 +85,7 @@ class Node:
     minutes: Count | None = None
 
     def shortages(self, execution: Execution) -> list[str]:
-        """Return what a job asks for and this node does not have: ``8 gpus (4 there)``."""
+        """Return requests of a job that exceed this node: ``8 gpus (the node has 4)``."""
         request = {
             "cpus": execution.processes * execution.threads,
             "memory_mb": execution.processes * execution.memory_mb,
@@ -86,7 +93,7 @@ class Node:
             "minutes": execution.minutes,
         }
         return [
-            f"{number} {key} ({limit} there)"
+            f"{number} {key} (the node has {limit})"
             for key, number in request.items()
             if (limit := getattr(self, key)) is not None and number > limit
         ]
@@ -94,18 +101,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Settings:
-    """``config/config.yaml``: which studies, where things are kept, how runs are computed.
+    """Settings of ``config/config.yaml``: studies, folders, and the computation of runs.
 
-    In all folders ``~`` and ``$NAME`` are replaced where the config is read (`fl.base.folders`).
+    In all folders ``~`` and ``$NAME`` are replaced when the config is read (`fl.base.folders`).
 
     Attributes:
         studies: Files in ``studies/``, without ``.yaml``.
         results: Folder of plan, tables, report, partitions and logs.
         store: Folder of finished runs. Several people may share it.
         data: Folder of raw files and prepared arrays.
-        plugins: Folders of the user's own code, which is run when the config is read.
+        plugins: Folders of the user's own code, which runs when the config is read.
         sources: Folder or http(s) address of raw files by data set, instead of the publisher's.
-        execution: How runs are computed; a study and a method entry may set other values.
+        execution: Computation of runs; a study and a method entry can set other values.
         nodes: Resources of the nodes of a cluster; a job that fits on none of them is refused.
     """
 
@@ -125,54 +132,54 @@ PredictedMetric = Literal["macro_f1", "auroc", "calibration_error", "per_class_a
 
 @dataclass(frozen=True)
 class Study:
-    """``config/studies/<name>.yaml``: one table or figure. See ``config/README.md`` for every key.
+    """Study of ``config/studies/<name>.yaml``; ``config/README.md`` explains how to write one.
 
-    A list where one value is expected is a grid. Numbers of entries and of ``training`` may be
+    A list instead of a single value is a grid. Numbers of entries and of ``training`` can be
     searched at random: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
 
     Attributes:
         datasets: Names of data sets, each alone or with its keys, as ``{synthetic: {alpha: 1}}``.
         partitions: Names of partition schemes, written in the same way.
         models: Names of models, written in the same way.
-        methods: The study's entries by names of your own: hyper-parameters and training keys.
-            ``method`` names the method where the entry's name does not. ``start`` names the entry
-            from whose model runs start, ``train_on`` an entry on whose virtual images they train,
-            or a number of real samples of each class. ``terms`` and ``alterations`` are added to
-            loss and layers, ``upload_filters`` and an ``aggregation`` to what clients send.
-            ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` decide no
-            number.
+        methods: The study's entries, with names of your choice: hyper-parameters and training keys.
+            ``method`` is the name of the method, if it is not the entry's name. ``start`` is the
+            entry from whose model runs start; ``train_on`` an entry on whose virtual images they
+            train, or a number of real samples of each class. ``terms`` are added to the loss,
+            ``alterations`` to layers, ``upload_filters`` and an ``aggregation`` to uploads.
+            ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` do not
+            change results.
         seeds: Training seeds, a run for each; a partition has a seed of its own.
         title: Title of the report.
-        question: The question that the study answers, under the title.
+        question: Question that the study answers, printed below the title.
         paper: Citation of the paper whose claim the study tests.
-        shows: Which tables and figures of the paper it shows, for ``fedloom studies``.
-        departures: Known differences from the paper whose table or figure this is; the report
-            lists them. An empty list means that none is known; without it there is no paper.
-        training: Training keys for every method; an entry may set others.
-        execution: How runs of this study are computed, with the keys of ``config.yaml``.
-        metric: The metric of tables and claims; by default that of the data sets' task
+        shows: Tables and figures of the paper that the study shows, for ``fedloom studies``.
+        departures: Known differences from the paper, which the report lists. An empty list means
+            that none is known; without this key the study belongs to no paper.
+        training: Training keys of all methods; an entry can set other values.
+        execution: Computation of this study's runs, with the keys of ``config.yaml``.
+        metric: Metric of tables and claims; by default that of the data sets' task
             (`fl.api.task`).
-        test: The test samples on which a client's model is scored. `own`: the client's. `global`:
-            those of all clients that are trained on. `reweighted`: the client's, and in addition
-            those of all clients by the metric `fl.base.schema.REWEIGHTED`.
-        scored: The recorded round that counts: the `last`; or `best`, for each client the first in
-            which its model does best on its own validation samples. Beside ``metrics`` `best` is
-            refused, as these are of the last round, after early stopping too.
-        baseline: The entry with which all others are compared in pairs.
-        contrasts: Further pairs beside a ``baseline``: by entry, the entry with which it is
-            compared. They count among the comparisons for which p-values are corrected.
-        keep_weights: Whether final weights are kept where no later stage reads them.
-        keep_predictions: Whether predictions of final models for every sample that no client trains
-            on are kept, as ``predictions.parquet`` beside the run.
-        metrics: Metrics of final models' predictions beside those that runs record; predictions are
-            kept for them. Macro F1, area under ROC and calibration error are those of
-            `fl.analyses.confusion`; accuracy by class is `accuracy_of_class_0` and so on.
-        max_runs: Largest number of runs; a study of more is refused as a mistake.
-        grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
-            the entries.
+        test: Test samples on which a client's model is evaluated. `own`: the client's. `global`:
+            those of all training clients. `reweighted`: the client's, and in addition those of all
+            clients by the metric `fl.base.schema.REWEIGHTED`.
+        scored: Round that counts: the `last` round, or `best`: for each client the first round with
+            its best value on its own validation samples. `best` cannot be combined with
+            ``metrics``, which are of the last round.
+        baseline: Entry with which all others are compared in pairs.
+        contrasts: More pairs in addition to a ``baseline``: by entry, the entry with which it is
+            compared. P-values are corrected for these comparisons too.
+        keep_weights: Whether final weights are stored even if no other run or analysis reads them.
+        keep_predictions: Whether predictions of final models for all samples outside training are
+            stored, as ``predictions.parquet`` of the run.
+        metrics: Metrics of final models' predictions in addition to those that runs record;
+            predictions are stored for them. Macro F1, area under ROC and calibration error are
+            those of `fl.analyses.confusion`; accuracy by class is `accuracy_of_class_0` and so on.
+        max_runs: Largest number of runs; a study with more runs is refused as a mistake.
+        grid: Hyper-parameters: `swept` over the entries' lists, or `published` values of ``best``
+            if it has them.
         search_seed: Seed of random searches (`fl.plan.grids`).
         best: Published hyper-parameters, see below.
-        published: Published cells that the report sets beside measured ones, see below.
+        published: Published cells with which the report compares measured ones, see below.
         analyses: Analyses of the stored runs (`fl.analyses`).
     """
 

@@ -457,10 +457,10 @@ nodes:
     ("asked", "said"),
     [
         ({"memory_mb": 16001}, "the default partition can hold a job of fedavg, which asks for "),
-        ({"memory_mb": 16001}, "16001 memory_mb (16000 there)"),
-        ({"slurm_partition": "gpu", "gpus": 5, "minutes": 30}, "5 gpus (4 there)"),
-        ({"slurm_partition": "gpu", "gpus": 1}, "240 minutes (60 there)"),
-        ({"slurm_partition": "gpu", "minutes": 9, "threads": 16}, "16 cpus (8 there)"),
+        ({"memory_mb": 16001}, "16001 memory_mb (the node has 16000)"),
+        ({"slurm_partition": "gpu", "gpus": 5, "minutes": 30}, "5 gpus (the node has 4)"),
+        ({"slurm_partition": "gpu", "gpus": 1}, "240 minutes (the node has 60)"),
+        ({"slurm_partition": "gpu", "minutes": 9, "threads": 16}, "16 cpus (the node has 8)"),
     ],
 )
 def test_a_job_that_no_node_can_hold_is_refused(config: Path, asked: dict[str, Any], said: str):

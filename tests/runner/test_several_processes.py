@@ -136,7 +136,11 @@ def test_a_job_asks_for_what_each_process_needs() -> None:
     job = {"execution": execution, "runs": [], "store": "runs", "most_mb": None}
     assert markers.memory(job) == 2000
     node = Node(cpus=7, memory_mb=1999, gpus=3)
-    lacking = ["8 cpus (7 there)", "2000 memory_mb (1999 there)", "4 gpus (3 there)"]
+    lacking = [
+        "8 cpus (the node has 7)",
+        "2000 memory_mb (the node has 1999)",
+        "4 gpus (the node has 3)",
+    ]
     assert node.shortages(replace(Execution(**execution), gpus=1)) == lacking
 
 

@@ -77,8 +77,9 @@ BUCKET = "https://s3.amazonaws.com/fcp-indi/data/Projects/ABIDE_Initiative"
 class Abide:
     """Vectors of 6,105 correlations in two classes, one domain for each site.
 
-    sites: which of them, in the order of domains.
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        sites: Names of the sites, in the order of domains.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     sites: tuple[Site, ...] = ("NYU", "USM", "UM", "UCLA")

@@ -54,8 +54,10 @@ WORD = re.compile(r"[\w']+|[.,!?;]")
 class AGNews:
     """Articles of ``length`` words in four classes.
 
-    vocabulary: how many words have a token of their own; length: words of an article that count;
-    complete: hold the files to their published checksums and sizes.
+    Attributes:
+        vocabulary: Number of words with a token of their own.
+        length: Number of words that are read of an article.
+        complete: Check the files against their published checksums and sizes; false reads a subset.
     """
 
     vocabulary: Count = 10_000

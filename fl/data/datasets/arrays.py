@@ -39,10 +39,12 @@ NAMED = ("y", "client", "domain", "split")
 
 @dataclass(frozen=True)
 class Arrays:
-    """Inputs and labels.
+    """Inputs and labels of an ``.npz`` file.
 
-    path: the file, ``.npz``; standardise: bring each channel of inputs that are no tokens to mean 0
-    and deviation 1 over the samples that are trained on.
+    Attributes:
+        path: Path of the ``.npz`` file.
+        standardise: Whether each channel of inputs, except tokens, gets mean 0 and standard
+            deviation 1 over training samples.
     """
 
     path: str

@@ -39,10 +39,11 @@ NORMALISATION = {
 
 @dataclass(frozen=True)
 class CIFAR100:
-    """Images of 3 x 32 x 32 pixels, 0 to 255.
+    """Images of 3 x 32 x 32 pixels, 0 to 255, in 100 or 20 classes.
 
-    labels: ``fine``, the hundred classes, or ``coarse``, their twenty superclasses. complete: hold
-    the archive to its published checksum and sizes; false reads a subset.
+    Attributes:
+        labels: Classes: the hundred ``fine`` classes, or their twenty ``coarse`` superclasses.
+        complete: Check the archive against its published checksum and sizes; false reads a subset.
     """
 
     labels: Literal["fine", "coarse"] = "fine"

@@ -67,12 +67,15 @@ IMAGES = 10_000
 class CIFAR10C:
     """Images of 3 x 32 x 32 pixels, 0 to 255, in ten classes and up to nineteen domains.
 
-    corruptions: which of them, in this order (FedL2P: brightness, frost, jpeg_compression,
-    contrast, snow, motion_blur, pixelate, speckle_noise, fog and saturate).
-    severities: which of them, in this order (FedL2P: 3).
-    photographs: how many are drawn, once for all corruptions; null: all, at every severity.
-    pixels: the side of an image, 32 as published, or less, by bilinear resizing.
-    complete: hold the archive to its published checksum and sizes; false reads a subset.
+    Attributes:
+        corruptions: Names of the corruptions, in the order of domains (FedL2P: brightness, frost,
+            jpeg_compression, contrast, snow, motion_blur, pixelate, speckle_noise, fog and
+            saturate).
+        severities: Severities, in this order (FedL2P: 3).
+        photographs: Number of photographs, drawn once for all corruptions; null: all, at every
+            severity.
+        pixels: Side of an image: 32 as published, or fewer pixels by bilinear resizing.
+        complete: Check the archive against its published checksum and sizes; false reads a subset.
     """
 
     corruptions: tuple[Corruption, ...] = CORRUPTIONS

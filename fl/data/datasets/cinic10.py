@@ -44,7 +44,8 @@ NORMALISATION = {
 class CINIC10:
     """Images of 3 x 32 x 32 pixels, 0 to 255, in ten classes.
 
-    complete: hold the archive to its published checksum and sizes; false reads a subset.
+    Attributes:
+        complete: Check the archive against its published checksum and sizes; false reads a subset.
     """
 
     complete: bool = True

@@ -12,8 +12,8 @@ Sources: ``CUB_200_2011.tgz``, and ``cvpr2016_cub.tar.gz``, which its authors ke
 so that you have to fetch it yourself. Of the latter only ``text_c10/SPECIES/PHOTOGRAPH.txt`` is
 read, ten lines each.
 
-What the reader does: photographs, in the order of ``images.txt``, are made ``side`` pixels high and
-wide, whatever their proportions; the few grey ones become grey in three colours. Captions are cut
+Photographs, in the order of ``image_files.txt``, are resized to ``side`` pixels in height and
+width, whatever their proportions; the few grey ones become grey in three colours. Captions are cut
 into runs of letters and digits, in lower case. They become tokens: the ``vocabulary`` commonest
 words of the training captions, 0 being the commonest; one token, ``vocabulary`` itself, stands for
 every other word and fills up to ``words``, the 30 of Reed et al. No paper here prints its size of
@@ -65,9 +65,11 @@ class Index:
 class CUB200:
     """Photographs of birds in 200 species.
 
-    side: their height and width. vocabulary: how many words have a token of their own.
-    words: how many are read of a caption.
-    complete: hold the files to the published sizes; false reads a subset.
+    Attributes:
+        side: Height and width of photographs in pixels.
+        vocabulary: Number of words with a token of their own.
+        words: Number of words that are read of a caption.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     side: Count = 64

@@ -56,8 +56,9 @@ TESTS = {"MNIST": 14000, "SVHN": 19858, "USPS": 1860, "SynthDigits": 97791, "MNI
 class DigitsFive:
     """Images of 3 x 28 x 28 pixels in ten classes and five domains.
 
-    parts: how many of the ten pieces of the training images are taken.
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        parts: Number of the ten pieces of the training images that are used.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     parts: Annotated[int, Bound(low=1, high=PIECES)] = PIECES

@@ -72,9 +72,10 @@ CLEANED = ("clipart", "painting")
 class DomainNet:
     """Colour images in ten classes and six domains.
 
-    side: their height and width in pixels.
-    train_share: the share of a domain's training samples that is kept, see above.
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        side: Height and width of images in pixels.
+        train_share: Share of a domain's training samples that is used, see above.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     side: Count = 256

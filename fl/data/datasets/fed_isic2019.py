@@ -67,7 +67,8 @@ FLAMBY = (
 class FedIsic2019:
     """Images of 3 x 224 x 224 pixels in eight classes and six domains.
 
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     complete: bool = True

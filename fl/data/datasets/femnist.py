@@ -49,7 +49,8 @@ LEAST, WRITERS = 805_263, 3550
 class FEMNIST:
     """Images of 1 x 28 x 28 pixels, 0 to 255, in 62 classes; writers are clients.
 
-    complete: hold the set to LEAF's sizes; false reads a subset.
+    Attributes:
+        complete: Check the data against LEAF's sizes; false reads a subset.
     """
 
     complete: bool = True

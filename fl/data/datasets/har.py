@@ -56,7 +56,8 @@ CLASSES = (
 class HAR:
     """561 features of 2.56 seconds, in six classes, by person.
 
-    complete: hold the archive to its checksum and to the published sizes; false reads a subset.
+    Attributes:
+        complete: Check the archive against its published checksum and sizes; false reads a subset.
     """
 
     complete: bool = True

@@ -39,7 +39,8 @@ SIGNALS = {"x": "total_acc", GYROSCOPE: "body_gyro"}
 class HARSignals(HAR):
     """Acceleration and angular velocity in 2.56 seconds, in six classes, by person.
 
-    complete: hold the archive to its checksum and to the published sizes; false reads a subset.
+    Attributes:
+        complete: Check the archive against its published checksum and sizes; false reads a subset.
     """
 
     shape: ClassVar[tuple[int, ...]] = (len(AXES), READINGS)

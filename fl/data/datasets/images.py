@@ -54,11 +54,15 @@ from fl.data.prepared import Writer
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures in classes.
+    """Images in classes.
 
-    path: the folder, or the table; pixels: of each side that images are brought to; image: the
-    column of a table that has their paths, or themselves; label: the column of classes; client: the
-    column that says whose image it is; split: the column of a published split, train, val or test.
+    Attributes:
+        path: Path of the folder or the table.
+        pixels: Side to which images are resized.
+        image: Column of a table with images, or with their paths.
+        label: Column of classes.
+        client: Column of clients.
+        split: Column of a published split: train, val or test.
     """
 
     path: str

@@ -72,13 +72,16 @@ class Survey:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Users with samples.
+    """Users with samples, in the format of LEAF.
 
-    path: the file or folder; image: channels, height and width that the numbers of an input are,
-    say [1, 28, 28]; text: whether inputs are texts of characters or of words; vocabulary: how many
-    words have a token of their own; length: how many words of a text are read; standardise: bring
-    each channel of inputs that are no texts to mean 0 and deviation 1 over the samples that are
-    trained on.
+    Attributes:
+        path: Path of the file or folder.
+        image: Channels, height and width of an input of numbers, e.g. [1, 28, 28].
+        text: Whether inputs are texts of characters or of words.
+        vocabulary: Number of words with a token of their own.
+        length: Number of words that are read of a text.
+        standardise: Whether each channel of inputs, except texts, gets mean 0 and standard
+            deviation 1 over training samples.
     """
 
     path: str

@@ -56,7 +56,8 @@ NORMALISATION = {"scale": 1 / 255, "mean": 0.1307, "sd": 0.3081}
 class MNIST:
     """Images of 1 x 28 x 28 pixels, 0 to 255, in ten classes.
 
-    complete: hold the files to their published checksums and sizes; false reads a subset.
+    Attributes:
+        complete: Check the files against their published checksums and sizes; false reads a subset.
     """
 
     complete: bool = True

@@ -62,8 +62,9 @@ PUBLISHED = {
 class OfficeCaltech10:
     """Colour images in ten classes and four domains.
 
-    side: their height and width in pixels.
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        side: Height and width of images in pixels.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     side: Count = 256

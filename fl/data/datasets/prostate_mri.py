@@ -72,10 +72,11 @@ Case = tuple[str, str]
 class ProstateMri:
     """Slices of 3 x 384 x 384 pixels with masks of 384 x 384, in six domains.
 
-    task: what is learned, the gland's mask or whether a slice shows it.
-    empty: keep the slices without the gland.
-    seed: of the order in which a site's slices are divided.
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        task: Task: the gland's mask, or whether a slice shows the gland.
+        empty: Whether slices without the gland are used.
+        seed: Seed of the order in which a site's slices are divided.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     task: Literal["segmentation", "classification"] = "segmentation"

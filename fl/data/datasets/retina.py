@@ -64,7 +64,8 @@ Found = dict[str, tuple[int, int]]
 class Retina:
     """Images of 3 x 96 x 96 pixels in two classes and four domains.
 
-    complete: hold what is read to the published sizes; false reads a subset.
+    Attributes:
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     complete: bool = True

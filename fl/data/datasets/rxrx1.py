@@ -53,11 +53,12 @@ PLATES, EXPERIMENTS, CONTROLS, SITES = 204, 51, 31, 2
 
 @dataclass(frozen=True)
 class RxRx1:
-    """Images of four kinds of cells, a domain each, after different treatments, the classes.
+    """Images of cells after treatments, the classes; four cell types are domains.
 
-    top: how many treatments are kept, the commonest.
-    side: height and width of images in pixels.
-    complete: hold what is read to the published size; false reads a subset.
+    Attributes:
+        top: Number of treatments; the most frequent ones are used.
+        side: Height and width of images in pixels.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     top: Count = 50

@@ -70,9 +70,10 @@ class Tweet(NamedTuple):
 class Sent140:
     """Tweets of 25 words in two classes.
 
-    vocabulary: how many words have a token of their own.
-    min_samples: users of fewer tweets are left out.
-    complete: hold the files to the published sizes; false reads a subset.
+    Attributes:
+        vocabulary: Number of words with a token of their own.
+        min_samples: Least number of tweets of a user; others are left out.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     vocabulary: Count = 10_000

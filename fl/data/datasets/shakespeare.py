@@ -64,10 +64,11 @@ Lines = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Shakespeare:
-    """80 characters and the next.
+    """Sequences of 80 characters, and the next character as class.
 
-    min_samples: roles of fewer are left out.
-    complete: hold the text to LEAF's sizes; false reads a subset.
+    Attributes:
+        min_samples: Least number of samples of a role; others are left out.
+        complete: Check the text against LEAF's sizes; false reads a subset.
     """
 
     min_samples: Count = 3

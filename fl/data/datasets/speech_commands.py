@@ -98,11 +98,12 @@ class Speaker:
 class SpeechCommands:
     """Log-mel features of one second in twelve classes.
 
-    silence: samples of it for each recording of the ten words.
-    seen: how many speakers of the published train split, null for all.
-    unseen: how many of those of the other splits, null for all; 0 for none.
-    min_samples: speakers of fewer are left out.
-    complete: hold it to the published sizes; false reads a subset.
+    Attributes:
+        silence: Number of samples of silence for each recording of the ten words.
+        seen: Number of speakers of the published train split; null: all.
+        unseen: Number of speakers of the other splits; null: all; 0: none.
+        min_samples: Least number of samples of a speaker; others are left out.
+        complete: Check the data against the published sizes; false reads a subset.
     """
 
     silence: Share = 0.1

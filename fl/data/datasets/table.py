@@ -66,11 +66,17 @@ class Survey:
 class Table:
     """Rows of features in classes.
 
-    path: the file, ``.csv`` or ``.parquet``; label: the column of classes; client: the column that
-    says whose row it is; split: the column of a published split, train, val or test; drop: columns
-    to leave out; categorical: columns of names; dates: columns of dates; missing: what becomes of
-    empty cells, without it they are refused; standardise: bring each feature to mean 0 and
-    deviation 1 over the rows that are trained on; separator: between the cells of a CSV file.
+    Attributes:
+        path: Path of the file, ``.csv`` or ``.parquet``.
+        label: Column of classes.
+        client: Column of clients.
+        split: Column of a published split: train, val or test.
+        drop: Columns that are left out.
+        categorical: Columns of categories.
+        dates: Columns of dates.
+        missing: Treatment of empty cells; without this key they are refused.
+        standardise: Whether each feature gets mean 0 and standard deviation 1 over training rows.
+        separator: Separator of the cells of a CSV file.
     """
 
     path: str

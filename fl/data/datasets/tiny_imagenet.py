@@ -44,7 +44,8 @@ NORMALISATION = {
 class TinyImageNet:
     """Images of 3 x 64 x 64 pixels, 0 to 255, in two hundred classes.
 
-    complete: hold the archive to its published checksum and sizes; false reads a subset.
+    Attributes:
+        complete: Check the archive against its published checksum and sizes; false reads a subset.
     """
 
     complete: bool = True

@@ -13,43 +13,39 @@ KEYS = ("mu", "lr", "kernels", "min_samples")
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "texts"),
     [
-        ("mu: its weight; lr: of\n  AdamW.", {"mu": "its weight", "lr": "of AdamW"}),
-        ("mu, lr: see above. kernels: r.", {"mu": "see above", "lr": "see above", "kernels": "r"}),
-        ("A thing.\n\n``mu``: what.\n`lr`: how.\n\nMore.", {"mu": "what", "lr": "how"}),
         (
-            "mu: 1 to 10; 0: none. (Here.) lr: a rate.",
-            {"mu": "1 to 10; 0: none. (Here.)", "lr": "a rate"},
+            "Sum.\n\nAttributes:\n    mu: A\n        weight.\n    lr: Rate: 1 or 2.",
+            {"mu": "A weight", "lr": "Rate: 1 or 2"},
         ),
-        ("mu: one.\n\nmu: another.", {"mu": "one"}),
-        (
-            "Sum.\n\nAttributes:\n    mu: a\n        weight.\n    lr: b.",
-            {"mu": "a weight", "lr": "b"},
-        ),
-        ("The mu: no key, nor ``mu: 3``, nor the kernels.", {}),
-        ("samples: not a key of it.", {}),
+        ("Sum.\n\nArgs:\n    mu: A.\n\nRaises:\n    lr: B.", {"mu": "A"}),
+        ("Attributes:\n    mu: A.\n\nMore.\n\nArgs:\n    lr: B.", {"mu": "A", "lr": "B"}),
+        ("mu: outside a section.", {}),
+        ("Attributes:\n    mu, lr: One text for two keys.", {}),
+        ("Attributes:\n    samples: Not one of the keys.", {}),
         ("", {}),
     ],
 )
-def test_keys_of_a_docstring(text: str, found: dict[str, str]) -> None:
-    assert key_texts.parse(text, KEYS) == found
+def test_a_key_has_the_text_of_its_entry(text: str, texts: dict[str, str]) -> None:
+    assert key_texts.parse(text, KEYS) == texts
 
 
-def test_a_docstring_without_keys_is_about_the_thing() -> None:
+def test_the_first_paragraph_is_the_summary() -> None:
     @dataclass
-    class Told:
+    class Described:
         """The sum
         of all.
 
-        mu: a weight.
+        Attributes:
+            mu: A weight.
         """
 
         mu: float
 
-    assert key_texts.summary_of(Told) == "The sum of all."
-    Told.__doc__ = "mu: a weight."
-    assert key_texts.summary_of(Told) == ""
+    assert key_texts.summary_of(Described) == "The sum of all."
+    Described.__doc__ = "Attributes:\n    mu: A weight."
+    assert key_texts.summary_of(Described) == ""
 
 
 def test_what_is_read_of_a_file_is_what_its_import_says() -> None:
@@ -66,7 +62,7 @@ def test_keys_of_all_schemes_are_described_where_a_scheme_says_nothing_else() ->
     assert "  path: text; required\n" in lines
     assert "  seed:" not in lines
     lines = "\n".join(catalogue.details("partition scheme", "homogeneous"))
-    assert "  seed: a whole number >= 0; default: 0\n      of the partition\n" in lines
+    assert "  seed: a whole number >= 0; default: 0\n      Seed of the random numbers\n" in lines
 
 
 def test_training_that_a_method_sets_is_told() -> None:
