@@ -89,7 +89,7 @@ def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
     """Return all readable records of the store, of every version of Fedloom."""
     for run in runs:
         try:
-            record = parse_json((store.place(run) / RECORD).read_bytes())
+            record = parse_json((store.folder(run) / RECORD).read_bytes())
             if isinstance(record["spec"], dict) and isinstance(record["code"], dict):
                 yield run, {"state": "", "start": None, "code_files": {}, **record}
         except (OSError, ValueError, KeyError, TypeError, FedloomError):

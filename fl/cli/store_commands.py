@@ -22,7 +22,7 @@ from fl.cli.printing import aligned, printable, say
 from fl.data import partitioning
 from fl.plan import config
 from fl.store import import_export, maintenance
-from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
+from fl.store.import_export import BUSY, CONFLICT, EXISTING, NEW, Copied
 from fl.store.maintenance import DAMAGED, StoredRun
 from fl.store.store import Store
 
@@ -199,7 +199,7 @@ def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[s
         if problem := partitioning.find_data_change(
             record, Path(settings.data), Path(settings.results)
         ):
-            yield f"{store.place(run)}: {problem}"
+            yield f"{store.folder(run)}: {problem}"
 
 
 def _gc(parsed: argparse.Namespace) -> int:
@@ -245,7 +245,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
     for run in runs:
         try:
             if recheck:
-                store.remove(run, still=partial(maintenance.problems, store, run))
+                store.remove(run, condition=partial(maintenance.problems, store, run))
             else:
                 store.remove(run)
             removed += 1
@@ -264,16 +264,16 @@ def _export(parsed: argparse.Namespace) -> int:
         problem = f"{source.root}: {count} of the plan are missing, such as {min(missing)}"
         raise FedloomError(problem, advice="train them first with `snakemake`")
     if import_export.is_tar(parsed.path):
-        return _print_outcomes(import_export.pack(runs, source, parsed.path))
+        return _print_outcomes(import_export.write_tar(runs, source, parsed.path))
     target = Store(parsed.path)
-    return _print_outcomes(import_export.bring(run, source, target) for run in runs)
+    return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
 
 
 def _import(parsed: argparse.Namespace) -> int:
     target = _store(parsed)
-    with import_export.opened(parsed.path) as source:
+    with import_export.open_source(parsed.path) as source:
         runs = _selected_runs(parsed, source)
-        return _print_outcomes(import_export.bring(run, source, target) for run in runs)
+        return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
 
 
 def _selected_runs(parsed: argparse.Namespace, source: Store) -> list[str]:
@@ -302,13 +302,13 @@ def _planned(folder: Path) -> set[str]:
     return {*summary["runs"]} if summary else set()
 
 
-def _print_outcomes(moved: Iterable[Moved]) -> int:
+def _print_outcomes(moved: Iterable[Copied]) -> int:
     """Print the outcome for each run; return 1 if one is damaged or in conflict."""
     counts: Counter[str] = Counter()
     for move in moved:
         counts[move.outcome] += 1
-        if move.outcome != NEW and move.outcome != THERE:
-            say(f"{move.run} {move.outcome}" + (f": {move.why}" if move.why else ""))
-    outcomes = (NEW, THERE, BUSY, CONFLICT, DAMAGED)
+        if move.outcome != NEW and move.outcome != EXISTING:
+            say(f"{move.run} {move.outcome}" + (f": {move.reason}" if move.reason else ""))
+    outcomes = (NEW, EXISTING, BUSY, CONFLICT, DAMAGED)
     say(", ".join(f"{counts[o]} {o}" for o in outcomes if counts[o]) or "no runs")
     return int(bool(counts[CONFLICT] or counts[DAMAGED]))

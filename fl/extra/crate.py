@@ -163,11 +163,11 @@ def _runs(target: Path, name: str, planned: Plan, anonymous: bool) -> int:
     target.mkdir(parents=True)
     runs = sorted({run.run for run in planned.studies[name].runs if source.has(run.run)})
     for run in runs:
-        moved = import_export.bring(run, source, store)
+        moved = import_export.copy_run(run, source, store)
         if moved.outcome != NEW:
-            raise FedloomError(f"{run}: {moved.why or moved.outcome}")
+            raise FedloomError(f"{run}: {moved.reason or moved.outcome}")
         if anonymous:
-            anonymity.remove_commit(store.place(run))
+            anonymity.remove_commit(store.folder(run))
     return len(runs)
 
 

@@ -226,7 +226,7 @@ class Result:
 
 def _kept(store: Store, run: str, stage: str | None, split: str) -> pd.DataFrame:
     """The predictions that a run has kept, of a stage and a split."""
-    seen, location = store.predictions(run), Location(str(store.place(run)))
+    seen, location = store.predictions(run), Location(str(store.folder(run)))
     stages = set(seen["stage"])
     shown = stage or (PERSONAL if PERSONAL in stages else GLOBAL)
     for name, wanted in (("stage", shown), ("split", split)):

@@ -60,7 +60,7 @@ class Stored:
         """
         if not store.has_weights(member.run):
             raise FedloomError(
-                f"{store.place(member.run)}: its final weights were not kept; with "
+                f"{store.folder(member.run)}: its final weights were not kept; with "
                 "`keep_weights=True` fl.run trains it again, and so does a study with "
                 "`keep_weights: true`"
             )

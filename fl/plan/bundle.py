@@ -13,7 +13,7 @@ from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.files import parse_json
 from fl.base.folders import Folders
 from fl.plan.config import Execution
-from fl.store.layout import ON_DEMAND
+from fl.store.layout import OPTIONAL_FILES
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,6 @@ def _check(member: Member, location: Location) -> None:
         problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
         raise ConfigError(location / "run", problem, advice="plan again")
     for i, name in enumerate(member.keep):
-        if name not in ON_DEMAND:
-            raise unknown_name(location / "keep" / i, "file", name, ON_DEMAND)
+        if name not in OPTIONAL_FILES:
+            raise unknown_name(location / "keep" / i, "file", name, OPTIONAL_FILES)
     fields.parse(Training, training, location / "spec" / "training")

@@ -136,7 +136,7 @@ def _record(store: Store, run: str) -> dict[str, Any] | None:
     """What ``run.json`` says, or nothing for a run that is not finished."""
     if not store.has(run):
         return None
-    record, place = store.record(run), str(store.place(run) / RECORD)
+    record, place = store.record(run), str(store.folder(run) / RECORD)
     run_check.check_record(record, Location(place))
     run_check.check_id(record, run, place)
     return record
@@ -188,7 +188,7 @@ def _before(record: Mapping[str, Any], store: Store) -> dict[str, Any]:
     passed, start = [record["run"]], record.get("start")
     while start is not None:
         if start in passed:
-            raise DataError(f"{store.place(start)}: starts, by what records say, from itself")
+            raise DataError(f"{store.folder(start)}: starts, by what records say, from itself")
         passed.append(start)
         earlier = _record(store, start)
         if earlier is None:
@@ -256,7 +256,7 @@ def _metrics(
             _with_predicted(table, store, records[run], wanted)
             for table, run in zip(recorded, runs, strict=True)
         ]
-    sources = [str(store.place(run) / METRICS) for run in runs]
+    sources = [str(store.folder(run) / METRICS) for run in runs]
     try:
         rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
     except DataError as error:

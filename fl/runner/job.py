@@ -188,5 +188,5 @@ class _Job:
             return None
         weights = self._store.weights(start, self._simulations[run].arrays.device)
         if not isinstance(weights.get(GLOBAL), dict):
-            raise DataError(f"{self._store.place(start)}: its weights are of no shared model")
+            raise DataError(f"{self._store.folder(start)}: its weights are of no shared model")
         return dict(weights[GLOBAL])

@@ -96,7 +96,7 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
         _check(run, record, code)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         scratch, start = Store(Path(folder) / "runs"), record.get("start")
-        if start is not None and import_export.bring(start, store, scratch).outcome != NEW:
+        if start is not None and import_export.copy_run(start, store, scratch).outcome != NEW:
             raise FedloomError(
                 f"{run}: begins with the model of {start}, which {store.root} has not, or damaged"
             )
@@ -116,7 +116,7 @@ def _members(run: str, store: Store, scratch: Store, code: Mapping[str, str]) ->
             record = store.record(mate)
             start, spec = record.get("start"), run_spec.with_defaults(record["spec"])
             lacks = start is not None and not scratch.has(start, (WEIGHTS,))
-            if not lacks or import_export.bring(str(start), store, scratch).outcome == NEW:
+            if not lacks or import_export.copy_run(str(start), store, scratch).outcome == NEW:
                 yield Member(mate, spec, dict(code), RunSpec(spec).default_keys, start, keep=[])
 
 

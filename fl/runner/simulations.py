@@ -51,5 +51,5 @@ def _images(store: Store, run: str) -> torch.Tensor:
     """The stored images of every client, [clients, classes x count, ...]."""
     images = store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
     if images is None:
-        raise DataError(f"{store.place(run)}: has no images to train on")
+        raise DataError(f"{store.folder(run)}: has no images to train on")
     return torch.as_tensor(images)

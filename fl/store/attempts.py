@@ -1,8 +1,8 @@
-"""The attempts at an unfinished run: where each was made, and how it ended.
+"""Attempts at an unfinished run: their jobs, and how they ended.
 
-A process that opens a run to train it leaves ``attempt-N.json`` beside the checkpoint, and says
-there how it ended. One that is killed says nothing; who looks later asks the scheduler, and notes
-what it says.
+A process that opens a run to train it writes ``attempt-N.json`` next to the checkpoint, and notes
+there how it ended. A killed process cannot do that; a later process asks the scheduler and notes
+the reason.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fl.base.errors import FedloomError, Location
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt.
+    """Attempt to train a run.
 
     Attributes:
-        scheduler: `Slurm`, `PBS` or `LSF`; empty without one.
-        job: The number that it gave.
-        log: The file that the process prints to, if it was told.
-        memory_mb: What the config gave the job.
-        stacked: Whether one checkpoint, with another run, has the state of this one too.
-        ended: `error`; `time`, `memory`, `node` or `cancelled`; `killed` where nobody says why;
-            empty as long as nobody has asked.
-        error: The error that ended it.
+        scheduler: `Slurm`, `PBS` or `LSF`; empty without a scheduler.
+        job: Number of the scheduler's job.
+        log: Log file of the process, if it has one.
+        memory_mb: Memory of the job by the config.
+        stacked: Whether the checkpoint of another run contains the state of this run.
+        ended: Reason of the end: `error`, `time`, `memory`, `node` or `cancelled`; `killed` for an
+            unknown reason; empty before the reason is known.
+        error: Text of the error that ended it.
     """
 
     scheduler: str = ""
@@ -41,24 +41,28 @@ class Attempt:
 
 
 def read(folder: Path) -> list[Attempt]:
-    """The attempts at the run whose unfinished folder this is, oldest first."""
+    """Return the attempts at a run, oldest first.
+
+    Args:
+        folder: Folder of the unfinished run.
+    """
     return [attempt for _, attempt in sorted(_numbered(folder).items())]
 
 
-def begin(folder: Path) -> int:
-    """The number of the next attempt."""
+def next_number(folder: Path) -> int:
+    """Return the number of the next attempt."""
     return max(_numbered(folder), default=0) + 1
 
 
 def write(folder: Path, number: int, attempt: Attempt) -> None:
-    """Say of an attempt what is known by now; a disk that refuses stops no run."""
+    """Write the file of an attempt; an error of the disk does not stop the run."""
     with contextlib.suppress(OSError, FedloomError):
-        if folder.is_dir():  # Not so once the run is finished.
+        if folder.is_dir():  # A finished run has no such folder.
             files.write_json(folder / f"attempt-{number}.json", asdict(attempt))
 
 
 def close(folder: Path, ended: str) -> None:
-    """Note how the newest attempt ended, if it did not say so itself."""
+    """Note how the newest attempt ended, unless it has noted that itself."""
     number, attempt = max(_numbered(folder).items(), default=(0, Attempt(ended="error")))
     if not attempt.ended:
         write(folder, number, replace(attempt, ended=ended))

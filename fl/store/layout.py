@@ -1,4 +1,4 @@
-"""The names of a run's files, finished or not (see `fl.store.store`)."""
+"""Names of the files of finished and unfinished runs (see `fl.store.store`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
 TRACES, PREDICTIONS = "traces.safetensors", "predictions.parquet"
-KEPT = (METRICS, WEIGHTS, TRACES, PREDICTIONS)
-"""The files that a finished run may have beside its record; the first of them it always has."""
-ON_DEMAND = (WEIGHTS, PREDICTIONS)
-"""Those that it has where they are asked for. A run that lacks one is trained again for it."""
+RUN_FILES = (METRICS, WEIGHTS, TRACES, PREDICTIONS)
+"""Files of a finished run in addition to its record; it always has the first one."""
+OPTIONAL_FILES = (WEIGHTS, PREDICTIONS)
+"""Files that a run has only if they are needed. A run without one is trained again for it."""
 CHECKPOINTS, LEASE = "checkpoint", "lease.json"
 
 
 def is_name(run: str) -> bool:
-    """Whether ``run`` can be the name of a run, and so of a folder."""
+    """Whether ``run`` can be the name of a run, and of its folder."""
     return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None

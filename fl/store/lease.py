@@ -1,12 +1,12 @@
-"""One process at a time for one run, on a file system that several hosts may share.
+"""Leases: one process at a time for a run, on a file system that several hosts can share.
 
-A lease is a file that names its holder, who locks it as long as it lives and touches it every few
-seconds. Where the lock can be had and the file is of this host, the holder is over. Of a holder on
-another host, or where a disk has no locks, silence tells: it counts as over if nobody touched the
-file while the waiter watched for ``patience`` seconds; no clocks are compared. So a live holder can
-be replaced wrongly, for instance after it was suspended. It notices at its next touch
-(`Lease.lost`), and until then two processes work on one run. The store is right without leases:
-they save work and guard nothing.
+A lease is a file with the name of its holder. The holder locks the file as long as it lives and
+touches it every few seconds. If the lock is free and the file is of this host, the holder has
+ended. A holder on another host, or on a disk without locks, counts as ended if nobody touches the file
+while another process waits for ``patience`` seconds; clocks of hosts are not compared. So a live
+holder can be replaced by mistake, for example after it was suspended. It notices this at its next
+touch (`Lease.lost`); until then two processes work on one run. The store is correct without leases:
+they only save work.
 """
 
 from __future__ import annotations
@@ -29,9 +29,16 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """A lease that this process has; a thread touches its file until `release`."""
+    """Lease that this process holds; a thread touches its file until `release`."""
 
     def __init__(self, path: Path, handle: int, beat: float) -> None:
+        """Start the thread.
+
+        Args:
+            path: The file of the lease.
+            handle: The open and locked file.
+            beat: Seconds between two touches.
+        """
         self.path, self.lost = path, False
         self._handle, self._released = handle, threading.Event()
         self._thread = threading.Thread(target=self._touch, args=(beat,), daemon=True)
@@ -44,16 +51,16 @@ class Lease:
                 self.check()
 
     def check(self) -> bool:
-        """Whether the lease is still ours; sets `lost` if it is not."""
+        """Whether this process still holds the lease; sets `lost` if it does not."""
         if _is_at(self.path, self._handle):
             return True
         if not self.lost and not self._released.is_set():
-            log.warning("%s: another process has taken this run over", self.path)
+            log.warning("%s: another process has taken over this run", self.path)
             self.lost = True
         return False
 
     def release(self) -> None:
-        """Stop the thread and remove the file, unless another process has the lease by now."""
+        """Stop the thread and remove the file, unless another process holds the lease now."""
         if self._released.is_set():
             return
         self._released.set()
@@ -65,83 +72,87 @@ class Lease:
 
 
 def take(
-    path: Path, over: Callable[[], bool], beat: float, patience: float, wait: bool = True
+    path: Path, is_finished: Callable[[], bool], beat: float, patience: float, wait: bool = True
 ) -> Lease | None:
-    """Take the lease ``path``, waiting while another process has it; its folder is made.
+    """Take a lease, and wait while another process holds it; its folder is created.
 
     Args:
-        over: Whether there is nothing left to do.
-        beat: Seconds after which the holder touches the file.
-        patience: See the module; in seconds.
-        wait: If false, do not wait for a holder that may be alive.
+        path: The file of the lease.
+        is_finished: Function that returns whether nothing remains to do.
+        beat: Seconds between two touches by the holder.
+        patience: Seconds without a touch after which a holder counts as ended.
+        wait: Whether to wait for a holder that may be alive.
 
     Returns:
-        None as soon as ``over()`` is true, or, without ``wait``, if the holder may be alive.
+        None as soon as ``is_finished()`` is true, or, without ``wait``, if the holder may be alive.
     """
-    touched, silent, told = (0, 0), 0.0, False
-    # Time is counted in looks that were really taken, so that neither a jump of the clock nor a
-    # pause of this process or of the file server counts as silence of the holder.
+    last_touch, silence, is_logged = (0, 0), 0.0, False
+    # Silence is counted in looks at the file, so that neither a jump of the clock nor a pause of
+    # this process or of the file server counts as silence of the holder.
     pause = beat / 10
-    while not over():
+    while not is_finished():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # Its folder may be removed meanwhile.
+        with contextlib.suppress(FileNotFoundError):  # Another process may remove its folder.
             if lease := _claim(path, beat):
                 return lease
-        last = _touched(path)
-        if last != touched:
-            touched, silent = last, 0.0
-        if silent >= patience:
-            log.warning("%s: %s is silent; taking over", path, holder(path))
+        touch = _touch_of(path)
+        if touch != last_touch:
+            last_touch, silence = touch, 0.0
+        if silence >= patience:
+            log.warning("%s: %s does not respond; taking over", path, holder(path))
             path.unlink(missing_ok=True)
             continue
         if not wait:
             return None
-        if not told:
-            told = True
+        if not is_logged:
+            is_logged = True
             log.info("%s: waiting for %s, which holds it", path, holder(path))
         time.sleep(pause)
-        silent += pause
+        silence += pause
     return None
 
 
 def holder(path: Path) -> str | None:
-    """Who has the lease, for a message: host and process; None if there is no lease."""
+    """Return process and host of the holder, as text; None if there is no lease."""
     try:
-        said = _parse(path.read_bytes())
+        content = _parse(path.read_bytes())
     except FileNotFoundError:
         return None
-    return f"process {said.get('pid', '?')} on {said.get('host', 'an unknown host')}"
+    return f"process {content.get('pid', '?')} on {content.get('host', 'an unknown host')}"
 
 
-def living(path: Path, patience: float) -> str | None:
-    """The holder of the lease, as far as one look shows; None if there is none, or it is gone.
+def live_holder(path: Path, patience: float) -> str | None:
+    """Return the holder of the lease, as text; None if there is none, or it has ended.
 
-    For display only: whether a holder on another host has been silent for ``patience`` seconds is
-    judged by this host's clock.
+    For display only: silence of a holder on another host is measured by this host's clock.
+
+    Args:
+        path: The file of the lease.
+        patience: Seconds without a touch after which a holder counts as ended.
     """
     try:
         with path.open("rb") as file:
-            ours = _parse(file.read()).get("host") == socket.gethostname()
-            over = ours and _lock(file.fileno(), fcntl.LOCK_SH)
-        silent = time.time() - path.stat().st_mtime > patience
+            is_local = _parse(file.read()).get("host") == socket.gethostname()
+            has_ended = is_local and _lock(file.fileno(), fcntl.LOCK_SH)
+        is_silent = time.time() - path.stat().st_mtime > patience
     except OSError:
         return None
-    return None if over or silent else holder(path)
+    return None if has_ended or is_silent else holder(path)
 
 
 def _claim(path: Path, beat: float) -> Lease | None:
-    """The lease, if nobody has it or its holder was a process of this host and is over."""
+    """Return the lease, if it is free or its holder was a process of this host that has ended."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         locked = _lock(handle, fcntl.LOCK_EX)
         content = os.read(handle, 4096)
-        orphaned = locked and _parse(content).get("host") == socket.gethostname()
-        if locked is not False and (not content or orphaned) and _is_at(path, handle):
+        is_orphaned = locked and _parse(content).get("host") == socket.gethostname()
+        if locked is not False and (not content or is_orphaned) and _is_at(path, handle):
             if content:
-                log.warning("%s: its holder is gone (%s); taking over", path, holder(path))
+                log.warning("%s: its holder has ended (%s); taking over", path, holder(path))
             os.ftruncate(handle, 0)
-            said = {"host": socket.gethostname(), "pid": os.getpid()}
-            os.pwrite(handle, json.dumps(said).encode(), 0)
+            identity = {"host": socket.gethostname(), "pid": os.getpid()}
+            os.pwrite(handle, json.dumps(identity).encode(), 0)
             return Lease(path, handle, beat)
     except BaseException:
         os.close(handle)
@@ -150,10 +161,10 @@ def _claim(path: Path, beat: float) -> Lease | None:
     return None
 
 
-def _lock(handle: int, kind: int) -> bool | None:
-    """Whether the file is locked now by this handle; None where the disk has no locks."""
+def _lock(handle: int, operation: int) -> bool | None:
+    """Whether this handle has locked the file; None if the disk has no locks."""
     try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        fcntl.flock(handle, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -161,8 +172,8 @@ def _lock(handle: int, kind: int) -> bool | None:
     return True
 
 
-def _touched(path: Path) -> tuple[int, int]:
-    """Which file the lease is, and when it was touched; zeros if there is none."""
+def _touch_of(path: Path) -> tuple[int, int]:
+    """Return inode and time of the lease's file; zeros if there is none."""
     try:
         with path.open("rb") as file:  # Opened, so that NFS asks the server.
             stat = os.fstat(file.fileno())
@@ -172,7 +183,7 @@ def _touched(path: Path) -> tuple[int, int]:
 
 
 def _is_at(path: Path, handle: int) -> bool:
-    """Whether the open file is the one at ``path``."""
+    """Whether the open file is the file at ``path``."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
@@ -180,9 +191,9 @@ def _is_at(path: Path, handle: int) -> bool:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """What a lease says; nothing if it is damaged, so that only its silence is judged."""
+    """Return the content of a lease; {} if it is damaged, so that only its silence counts."""
     try:
-        said = files.parse_json(content)
+        parsed = files.parse_json(content)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -1,4 +1,4 @@
-"""Maintaining a store: what it holds, what is damaged, what nobody needs."""
+"""Maintenance of a store: list runs, find damage, find unfinished files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fl.base.errors import FedloomError, Location
 from fl.base.files import disk_errors
 from fl.base.units import config_text
 from fl.store import run_check
-from fl.store.layout import KEPT, METRICS, PREDICTIONS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import METRICS, PREDICTIONS, RECORD, RUN_FILES, TRACES, WEIGHTS
 from fl.store.store import Store
 
 UNFINISHED, DAMAGED = "unfinished", "damaged"
@@ -22,13 +22,13 @@ DAY = 86400.0
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run in a store.
+    """Run in a store.
 
     Attributes:
-        state: As in its record; `UNFINISHED`; or `DAMAGED` if the record cannot be read or is
-            not that of a run.
-        record: Empty where there is none.
-        size: Bytes on the disk, checkpoints included.
+        run: Its id.
+        state: State in its record, `UNFINISHED`, or `DAMAGED` if the record is no valid record.
+        record: Its record; empty without a valid one.
+        size: Bytes on the disk, with checkpoints.
     """
 
     run: str
@@ -38,64 +38,64 @@ class StoredRun:
 
 
 def entries(store: Store) -> Iterator[StoredRun]:
-    """Every run of a store, the finished ones first."""
+    """Return all runs of a store, finished runs first."""
     for run in store.runs():
         try:
             record = store.record(run)
             run_check.check_whole(record, Location(run))
         except FedloomError:
-            yield StoredRun(run, DAMAGED, {}, _size(store.place(run)))
+            yield StoredRun(run, DAMAGED, {}, _size(store.folder(run)))
         else:
-            yield StoredRun(run, record["state"], record, _size(store.place(run)))
+            yield StoredRun(run, record["state"], record, _size(store.folder(run)))
     for run in store.unfinished():
-        yield StoredRun(run, UNFINISHED, {}, _size(store.place(run)))
+        yield StoredRun(run, UNFINISHED, {}, _size(store.folder(run)))
 
 
 def problems(store: Store, run: str) -> list[str]:
-    """What is wrong with a finished run, one line each: its files, its name, its content."""
+    """Return a line for each problem of a finished run: files, name, content."""
     if damages := store.verify(run):
         return damages
-    place = store.place(run)
+    folder = store.folder(run)
     try:
         record = store.record(run)
-        run_check.check_whole(record, Location(str(place / RECORD)))
-        run_check.check_id(record, run, str(place))
-        # Whoever filled the store named them: no name may lead out of the run's folder.
-        if strange := sorted({*record["files"]} - {*KEPT}):
-            return [f"{place}: has a file {name!r}" for name in strange]
+        run_check.check_whole(record, Location(str(folder / RECORD)))
+        run_check.check_id(record, run, str(folder))
+        # Records can come from other people: no name may lead out of the run's folder.
+        if unknown := sorted({*record["files"]} - {*RUN_FILES}):
+            return [f"{folder}: has an unknown file {name!r}" for name in unknown]
         if METRICS not in record["files"]:
-            return [f"{place}: has no {METRICS}"]
-        run_check.joined_metrics([store.metrics(run)], [record], [str(place / METRICS)])
+            return [f"{folder}: has no {METRICS}"]
+        run_check.joined_metrics([store.metrics(run)], [record], [str(folder / METRICS)])
         if WEIGHTS in record["files"]:
             store.weights(run)
         if PREDICTIONS in record["files"]:
-            run_check.check_predictions(store.predictions(run), str(place / PREDICTIONS))
-        run_check.check_traces(store.traces(run), record, str(place / TRACES))
+            run_check.check_predictions(store.predictions(run), str(folder / PREDICTIONS))
+        run_check.check_traces(store.traces(run), record, str(folder / TRACES))
     except FedloomError as error:
         return [str(error)]
     return []
 
 
 def leftovers(data: Path) -> list[Path]:
-    """Unfinished folders of prepared data that have not changed for a day."""
+    """Return unfinished folders of prepared data that have not changed for a day."""
     with disk_errors(data):
         partial = sorted((data / "prepared").glob(".*.partial"))
-        return [path for path in partial if time.time() - _touched(path) > DAY]
+        return [path for path in partial if time.time() - _last_change(path) > DAY]
 
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in _files(folder))
 
 
-def _touched(folder: Path) -> float:
-    """When a folder or something in it last changed, in seconds; now if it is being removed."""
+def _last_change(folder: Path) -> float:
+    """Return the time of the last change in a folder, in seconds; now if it is being removed."""
     with contextlib.suppress(FileNotFoundError):
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     return time.time()
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, except those that disappear meanwhile."""
+    """Return the files below a folder, without files that other processes remove meanwhile."""
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
             if path.is_file():
@@ -103,7 +103,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def text(choice: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
-    """A choice of a spec in one line: ``fedprox(mu=0.5)``."""
-    given = {k: v for k, v in choice.items() if k != "name" and k not in hidden}
-    shown = ", ".join(f"{key}={config_text(value)}" for key, value in given.items())
-    return f"{choice['name']}({shown})" if shown else str(choice["name"])
+    """Return a component of a spec as one line: ``fedprox(mu=0.5)``."""
+    keys = {k: v for k, v in choice.items() if k != "name" and k not in hidden}
+    arguments = ", ".join(f"{key}={config_text(value)}" for key, value in keys.items())
+    return f"{choice['name']}({arguments})" if arguments else str(choice["name"])

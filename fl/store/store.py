@@ -8,14 +8,14 @@
     root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.attempts`), and
                           while it finishes result-*/
 
-A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
-then are the checkpoints removed, and after them the lease. A kill before the rename leaves the
-checkpoints; a kill after it leaves a finished run and leftovers that the next `Store.open` removes.
+A run is finished in ``<run>.partial/result-*/``, written to the disk and renamed to ``<run>``. Then
+the checkpoints are removed, and after them the lease. A kill before the rename leaves the
+checkpoints; a kill after it leaves a finished run, and files that the next `Store.open` removes.
 
 A finished run is never replaced: if two processes both believe that they hold it (see
-`fl.store.lease`), it is computed twice and the first rename wins. A run without final weights or
-predictions gets them added: its record first, then the files. A kill between leaves the run as it
-was for all who need none of them; they count as lacking until the file is there.
+`fl.store.lease`), it is computed twice and the first rename wins. If a run needs final weights or
+predictions later, they are added: its record first, then the files. After a kill between the two,
+the run is as before for everyone who does not need them, and they count as missing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fl.store.layout import (
     CHECKPOINTS,
     LEASE,
     METRICS,
-    ON_DEMAND,
+    OPTIONAL_FILES,
     PREDICTIONS,
     RECORD,
     TRACES,
@@ -56,12 +56,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Store:
-    """Runs below ``root``.
+    """Store of runs in a folder.
 
     Attributes:
-        beat: Seconds after which a holder touches its lease.
-        patience: Seconds without a touch after which a waiter replaces a holder of which it cannot
-            tell whether it is alive.
+        root: The folder.
+        beat: Seconds between two touches of a lease by its holder.
+        patience: Seconds without a touch after which a waiting process replaces a holder that may
+            be alive.
     """
 
     root: Path
@@ -69,23 +70,23 @@ class Store:
     patience: float = 60.0
 
     def has(self, run: str, keep: Collection[str] = ()) -> bool:
-        """Whether the run is finished and has these files; they are not checked."""
+        """Whether the run is finished and has these files, without a check of their content."""
         return all(files.is_file(self._folder(run) / name) for name in (RECORD, *keep))
 
     def has_weights(self, run: str) -> bool:
-        """Whether the run is finished and its final weights are kept."""
+        """Whether the run is finished and has its final weights."""
         return self.has(run, (WEIGHTS,))
 
     def runs(self) -> list[str]:
-        """The finished runs, sorted."""
+        """Return the finished runs, sorted."""
         return [name for name in self._names("") if self.has(name)]
 
     def unfinished(self) -> list[str]:
-        """The runs that are being computed, or were and are not finished; sorted."""
+        """Return the runs that have been started and are not finished, sorted."""
         return [name for name in self._names(".partial") if not self.has(name)]
 
     def _names(self, ending: str) -> list[str]:
-        """The runs of which there is a folder whose name ends so, sorted."""
+        """Return the runs that have a folder with this ending, sorted."""
         if not self.root.exists():
             return []
         with files.disk_errors(self.root):
@@ -94,9 +95,7 @@ class Store:
         return sorted(name for name in names if is_name(name))
 
     def round(self, run: str) -> int | None:
-        """The round of an unfinished run's newest checkpoint, by the checkpoint's name; None
-        without one.
-        """
+        """Return the round of an unfinished run's newest checkpoint; None without a checkpoint."""
         try:
             names = [path.name for path in (self.partial(run) / CHECKPOINTS).iterdir()]
         except OSError:
@@ -104,38 +103,36 @@ class Store:
         return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=None)
 
     def holder(self, run: str) -> str | None:
-        """The live process that computes a run, in words; None where there is none."""
-        return lease.living(self.partial(run) / LEASE, self.patience)
+        """Return the live process that computes a run, as text; None without such a process."""
+        return lease.live_holder(self.partial(run) / LEASE, self.patience)
 
     def attempts(self, run: str) -> list[Attempt]:
-        """The attempts at an unfinished run, oldest first."""
+        """Return the attempts at an unfinished run, oldest first."""
         return attempts.read(self.partial(run))
 
     def record(self, run: str) -> dict[str, Any]:
-        """The record given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
+        """Return the record of a finished run, with sizes and hashes of its ``files``."""
         return self._read(run, RECORD, lambda path, record: record)
 
     def metrics(self, run: str) -> pd.DataFrame:
-        """The run's rows, checked against their hash."""
+        """Return the run's metrics, after a check of their hash."""
         return self._read(run, METRICS, lambda path, _: parquet.read(path)[0])
 
     def weights(self, run: str, device: str | torch.device = "cpu") -> dict[str, Any]:
-        """The run's final weights, a tree of tensors on ``device``, checked against their hash."""
+        """Return the run's final weights, tensors on ``device``, after a check of their hash."""
         from fl.store.tree_file import load_tree
 
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
 
     def predictions(self, run: str) -> pd.DataFrame:
-        """What its final models predict, checked against their hash; see
-        `fl.engine.predictions.final_predictions`.
-        """
+        """Return predictions of the run's final models, after a check of their hash."""
         return self._read(run, PREDICTIONS, lambda path, _: parquet.read(path)[0])
 
     def traces(self, run: str) -> dict[str, torch.Tensor]:
-        """What the run's method recorded of every evaluated round, checked against its hash.
+        """Return values that the run's method recorded in each evaluated round, after a check.
 
         Returns:
-            By name a tensor [rounds evaluated, ...], and ``round``, int64 [rounds evaluated]; empty
+            Tensors [evaluated rounds, ...] by name, and ``round``, int64 [evaluated rounds]; empty
             if the method records nothing.
         """
         if TRACES not in self.record(run)["files"]:
@@ -144,34 +141,36 @@ class Store:
 
         return self._read(run, TRACES, lambda path, _: load_tree(path))
 
-    def place(self, run: str) -> Path:
-        """The folder of a run: that of the finished run, or else that of the unfinished one."""
+    def folder(self, run: str) -> Path:
+        """Return the folder of a run, finished or unfinished."""
         return self._folder(run) if self.has(run) else self.partial(run)
 
     def partial(self, run: str) -> Path:
-        """Where a run is until it is finished."""
-        return self.root / f"{_checked(run)}.partial"
+        """Return the folder of an unfinished run."""
+        return self.root / f"{_check_name(run)}.partial"
 
     def verify(self, run: str) -> list[str]:
-        """What is wrong with a finished run, one line each; empty if it is whole."""
+        """Return a line for each damaged file of a finished run; empty if all are intact."""
         folder = self._folder(run)
         if not self.has(run):
-            return [f"{folder}: there is no such finished run"]
+            return [f"{folder}: is no finished run"]
         try:
             with files.disk_errors(folder):
-                described = files.read_sealed(folder / RECORD)["files"]
+                descriptions = files.read_sealed(folder / RECORD)["files"]
                 damages = [
-                    files.find_damage(folder / name, entry) for name, entry in described.items()
+                    files.find_damage(folder / name, entry) for name, entry in descriptions.items()
                 ]
         except FedloomError as error:
             return [str(error)]
         return [damage for damage in damages if damage]
 
-    def remove(self, run: str, still: Callable[[], object] = lambda: True) -> None:
+    def remove(self, run: str, condition: Callable[[], object] = lambda: True) -> None:
         """Remove a run, finished or not.
 
         Args:
-            still: Asked when no other process can be working on the run; if false, the run stays.
+            run: The run.
+            condition: Function that is called when no other process can work on the run; if its
+                result is false, the run stays.
 
         Raises:
             FedloomError: If a process is computing the run.
@@ -182,11 +181,12 @@ class Store:
             if taken is None:
                 raise FedloomError(
                     f"{partial}: {lease.holder(partial / LEASE) or 'another process'} is computing "
-                    f"this run; stop it first (one on another host that has died is given up after "
-                    f"{self.patience:g} s by training the run again)"
+                    "this run",
+                    advice="stop this process first. If it has died on another host, train the run "
+                    f"again: after {self.patience:g} s the new process replaces it",
                 )
             try:
-                if still():
+                if condition():
                     files.erase(self._folder(run))
                     erase(partial, taken)
             finally:
@@ -202,30 +202,34 @@ class Store:
         waiting: Callable[[], None] = lambda: None,
         wait: bool = True,
     ) -> Iterator[Workspace | None]:
-        """A context with the place to compute ``run`` in, held by this process alone.
+        """Open a run as a context, in which only this process computes it.
 
         At the end the lease is released; an unfinished run stays for the next process.
 
         Args:
-            keep: A run without these files counts as unfinished.
-            waiting: Called while another process computes the run.
-            wait: If false, do not wait for another process.
+            run: The run.
+            keep: Files that the run must have to be finished.
+            waiting: Function that is called while another process computes the run.
+            wait: Whether to wait for another process.
 
         Yields:
-            None if the run is finished, already or by the process that was waited for, and, without
-            ``wait``, if another live process computes it.
+            The folder to compute the run in. None if the run is finished, or, without ``wait``, if
+            another live process computes it.
+
+        Raises:
+            FedloomError: If the run's folder cannot be read.
         """
         partial, folder = self.partial(run), self._folder(run)
         if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
-            # It may be finished, and is not to be replaced.
-            raise FedloomError(f"{folder}: permission denied; ask its owner to share it")
+            # The run may be finished, so it must not be replaced.
+            raise FedloomError(f"{folder}: permission denied", advice="ask its owner to share it")
 
-        def over() -> bool:
+        def is_finished() -> bool:
             waiting()
             return self.has(run, keep)
 
         with files.disk_errors(partial):
-            taken = lease.take(partial / LEASE, over, self.beat, self.patience, wait)
+            taken = lease.take(partial / LEASE, is_finished, self.beat, self.patience, wait)
         if taken is not None and self.has(run, keep):  # Finished between the look and the lease.
             erase(partial, taken)
             taken = None
@@ -243,54 +247,58 @@ class Store:
                 partial.rmdir()  # Only if there is nothing to come back to.
 
     def publish(self, run: str, result: Path) -> bool:
-        """Rename a complete result to its final name; if the run is there, add the files that it
-        lacks. False if there is nothing to add.
+        """Rename a complete result to its final name, or add its files to a finished run.
+
+        Returns:
+            False if the finished run has all files already.
         """
         final = self._folder(run)
         if not self.has(run) and final.exists():
             files.move(final, result.parent / f"removed-{secrets.token_hex(8)}")
         if files.move(result, final):
             return True
-        made = files.read_sealed(result / RECORD)["files"]
-        added = [name for name in ON_DEMAND if name in made and not self.has(run, (name,))]
+        result_files = files.read_sealed(result / RECORD)["files"]
+        added = [
+            name for name in OPTIONAL_FILES if name in result_files and not self.has(run, (name,))
+        ]
         if not added:
             return False
         record = files.read_sealed(final / RECORD)
-        described = record.pop("files") | {name: made[name] for name in added}
-        files.write_described(final / RECORD, record, described)
+        descriptions = record.pop("files") | {name: result_files[name] for name in added}
+        files.write_described(final / RECORD, record, descriptions)
         for name in added:
             (result / name).replace(final / name)
         files.sync_folder(final)
         return True
 
     def _folder(self, run: str) -> Path:
-        """Where a finished run is."""
-        return self.root / _checked(run)
+        """Return the folder of a finished run."""
+        return self.root / _check_name(run)
 
     def _read(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
-        """Read one file of a finished run after checking it; `DataError` says what to do."""
+        """Return the content of one file of a finished run, after a check of its hash."""
         path = self._folder(run) / name
         if not self.has(run):
-            raise DataError(f"{path.parent}: there is no such finished run; train it first")
+            raise DataError(f"{path.parent}: is no finished run", advice="train it first")
         try:
             with files.disk_errors(path):
                 record = files.read_sealed(path.parent / RECORD)
                 if name != RECORD:
                     if name not in record["files"]:
-                        raise DataError(f"{path}: was not kept when the run was finished")
+                        raise DataError(f"{path}: was not stored with the run")
                     if problem := files.find_damage(path, record["files"][name]):
                         raise DataError(problem)
                 return read(path, record)
         except DataError as error:
-            remedy = "`fedloom store verify --remove`, and train it again"
-            raise DataError(f"{error}; {remedy}") from error
+            advice = "remove it with `fedloom store verify --remove`, and train it again"
+            raise DataError(str(error), advice=advice) from error
 
     def _sweep(self, run: str) -> None:
-        """Remove leftovers beside a finished run, if there are any and no process works on it."""
+        """Remove the unfinished folder of a finished run, unless a process works in it."""
         partial = self.partial(run)
-        # Checkpoints beside a run without weights are of a run with weights that was interrupted.
-        wanted = (partial / CHECKPOINTS).exists() and not self.has_weights(run)
-        if wanted or not partial.exists():
+        # Checkpoints of a run without weights belong to an interrupted run for its weights.
+        is_needed = (partial / CHECKPOINTS).exists() and not self.has_weights(run)
+        if is_needed or not partial.exists():
             return
         with contextlib.suppress(OSError):
             taken = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
@@ -299,7 +307,7 @@ class Store:
 
 
 def _clear(partial: Path) -> None:
-    """Remove what a killed process left beside its checkpoints."""
+    """Remove files of a killed process, except its checkpoints."""
     for path in partial.iterdir():
         if path.is_dir() and path.name != CHECKPOINTS:
             shutil.rmtree(path, ignore_errors=True)
@@ -307,7 +315,7 @@ def _clear(partial: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _checked(run: str) -> str:
+def _check_name(run: str) -> str:
     if not is_name(run):
-        raise ValueError(f"{run!r} is not the name of a run: letters, digits, '-' and '_'")
+        raise ValueError(f"{run!r} is no name of a run: use letters, digits, '-' and '_'")
     return run

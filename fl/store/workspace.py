@@ -19,7 +19,7 @@ from fl.store.layout import (
     CHECKPOINTS,
     LEASE,
     METRICS,
-    ON_DEMAND,
+    OPTIONAL_FILES,
     PREDICTIONS,
     RECORD,
     TRACES,
@@ -58,7 +58,7 @@ class Workspace:
 
     def begin(self, attempt: Attempt) -> None:
         """Say who trains the run from here on."""
-        self._number, self._attempt = attempts.begin(self.folder), attempt
+        self._number, self._attempt = attempts.next_number(self.folder), attempt
         attempts.write(self.folder, self._number, attempt)
 
     def note(self, **known: Any) -> None:
@@ -100,7 +100,7 @@ class Workspace:
             files.write_sealed(result / RECORD, record, files=kept)
 
         given = {WEIGHTS: weights, PREDICTIONS: predictions}
-        return self._finish(write, [name for name in ON_DEMAND if given[name] is not None])
+        return self._finish(write, [name for name in OPTIONAL_FILES if given[name] is not None])
 
     def adopt(self, source: Path) -> bool:
         """Put a copy of a finished run's folder into the store, as `finish` does.
@@ -121,7 +121,7 @@ class Workspace:
                     raise DataError(f"{source / name}: the copy {problem}")
             files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
 
-        return self._finish(write, [name for name in ON_DEMAND if (source / name).is_file()])
+        return self._finish(write, [name for name in OPTIONAL_FILES if (source / name).is_file()])
 
     def _finish(self, write: Callable[[Path], None], kept: Collection[str]) -> bool:
         """Let ``write`` fill a folder and publish it."""

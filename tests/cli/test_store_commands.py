@@ -311,5 +311,5 @@ def bring(source: Path, target: Path) -> None:
     from fl.store import import_export
 
     for run in Store(source).runs():
-        moved = import_export.bring(run, Store(source), Store(target))
-        assert moved.outcome in (import_export.NEW, import_export.THERE, import_export.BUSY)
+        moved = import_export.copy_run(run, Store(source), Store(target))
+        assert moved.outcome in (import_export.NEW, import_export.EXISTING, import_export.BUSY)

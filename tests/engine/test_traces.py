@@ -72,16 +72,16 @@ def test_traces_go_along_from_store_to_store(tmp_path: Path, name: str) -> None:
     run = with_traces(source, TRACES)
     assert maintenance.problems(source, run) == []
     if name == "folder":
-        assert import_export.bring(run, source, target).outcome == import_export.NEW
+        assert import_export.copy_run(run, source, target).outcome == import_export.NEW
     else:
-        assert [one.outcome for one in import_export.pack([run], source, tmp_path / name)] == [
+        assert [one.outcome for one in import_export.write_tar([run], source, tmp_path / name)] == [
             "new"
         ]
-        with import_export.opened(tmp_path / name) as unpacked:
-            assert import_export.bring(run, unpacked, target).outcome == import_export.NEW
+        with import_export.open_source(tmp_path / name) as unpacked:
+            assert import_export.copy_run(run, unpacked, target).outcome == import_export.NEW
     back = target.traces(run)
     assert all(torch.equal(back[key], TRACES[key]) for key in TRACES)
-    path = target.place(run) / "traces.safetensors"
+    path = target.folder(run) / "traces.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     [problem] = maintenance.problems(target, run)
     assert "SHA-256" in problem

@@ -20,7 +20,7 @@ import shelving
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.store import import_export, maintenance
-from fl.store.import_export import BUSY, CONFLICT, DAMAGED, NEW, THERE
+from fl.store.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
 from fl.store.store import Store
 from fl.store.tree_file import save_tree
 
@@ -36,7 +36,7 @@ def theirs(tmp_path: Path) -> Store:
 
 
 def content(store: Store, run: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in store.place(run).iterdir()}
+    return {path.name: path.read_bytes() for path in store.folder(run).iterdir()}
 
 
 def names(folder: Path) -> list[str]:
@@ -46,14 +46,14 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("weights", [False, True])
 def test_a_run_arrives_as_it_is(ours: Store, theirs: Store, weights: bool):
     run = shelving.add(ours, weights=weights)
-    assert import_export.bring(run, ours, theirs).outcome == NEW
+    assert import_export.copy_run(run, ours, theirs).outcome == NEW
     assert content(theirs, run) == content(ours, run)
     assert theirs.has_weights(run) is weights
-    assert import_export.bring(run, ours, theirs).outcome == THERE
+    assert import_export.copy_run(run, ours, theirs).outcome == EXISTING
     assert names(theirs.root) == [run]
 
 
-@pytest.mark.parametrize(("theirs_is", "outcome"), [(1.5 + 1e-6, THERE), (1.5001, CONFLICT)])
+@pytest.mark.parametrize(("theirs_is", "outcome"), [(1.5 + 1e-6, EXISTING), (1.5001, CONFLICT)])
 def test_the_same_run_may_differ_in_last_digits(
     ours: Store, theirs: Store, theirs_is: float, outcome: str
 ):
@@ -61,9 +61,9 @@ def test_the_same_run_may_differ_in_last_digits(
     assert shelving.add(theirs, value=theirs_is, weights=True) == run
     before = content(theirs, run)
     assert before["metrics.parquet"] != content(ours, run)["metrics.parquet"]
-    moved = import_export.bring(run, ours, theirs)
+    moved = import_export.copy_run(run, ours, theirs)
     assert moved.outcome == outcome
-    assert ("has other numbers" in moved.why) is (outcome == CONFLICT)
+    assert ("has other numbers" in moved.reason) is (outcome == CONFLICT)
     assert content(theirs, run) == before
 
 
@@ -72,19 +72,19 @@ def test_other_numbers_of_another_stack_are_told_and_what_is_there_stays(
 ):
     run = shelving.add(ours, value=1.5)
     shelving.add(theirs, value=1.6)
-    path = theirs.place(run) / "run.json"
+    path = theirs.folder(run) / "run.json"
     record = files.read_sealed(path)
     described = record.pop("files")
     record["execution"]["stack"] = [run, "0123456789abcdef"]
     files.write_described(path, record, described)
     before = content(theirs, run)
-    moved = import_export.bring(run, ours, theirs)
-    assert moved.outcome == THERE
-    assert moved.why.endswith("(metrics.parquet), as its stack is another; it is kept")
+    moved = import_export.copy_run(run, ours, theirs)
+    assert moved.outcome == EXISTING
+    assert moved.reason.endswith("(metrics.parquet), as its stack is another; it is kept")
     assert content(theirs, run) == before
 
 
-@pytest.mark.parametrize(("change", "outcome"), [(1e-7, THERE), (0.1, CONFLICT)])
+@pytest.mark.parametrize(("change", "outcome"), [(1e-7, EXISTING), (0.1, CONFLICT)])
 def test_weights_are_compared_by_value(ours: Store, theirs: Store, change: float, outcome: str):
     run = shelving.add(ours, weights=True)
     shelving.add(theirs, weights=True)
@@ -96,7 +96,7 @@ def test_weights_are_compared_by_value(ours: Store, theirs: Store, change: float
     record = files.read_sealed(folder / "run.json")
     del record["files"]
     files.write_sealed(folder / "run.json", record, ("metrics.parquet", "final.safetensors"))
-    assert import_export.bring(run, ours, theirs).outcome == outcome
+    assert import_export.copy_run(run, ours, theirs).outcome == outcome
 
 
 def _plus(value: Any, change: float) -> Any:
@@ -108,9 +108,9 @@ def _plus(value: Any, change: float) -> Any:
 def test_weights_are_added_to_the_same_numbers(ours: Store, theirs: Store):
     run = shelving.add(theirs)
     assert shelving.add(ours, weights=True) == run
-    assert import_export.bring(run, ours, theirs).outcome == NEW
+    assert import_export.copy_run(run, ours, theirs).outcome == NEW
     assert theirs.has_weights(run)
-    assert import_export.bring(run, theirs, ours).outcome == THERE
+    assert import_export.copy_run(run, theirs, ours).outcome == EXISTING
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.parquet", "final.safetensors"])
@@ -118,34 +118,34 @@ def test_what_is_damaged_does_not_arrive(ours: Store, theirs: Store, name: str):
     run = shelving.add(ours, weights=True)
     path = ours.root / run / name
     os.truncate(path, path.stat().st_size - 2)
-    moved = import_export.bring(run, ours, theirs)
+    moved = import_export.copy_run(run, ours, theirs)
     assert (moved.outcome, theirs.runs()) == (DAMAGED, [])
-    assert name in moved.why
+    assert name in moved.reason
 
 
 def test_a_run_under_the_name_of_another_does_not_arrive(ours: Store, theirs: Store):
     run = shelving.add(ours)
     wrong = "0123456789abcdef"
     (ours.root / run).rename(ours.root / wrong)
-    moved = import_export.bring(wrong, ours, theirs)
+    moved = import_export.copy_run(wrong, ours, theirs)
     assert moved.outcome == DAMAGED
-    assert f"is, by what its record says, run {run}" in moved.why
+    assert f"is, by what its record says, run {run}" in moved.reason
 
 
 def test_a_run_that_is_being_computed_is_passed_over(ours: Store, theirs: Store):
     run = shelving.add(ours)
     with theirs.open(run) as work:
         assert work is not None
-        assert import_export.bring(run, ours, theirs).outcome == BUSY
+        assert import_export.copy_run(run, ours, theirs).outcome == BUSY
         assert not work.lost
     assert theirs.runs() == []
-    assert import_export.bring(run, ours, theirs).outcome == NEW
+    assert import_export.copy_run(run, ours, theirs).outcome == NEW
 
 
 def bring_all(source: Path, target: Path) -> None:
     store = Store(source)
     for run in store.runs():
-        import_export.bring(run, store, Store(target, beat=0.2))
+        import_export.copy_run(run, store, Store(target, beat=0.2))
 
 
 def test_killed_at_every_touch_of_the_disk(ours: Store, tmp_path: Path):
@@ -165,7 +165,7 @@ def test_killed_at_every_touch_of_the_disk(ours: Store, tmp_path: Path):
 
 
 def packed(store: Store, path: Path) -> Path:
-    assert {moved.outcome for moved in import_export.pack(store.runs(), store, path)} == {NEW}
+    assert {moved.outcome for moved in import_export.write_tar(store.runs(), store, path)} == {NEW}
     return path
 
 
@@ -173,13 +173,13 @@ def test_through_a_tar_file_and_back(ours: Store, theirs: Store, tmp_path: Path)
     runs = [shelving.add(ours, seed, weights=seed == 1) for seed in range(3)]
     path = packed(ours, tmp_path / "deep" / "runs.tar")
     assert path.read_bytes() == packed(ours, tmp_path / "again.tar").read_bytes()
-    with import_export.opened(path) as source:
-        assert [import_export.bring(run, source, theirs).outcome for run in source.runs()] == [
+    with import_export.open_source(path) as source:
+        assert [import_export.copy_run(run, source, theirs).outcome for run in source.runs()] == [
             NEW
         ] * 3
     assert all(content(theirs, run) == content(ours, run) for run in runs)
     with pytest.raises(FedloomError, match=r"runs\.tar: is there already"):
-        list(import_export.pack(runs, ours, path))
+        list(import_export.write_tar(runs, ours, path))
 
 
 def test_a_tar_file_that_is_cut_short_brings_nothing(ours: Store, tmp_path: Path):
@@ -187,7 +187,7 @@ def test_a_tar_file_that_is_cut_short_brings_nothing(ours: Store, tmp_path: Path
     path = packed(ours, tmp_path / "runs.tar")
     os.truncate(path, 1500)
     with pytest.raises(DataError, match=r"runs\.tar: .*is truncated"):
-        import_export.opened(path).__enter__()
+        import_export.open_source(path).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_tar_file_with_anything_else_is_refused(name: str, tmp_path: Path):
         info.size = 4
         tar.addfile(info, io.BytesIO(b"evil"))
     with pytest.raises(DataError, match=r"Allowed: files RUN/run\.json"):
-        import_export.opened(path).__enter__()
+        import_export.open_source(path).__enter__()
     assert not Path("/run.json").exists()
 
 
@@ -212,9 +212,9 @@ def test_a_tar_file_of_too_many_files_is_refused(
 ):
     shelving.add(ours)
     path = packed(ours, tmp_path / "runs.tar")
-    monkeypatch.setattr(import_export, "MEMBERS", 1)
+    monkeypatch.setattr(import_export, "MAX_MEMBERS", 1)
     with pytest.raises(DataError, match=r"runs\.tar: has more files than are unpacked. Allowed: 1"):
-        import_export.opened(path).__enter__()
+        import_export.open_source(path).__enter__()
 
 
 @pytest.mark.usefixtures("hurry")
@@ -224,7 +224,7 @@ def test_a_place_that_is_a_pipe_or_no_tar_is_refused(tmp_path: Path):
     (tmp_path / "runs").write_bytes(b"no folder")
     for name, problem in (("pipe.tar", "a pipe"), ("text.tar", "no tar file"), ("runs", "Allowed")):
         with pytest.raises(FedloomError, match=f"{name}: .*{problem}"):
-            import_export.opened(tmp_path / name).__enter__()
+            import_export.open_source(tmp_path / name).__enter__()
 
 
 @pytest.fixture
@@ -263,9 +263,9 @@ def test_a_record_names_files_of_its_folder(
     (folder / "round").symlink_to("round")
     os.mknod(folder / "socket", stat.S_IFSOCK | 0o600)
     described(folder, name, entry)
-    moved = import_export.bring(run, ours, theirs)
+    moved = import_export.copy_run(run, ours, theirs)
     assert (moved.outcome, theirs.runs()) == (DAMAGED, [])
-    assert problem in moved.why
+    assert problem in moved.reason
 
 
 @pytest.mark.usefixtures("hurry")

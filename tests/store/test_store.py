@@ -378,8 +378,8 @@ def test_who_is_known_to_be_gone(host: str, gone: bool, tmp_path: Path) -> None:
     path = foreign_lease(tmp_path, host)
     taken = lease.take(path, lambda: False, beat=1, patience=60, wait=False)
     assert (taken is not None) is gone
-    assert lease.living(path, patience=60) is not None
-    assert lease.living(path, patience=-1) is None
+    assert lease.live_holder(path, patience=60) is not None
+    assert lease.live_holder(path, patience=-1) is None
     if taken is not None:
         assert lease.take(path, lambda: False, beat=1, patience=60, wait=False) is None
         taken.release()
