@@ -5,7 +5,6 @@ code. ``python -m tools.reference`` writes them, and a test holds them to the co
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,10 +86,9 @@ def config() -> str:
 
 def _records() -> Iterator[str]:
     for record, heading in RECORDS.items():
-        text = re.sub(r"^ {4}", "", inspect.getdoc(record) or "", flags=re.MULTILINE)
         declared = fields.fields(record)
         yield f"## {heading}"
-        yield _keys(declared, key_texts.parse(text, declared))
+        yield _keys(declared, key_texts.key_texts(record))
 
 
 def api() -> str:

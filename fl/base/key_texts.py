@@ -29,7 +29,7 @@ def key_texts(target: type | Callable[..., Any]) -> dict[str, str]:
 def summary_of(target: type | Callable[..., Any]) -> str:
     """Return the first paragraph of a docstring; empty if it begins with a section."""
     first = re.split(r"\n\s*\n", inspect.getdoc(target) or "")[0]
-    return "" if SECTION.match(first) else " ".join(first.split())
+    return "" if first.startswith(("Attributes:", "Args:")) else " ".join(first.split())
 
 
 def parse(docstring: str, keys: Iterable[str]) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 A lease is a file with the name of its holder. The holder locks the file as long as it lives and
 touches it every few seconds. If the lock is free and the file is of this host, the holder has
-ended. A holder on another host, or on a disk without locks, counts as ended if nobody touches the file
-while another process waits for ``patience`` seconds; clocks of hosts are not compared. So a live
-holder can be replaced by mistake, for example after it was suspended. It notices this at its next
-touch (`Lease.lost`); until then two processes work on one run. The store is correct without leases:
-they only save work.
+ended. A holder on another host, or on a disk without locks, counts as ended if nobody touches the
+file while another process waits for ``patience`` seconds; clocks of hosts are not compared. So a
+live holder can be replaced by mistake, for example after it was suspended. It notices this at its
+next touch (`Lease.lost`); until then two processes work on one run. The store is correct without
+leases: they only save work.
 """
 
 from __future__ import annotations
