@@ -90,7 +90,7 @@ class PerFedAvg:
 
             def after(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
                 output, met = forward(params, buffers, outer)
-                aux = {"buffers": output.buffers, "met": met}
+                aux = {"buffers": output.buffers, "alterations": met}
                 return context.task.loss(output.outputs, outer), aux
 
             direction, moved = grad(before, has_aux=True)(work["params"])

@@ -1,4 +1,4 @@
-"""Data that a notebook has in memory, as a data set of a study."""
+"""Data in memory as a data set of a study."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.data.datasets.arrays import check
 from fl.data.image_files import image_array
-from fl.notebook.plainly import plainly
+from fl.notebook.tracebacks import short_traceback
 
-AT = Location("fl.arrays")
+CALL = Location("fl.arrays")
 
 
 @dataclass(frozen=True, repr=False)
-class Given:
-    """Arrays as the data set `arrays` reads them, and a name for their file."""
+class ArrayData:
+    """Arrays of the data set `arrays`, and a name for their file.
+
+    Attributes:
+        name: First part of the file's name.
+        arrays: Arrays by name: ``x``, ``y``, and others that are given.
+    """
 
     name: str
     arrays: Mapping[str, np.ndarray]
 
     def item(self, folder: Path) -> dict[str, Any]:
-        """What a study says of it; the file is written, unless it is there.
+        """Return the data set as a study names it; write its file, if it does not exist.
 
         Args:
-            folder: For files such as this one, which are named by their content.
+            folder: Folder of these files, which are named by their content.
         """
         content = hashlib.sha256()
         for key, array in sorted(self.arrays.items()):
@@ -39,15 +44,15 @@ class Given:
             content.update(np.ascontiguousarray(array).data)
         path = folder / f"{self.name}-{content.hexdigest()[:16]}.npz"
         if not path.exists():
-            named: dict[str, Any] = dict(self.arrays)
+            array_by_name: dict[str, Any] = dict(self.arrays)
             with files.disk_errors(path):
                 folder.mkdir(parents=True, exist_ok=True)
                 with files.atomic_writer(path) as file:
-                    np.savez(file, **named)
+                    np.savez(file, **array_by_name)
         return {"arrays": {"path": str(path)}}
 
 
-@plainly
+@short_traceback
 def arrays(
     x: Any,
     y: Any = None,
@@ -56,59 +61,58 @@ def arrays(
     domain: Any = None,
     split: Any = None,
     name: str = "arrays",
-) -> Given:
-    """Data of your own for ``fl.run(dataset=...)``: arrays, tensors, or a PyTorch data set.
+) -> ArrayData:
+    """Return data of your own for ``fl.run(dataset=...)``: arrays, tensors, or a PyTorch data set.
 
-    They are written to ``arrays/`` in the folder of data, under a name that holds their content. A
-    study names the same data by ``arrays: {path: ...}``, and has the same runs.
+    They are written to ``arrays/`` in the folder of data, into a file that is named by its content.
+    A study with ``arrays: {path: ...}`` uses the same data, and has the same runs.
 
     Args:
         x: Inputs [samples, ...]: floating-point numbers, which are normalised; images of 8 bits
             [samples, channels, height, width]; other whole numbers are tokens. Or a map-style
-            ``torch.utils.data.Dataset`` of pairs of input (an array, a tensor or a picture of
-            Pillow's) and label; it must give the same each time, so no transform of it may draw.
-        y: Labels [samples], whole numbers or texts; left out beside a data set.
-        client: Whose each sample is, for the partition ``natural``.
-        domain: Where each sample is from, for the partitions by domain.
-        split: The published split of each sample: train, val or test.
-        name: What the file's name begins with.
+            ``torch.utils.data.Dataset`` of pairs of an input (an array, a tensor or a Pillow image)
+            and a label, without random transforms.
+        y: Labels [samples], whole numbers or texts; not given for a ``Dataset``.
+        client: Client of each sample, for the partition ``natural``.
+        domain: Domain of each sample, for partitions by domain.
+        split: Published split of each sample: train, val or test.
+        name: First part of the file's name.
 
     Raises:
-        FedloomError: For data of which no data set can be made, such as inputs that are no finite
-            numbers and labels that are no classes.
+        FedloomError: If the data cannot be a data set, for example inputs that are not finite or
+            labels that are no classes.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,50}", name):
-        raise ConfigError(AT / "name", f"is {name!r}", "up to 50 letters, digits, - and _")
+        raise ConfigError(CALL / "name", f"is {name!r}", "up to 50 letters, digits, - and _")
     if y is None:
         x, y = _pairs(x)
-    given = {"x": x, "y": y, "client": client, "domain": domain, "split": split}
-    made = {key: _array(key, value) for key, value in given.items() if value is not None}
-    check(made, "fl.arrays")
-    return Given(name, made)
+    arguments = {"x": x, "y": y, "client": client, "domain": domain, "split": split}
+    converted = {key: _array(key, value) for key, value in arguments.items() if value is not None}
+    check(converted, "fl.arrays")
+    return ArrayData(name, converted)
 
 
 def _pairs(dataset: Any) -> tuple[Any, Any]:
-    """Inputs and labels of a map-style data set."""
+    """Return inputs and labels of a map-style data set."""
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        problem = f"is a {type(dataset).__name__}, and y is missing"
-        raise ConfigError(AT / "x", problem, "x and y, or a data set with a length")
+        problem = f"is a {type(dataset).__name__}, but y is missing"
+        raise ConfigError(CALL / "x", problem, advice="give x and y, or a data set with a length")
     try:
         inputs, labels = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
     except (TypeError, ValueError):
-        problem = f"is a {type(dataset).__name__} that does not give pairs, and y is missing"
-        raise ConfigError(AT / "x", problem, "x and y, or a data set of (input, label)") from None
+        problem = f"is a {type(dataset).__name__} whose items are no pairs, and y is missing"
+        advice = "give x and y, or a data set of (input, label)"
+        raise ConfigError(CALL / "x", problem, advice=advice) from None
     x = [
         image_array(sample) if hasattr(sample, "getbands") else np.asarray(sample)
         for sample in inputs
     ]
-    for place, sample in enumerate(x):
+    for index, sample in enumerate(x):
         if sample.shape != x[0].shape or sample.dtype != x[0].dtype:
-            shown = f"{sample.dtype} {list(sample.shape)}"
-            problem = (
-                f"is {shown} in sample {place}, and {x[0].dtype} {list(x[0].shape)} in the first"
-            )
-            allowed = "inputs of one shape and type, such as images that a transform resizes"
-            raise ConfigError(AT / "x", problem, allowed)
+            form, first_form = (f"{a.dtype} {list(a.shape)}" for a in (sample, x[0]))
+            problem = f"is {form} in sample {index}, but {first_form} in the first sample"
+            advice = "give all inputs one shape and type, for example by a transform that resizes"
+            raise ConfigError(CALL / "x", problem, advice=advice)
     return np.stack(x), np.stack([np.asarray(label) for label in labels])
 
 
@@ -116,7 +120,7 @@ def _array(key: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise FedloomError(f"{AT / key}: is no array ({error})") from None
+        raise FedloomError(f"{CALL / key}: is no array ({error})") from None
     if array.dtype == object and all(isinstance(text, str) for text in array.ravel()):
-        array = array.astype(str)  # As pandas has texts.
+        array = array.astype(str)  # Texts of pandas are objects.
     return array

@@ -1,8 +1,8 @@
 """Methods, models and terms that a notebook defines, as plugins of a study.
 
-The source of a class becomes a plugin of its own below the folder of results, named by its content:
-``mine-1a2b3c4d``. So a run's name holds it as it holds any plugin's, the same class is found again
-in another session, and a file in ``config/studies`` can name it.
+The source of a class becomes a plugin in the folder of results, named by its content:
+``mine-1a2b3c4d``. So it is part of the names of its runs like every plugin, another session finds
+the same class, and a file in ``config/studies`` can use it.
 """
 
 from __future__ import annotations
@@ -18,87 +18,88 @@ from fl.base.digest import digest
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.notebook import source
 
-HOME = "classes"
-"""The folder of these plugins, in that of results."""
+CLASSES_FOLDER = "classes"
+"""Folder of these plugins, in the folder of results."""
 
 
 class Classes:
-    """The classes of a call.
-
-    Args:
-        results: The folder of results.
+    """Classes of a call, and their plugins.
 
     Attributes:
-        plugins: The folders of those that were named.
+        plugins: Folders of the plugins of all classes that were named.
     """
 
     def __init__(self, results: Path) -> None:
-        self._home = results / HOME
+        """Begin without classes.
+
+        Args:
+            results: Folder of results.
+        """
+        self._folder = results / CLASSES_FOLDER
         self.plugins: list[str] = []
 
     def models(self, items: Any, location: Location) -> Any:
-        """A study's models, with names in place of classes."""
+        """Return a study's models with names instead of classes."""
         if not isinstance(items, list):
             return items
         return [self._item("model", item, location / i) for i, item in enumerate(items)]
 
     def methods(self, entries: Any, location: Location) -> Any:
-        """A study's entries, with names in place of classes."""
+        """Return a study's entries with names instead of classes."""
         if not isinstance(entries, Mapping):
             return entries
-        return {
-            label: self._entry(given, location / str(label)) for label, given in entries.items()
-        }
+        return {name: self._entry(entry, location / str(name)) for name, entry in entries.items()}
 
-    def _entry(self, given: Any, location: Location) -> Any:
-        if is_own(given):
-            name, values = self._named("method", given, location)
+    def _entry(self, entry: Any, location: Location) -> Any:
+        if is_own(entry):
+            name, values = self._write_plugin("method", entry, location)
             return {"method": name, **values}
-        if not isinstance(given, Mapping):
-            return given
-        said = dict(given)
-        if is_own(said.get("method")):
-            name, values = self._named("method", said["method"], location / "method")
-            said = {**values, **said, "method": name}
-        said = registry.with_current_keys(said, location)
+        if not isinstance(entry, Mapping):
+            return entry
+        keys = dict(entry)
+        if is_own(keys.get("method")):
+            name, values = self._write_plugin("method", keys["method"], location / "method")
+            keys = {**values, **keys, "method": name}
+        keys = registry.with_current_keys(keys, location)
         for spec_key, kind in registry.ADDED_KINDS.items():
             key = registry.entry_key(spec_key)
-            if isinstance(said.get(key), Mapping):
-                pairs = [self._added(kind, n, v, location / key) for n, v in said[key].items()]
-                said[key] = dict(pairs)
-        return said
+            if isinstance(keys.get(key), Mapping):
+                pairs = [self._pair(kind, n, v, location / key) for n, v in keys[key].items()]
+                keys[key] = dict(pairs)
+        return keys
 
-    def _added(self, kind: str, name: str, given: Any, location: Location) -> tuple[str, Any]:
-        return self._named(kind, given, location / name) if is_own(given) else (name, given)
+    def _pair(self, kind: str, name: str, value: Any, location: Location) -> tuple[str, Any]:
+        return self._write_plugin(kind, value, location / name) if is_own(value) else (name, value)
 
     def _item(self, kind: str, item: Any, location: Location) -> Any:
         if not is_own(item):
             return item
-        name, values = self._named(kind, item, location)
+        name, values = self._write_plugin(kind, item, location)
         return {name: values}
 
-    def _named(self, kind: str, thing: Any, location: Location) -> tuple[str, dict[str, Any]]:
-        """The name of a class, and the values of its keys where it is an instance; its plugin is
-        written and in use.
-        """
-        cls = thing if isinstance(thing, type) else type(thing)
+    def _write_plugin(
+        self, kind: str, component: Any, location: Location
+    ) -> tuple[str, dict[str, Any]]:
+        """Write and use the plugin of a class; return its name, and the keys of an instance."""
+        cls = component if isinstance(component, type) else type(component)
         if not dataclasses.is_dataclass(cls) or not hasattr(cls, "build"):
-            made = '@declare("global") makes one' if kind == "method" else "with `build`"
+            form = 'with @declare("global")' if kind == "method" else "with `build`"
             problem = f"is of the class {cls.__name__}, which is no {kind}"
-            raise ConfigError(
-                location, problem, f"a name, or a dataclass ({made}; docs/tutorial.md)"
-            )
+            advice = f"give a name, or a dataclass {form}; see docs/tutorial.md"
+            raise ConfigError(location, problem, advice=advice)
         try:
-            text = source.module(cls, f"{cls.__name__}, of a notebook.")
+            text = source.module_text(cls, f"{cls.__name__}, of a notebook.")
         except FedloomError as error:
             raise ConfigError(location, str(error)) from None
         stem = f"{snake(cls.__name__)}_{digest(text)[:8]}"
         self._use(stem, Path(registry.FOLDER_BY_KIND[kind]).name, text, location)
-        values = {} if thing is cls else {f.name: getattr(thing, f.name) for f in _keys(cls)}
+        values = (
+            {} if component is cls else {f.name: getattr(component, f.name) for f in _fields(cls)}
+        )
         return stem.replace("_", "-"), values
 
     def _use(self, stem: str, folder: str, text: str, location: Location) -> None:
-        package = plugins.roots().get(stem, self._home / stem)
+        package = plugins.roots().get(stem, self._folder / stem)
         path = package / folder / f"{stem}.py"
         if not path.exists():
             with files.disk_errors(path):
@@ -108,22 +109,22 @@ class Classes:
         self.plugins.append(str(package))
 
 
-def is_own(thing: Any) -> bool:
-    """Whether something is a class, or of one that is no plain value of a config."""
-    plain = (str, bytes, int, float, Mapping, list, tuple, type(None))
-    return isinstance(thing, type) or not isinstance(thing, plain)
+def is_own(value: Any) -> bool:
+    """Whether a value is a class or an instance of the user's own, and no value of a config."""
+    config_types = (str, bytes, int, float, Mapping, list, tuple, type(None))
+    return isinstance(value, type) or not isinstance(value, config_types)
 
 
-def label(thing: Any) -> str:
-    """What an entry of a class is called that has no other name: ``my-method``."""
-    cls = thing if isinstance(thing, type) else type(thing)
+def entry_name(component: Any) -> str:
+    """Return the default name of an entry of a class: ``my-method``."""
+    cls = component if isinstance(component, type) else type(component)
     return snake(cls.__name__).replace("_", "-")
 
 
 def snake(name: str) -> str:
-    """``MyMethod`` as ``my_method``."""
+    """Return a name in snake case: ``my_method`` for ``MyMethod``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def _keys(cls: Any) -> Iterable[dataclasses.Field[Any]]:
+def _fields(cls: Any) -> Iterable[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if field.init]

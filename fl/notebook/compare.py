@@ -1,4 +1,4 @@
-"""One's own method beside all that were compared: `compare`, or ``make compare METHOD=name``."""
+"""Comparison of a method with all methods of the tracks."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from fl.base.schema import DIVERGED
 from fl.base.units import quantity
 from fl.notebook import classes
 from fl.notebook.keys import CALL
-from fl.notebook.plainly import plainly
 from fl.notebook.run import FOLDER, run
+from fl.notebook.tracebacks import short_traceback
 from fl.plan.config import read_yaml
 from fl.report import claims, result_files, tracks
 from fl.report.cells import number, probability
 
-SAID = {claims.AHEAD: "ahead of", claims.OPEN: "not told apart from"}
-"""Verdicts, before the names of other methods."""
-CLIENTS = {"dataset", "partition"}
-BUDGET = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on", "start"}
-"""Keys of an entry that would compare other things than methods: refused, and remarked."""
+TEXT_BY_VERDICT = {claims.AHEAD: "ahead of", claims.OPEN: "no significant difference to"}
+"""Texts of verdicts before the names of other methods."""
+
+CLIENT_KEYS = {"dataset", "partition"}
+"""Keys of an entry that would change the clients of a track; they are refused."""
+
+BUDGET_KEYS = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on", "start"}
+"""Keys of an entry that change its budget; a remark tells that the budget is compared too."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What `fl.compare` gives; printed, it says everything in words.
+    """Result of `fl.compare`; printed, it is a text.
 
     Attributes:
-        method: What the method is called.
-        lines: Its own lines and those of the methods that are kept, `fl.report.tracks.COLUMNS`.
+        method: Name of the method.
+        lines: Results of the method and of the published methods, `fl.report.tracks.COLUMNS`.
         table: A row for each track and other method: ``difference`` of accuracy over draws with
             bounds ``low`` and ``high``, ``p``, ``p_holm`` (over all rows) and ``verdict``.
-        remarks: What has to be known beside, such as a check that failed.
+        remarks: Remarks, such as a failed check.
     """
 
     method: str
@@ -47,29 +50,27 @@ class Comparison:
     remarks: tuple[str, ...]
 
     def __repr__(self) -> str:
-        said = [self._track(str(track)) for track in self.lines["track"].unique()]
+        texts = [self._track_text(str(track)) for track in self.lines["track"].unique()]
         tests = int(self.table["p"].notna().sum())
         rule = f"exact sign-flip tests over draws, Holm's correction for {tests} comparisons "
         rule += f"of {quantity(self.lines['track'].nunique(), 'track')}, 5 %"
-        return "\n".join([*said, f"({rule})", *self.remarks])
+        return "\n".join([*texts, f"({rule})", *self.remarks])
 
-    def _track(self, track: str) -> str:
+    def _track_text(self, track: str) -> str:
         scores = tracks.values(self.lines, track)
         if self.method not in scores:
-            return (
-                f"{track}: nothing of {self.method} to compare: no run of it scores a client here"
-            )
-        places = tracks.ranks(scores)
+            return f"{track}: {self.method} cannot be compared, because none of its runs finished"
+        mean_ranks = tracks.ranks(scores)
         lost = int(scores[self.method].isna().sum())
         draws = f"{len(scores)} draws, {lost} of them lost" if lost else f"{len(scores)} draws"
-        place = int((places < places[self.method]).sum()) + 1
+        rank = int((mean_ranks < mean_ranks[self.method]).sum()) + 1
         mean = number(scores[self.method].mean(), "accuracy")
         head = (
-            f"{track}: {self.method} has {mean} %, place {place} of {len(places)} by mean rank "
-            f"{places[self.method]:.1f} over {draws}"
+            f"{track}: {self.method} has {mean} %, rank {rank} of {len(mean_ranks)} by mean rank "
+            f"{mean_ranks[self.method]:.1f} over {draws}"
         )
-        here = self.table[self.table["track"] == track]
-        base = here[here["other"] == tracks.BASELINE]
+        rows_of_track = self.table[self.table["track"] == track]
+        base = rows_of_track[rows_of_track["other"] == tracks.BASELINE]
         for row in base.to_dict("records"):
             gain, low, high = (
                 number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
@@ -78,13 +79,14 @@ class Comparison:
             head += (
                 f"; from {row['other']} {gain} ({low} to {high}), Holm's p {holm}: {row['verdict']}"
             )
-        for (verdict, reason), group in here.groupby(["verdict", "reason"], sort=False):
-            why = f" ({reason})" if reason else ""
-            head += f"\n  {SAID.get(str(verdict), verdict)}{why}: {', '.join(group['other'])}"
+        for (verdict, reason), group in rows_of_track.groupby(["verdict", "reason"], sort=False):
+            text = TEXT_BY_VERDICT.get(str(verdict), str(verdict))
+            text += f" ({reason})" if reason else ""
+            head += f"\n  {text}: {', '.join(group['other'])}"
         return head
 
 
-@plainly
+@short_traceback
 def compare(
     method: str | type,
     *,
@@ -93,95 +95,119 @@ def compare(
     progress: bool = True,
     **keys: Any,
 ) -> Comparison:
-    """Train one method on the tracks, and compare it with all methods whose results are kept.
+    """Train a method on the tracks and compare it with all published methods.
 
-    Beside it FedAvg is trained, as a check that this machine and this code give what is kept.
+    FedAvg is trained too, to check that it has its published results. Runs are those of `fl.run`:
+    existing runs are not trained again.
 
     Args:
-        method: Its name, as a study says it, a class as in `run`, or an entry of the tracks.
-        only: One track, by name; by default all.
-        config: A config folder, by default ``config`` in the working directory.
+        method: Name of a method, a class as in `fl.run`, or the name of an entry of the tracks.
+        only: Name of one track; by default all tracks.
+        config: Config folder, by default ``config`` in the working directory.
         progress: Whether to show a progress bar.
-        keys: Of the entry: hyper-parameters and training keys; a list is a grid, whose point is
-            chosen on the validation data of each draw. The other methods have four points each. If
-            there is no ``lr`` here, the method is tried at the track's two rates.
+        keys: Hyper-parameters and training keys of the entry. A list is a grid, whose point is
+            chosen on the validation data of each draw; the other methods have four points each.
+            Without ``lr``, the method is trained at the track's two learning rates.
 
     Raises:
-        FedloomError: If there is no kept table, for data or clients other than the track's, or as
-            `run`.
+        FedloomError: If there are no published results, for keys that would change a track's data
+            or clients, and as `fl.run`.
     """
     folder = Path(config or FOLDER)
-    for key in CLIENTS & keys.keys():
-        raise ConfigError(CALL / key, "is set, and clients are the track's", "other keys")
-    kept = tracks.kept(folder)
-    named = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
-    if only is not None and only not in named:
-        raise unknown_name(CALL / "only", "track", only, named)
-    if only is not None and only not in set(kept["track"]):
-        raise unknown_name(CALL / "only", "kept track", only, set(kept["track"]))
-    label = method if isinstance(method, str) else classes.label(method)
+    for key in CLIENT_KEYS & keys.keys():
+        advice = "leave it out; a track has its own data and clients"
+        raise ConfigError(CALL / key, "would change the track", advice=advice)
+    published = tracks.kept(folder)
+    study_by_track = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
+    if only is not None and only not in study_by_track:
+        raise unknown_name(CALL / "only", "track", only, study_by_track)
+    if only is not None and only not in set(published["track"]):
+        raise unknown_name(CALL / "only", "published track", only, set(published["track"]))
+    name = method if isinstance(method, str) else classes.entry_name(method)
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []
-    if budget := sorted(BUDGET & keys.keys()):
-        given = f"{label} has its own {', '.join(budget)}"
-        remarks.append(f"{given}; the others have the track's budget, so that this compares both")
-    for track in [only] if only else [t for t in named if t in set(kept["track"])]:
-        here, points, diverged = _trained(folder, named[track], label, method, keys, progress)
-        there = kept[kept["track"] == track]
-        here = here[here["draw"].isin(there["draw"])]
-        lines += [there[there["method"] != label], here[here["method"] == label]]
-        remarks += _checked(track, there, here)
+    if budget := sorted(BUDGET_KEYS & keys.keys()):
+        remarks.append(
+            f"{name} has its own {', '.join(budget)}; the other methods have the track's budget, "
+            "so the comparison is of methods and budgets"
+        )
+    available = [track for track in study_by_track if track in set(published["track"])]
+    for track in [only] if only else available:
+        results, points, diverged = _train(
+            folder, study_by_track[track], name, method, keys, progress
+        )
+        published_results = published[published["track"] == track]
+        results = results[results["draw"].isin(published_results["draw"])]
+        others = published_results[published_results["method"] != name]
+        lines += [others, results[results["method"] == name]]
+        remarks += _check_remarks(track, published_results, results)
         if points != 4:
             remarks.append(
-                f"{track}: {label} had {points} grid points, the others four: "
+                f"{track}: {name} had {points} grid points, the others four: "
                 f"`fl.compare` takes lists, as alpha=[0.25, 0.75]"
             )
         if diverged:
-            remarks.append(f"{track}: {diverged} runs of {label} diverged")
+            remarks.append(f"{track}: {quantity(diverged, 'run')} of {name} diverged")
     joined = pd.concat(lines, ignore_index=True)
-    return Comparison(label, joined, tracks.against(joined, label), tuple(remarks))
+    return Comparison(name, joined, tracks.against(joined, name), tuple(remarks))
 
 
-def _trained(
-    folder: Path, name: str, label: str, method: str | type, keys: Mapping[str, Any], shown: bool
+def _train(
+    folder: Path,
+    study_name: str,
+    name: str,
+    method: str | type,
+    keys: Mapping[str, Any],
+    progress: bool,
 ) -> tuple[pd.DataFrame, int, int]:
-    """The lines of a method and of FedAvg on a track; the points of the method's grid, and how many
-    of its runs diverged.
+    """Train a method and FedAvg on a track.
+
+    Returns:
+        Their results, the number of points of the method's grid, and of its diverged runs.
     """
-    given = dict(read_yaml(folder / "studies" / f"{name}.yaml"))
-    del given["baseline"]
-    known = given["methods"]
-    own_entry = known[label] if label in known and not keys else {"method": method, **keys}
-    entries: dict[str, Any] = {tracks.CHECK: known[tracks.CHECK], label: own_entry}
-    start = str((own_entry or {}).get("start"))
-    while start in known:
-        entries[start] = known[start]
-        start = str((known[start] or {}).get("start"))
-    given["methods"] = entries
-    called = f"compare-{name}"
-    result = run(name=called, config=folder, progress=shown, keep_weights=False, **given)
+    study = dict(read_yaml(folder / "studies" / f"{study_name}.yaml"))
+    del study["baseline"]
+    track_entries = study["methods"]
+    is_entry_of_track = name in track_entries and not keys
+    entry = track_entries[name] if is_entry_of_track else {"method": method, **keys}
+    entries: dict[str, Any] = {tracks.CHECK: track_entries[tracks.CHECK], name: entry}
+    start = str((entry or {}).get("start"))
+    while start in track_entries:
+        entries[start] = track_entries[start]
+        start = str((track_entries[start] or {}).get("start"))
+    study["methods"] = entries
+    result = run(
+        name=f"compare-{study_name}", config=folder, progress=progress, keep_weights=False, **study
+    )
     rows, runs = result_files.read(
         result.study, Path(result.settings.store), Path(result.settings.results)
     )
     starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
-    table = tracks.measured(name.removeprefix(tracks.PREFIX), starts, rows, runs)
-    mine = runs[runs["method"] == label]
-    return table, int(mine["point"].nunique()), int((mine["state"] == DIVERGED).sum())
+    table = tracks.measured(study_name.removeprefix(tracks.PREFIX), starts, rows, runs)
+    method_runs = runs[runs["method"] == name]
+    diverged = int((method_runs["state"] == DIVERGED).sum())
+    return table, int(method_runs["point"].nunique()), diverged
 
 
-def _checked(track: str, kept: pd.DataFrame, here: pd.DataFrame) -> list[str]:
-    """Whether FedAvg came out as it is kept."""
-    both = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (kept, here)]
-    before, now = both
+def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:
+    """Return a remark on whether FedAvg has its published results."""
+    tables = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (published, results)]
+    before, now = tables
+    if now.empty:
+        return [
+            f"{track}: no run of {tracks.CHECK} finished, so that its published results could not "
+            "be checked"
+        ]
     gap = 100 * (now["accuracy"] - before["accuracy"])
     if len(now) == len(before) and (gap.abs() < 1e-3).all():
-        return [f"{track}: {tracks.CHECK} came out as kept in all {len(before)} draws"]
-    versions = [", ".join(sorted(set(t["numbers"]))) for t in both]
-    told = f"{track}: {tracks.CHECK} is not as kept: {len(now)} of {len(before)} draws, "
-    told += f"{gap.mean():+.2f} points in the mean, up to {gap.abs().max():.2f} in a draw"
+        return [f"{track}: {tracks.CHECK} has its published results in all {len(before)} draws"]
+    versions = [", ".join(sorted(set(table["numbers"]))) for table in tables]
+    remark = f"{track}: {tracks.CHECK} differs from its published results "
+    remark += f"({len(now)} of {len(before)} draws): {gap.mean():+.2f} points on average, "
+    remark += f"at most {gap.abs().max():.2f} in a draw"
     if versions[0] != versions[1]:
-        told += f"; kept are numbers of {versions[0]}, here are those of {versions[1]}"
-    return [told]
+        remark += f"; published numbers are of {versions[0]}, these of {versions[1]}"
+    return [remark]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The keys of a call as a study says them."""
+"""Conversion of the keys of a call to the keys of a study."""
 
 from __future__ import annotations
 
@@ -12,107 +12,116 @@ import numpy as np
 from fl.api.training import Training
 from fl.base import fields
 from fl.base.errors import ConfigError, Location, unknown_name
-from fl.notebook.arrays import Given
-from fl.notebook.classes import Classes, is_own, label
+from fl.notebook.arrays import ArrayData
+from fl.notebook.classes import Classes, entry_name, is_own
 from fl.plan import config
 from fl.plan.config import Settings, Study
 
 CALL = Location("fl.run")
-"""Where errors say that a key stands."""
+"""Location of a call's keys in errors."""
 
-ONE = {"dataset": "datasets", "partition": "partitions", "model": "models"}
-"""What a call may say of a single thing, and the study's key for several."""
-
+SINGULAR_KEYS = {"dataset": "datasets", "partition": "partitions", "model": "models"}
+"""Keys of a call for a single value, and the study's keys for several."""
 
 ARRAYS = "arrays"
-"""The folder of files of `fl.arrays`, in that of data."""
+"""Folder of files of `fl.arrays`, in the folder of data."""
 
 
-def study(given: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings]:
-    """The study that a call describes.
+def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings]:
+    """Return the study that a call describes.
 
-    Beside the keys of a study, a call may say one ``dataset``, ``partition`` and ``model``, how
-    many ``seeds``, the keys of ``training``, and ``methods`` as a list.
+    In addition to the keys of a study, a call can have one ``dataset``, ``partition`` and
+    ``model``, a number of ``seeds``, the keys of ``training``, and ``methods`` as a list.
 
     Args:
-        settings: Where what the call brings is written: data, and the source of classes.
+        arguments: The call's keyword arguments.
+        settings: Settings with the folders for the call's data and classes.
 
     Returns:
-        The study; and the settings, with the classes as plugins.
+        The study, and the settings with the classes as plugins.
 
     Raises:
-        ConfigError: For what is wrong with its keys.
+        ConfigError: For wrong keys and values.
     """
     folder = Path(settings.data) / ARRAYS
-    known, training = fields.fields(Study), fields.fields(Training)
-    said, classes = dict(given), Classes(Path(settings.results))
-    of_study: dict[str, Any] = {}
-    of_training = dict(fields.mapping(said.pop("training", None), CALL / "training"))
-    for key, value in said.items():
-        name = ONE.get(key, key)
-        if key == "dataset" and not isinstance(value, str | Mapping | Given):
+    study_fields, training_fields = fields.fields(Study), fields.fields(Training)
+    remaining, classes = dict(arguments), Classes(Path(settings.results))
+    study_keys: dict[str, Any] = {}
+    training_keys = dict(fields.mapping(remaining.pop("training", None), CALL / "training"))
+    for key, value in remaining.items():
+        name = SINGULAR_KEYS.get(key, key)
+        if key == "dataset" and not isinstance(value, str | Mapping | ArrayData):
             allowed = "a name, a name with its keys, or data of your own by fl.arrays(x, y)"
             raise ConfigError(CALL / key, f"is a {type(value).__name__}", allowed)
-        if name in known:
-            _once(of_study, name, [value] if key in ONE else value, key)
-        elif key in training:
-            _once(of_training, key, value, key)
+        if name in study_fields:
+            _set_once(study_keys, name, [value] if key in SINGULAR_KEYS else value, key)
+        elif key in training_fields:
+            _set_once(training_keys, key, value, key)
         else:
-            raise unknown_name(CALL / key, "key", key, {*known, *training, *ONE})
-    entries = _methods(plain(of_study.get("methods"), folder))
-    of_study["methods"] = classes.methods(entries, CALL / "methods")
-    of_study["models"] = classes.models(of_study.get("models"), CALL / "models")
-    of_study, of_training = plain(of_study, folder), plain(of_training, folder)
-    seeds = of_study.setdefault("seeds", 1)
+            names = {*study_fields, *training_fields, *SINGULAR_KEYS}
+            raise unknown_name(CALL / key, "key", key, names)
+    entries = _method_entries(config_value(study_keys.get("methods"), folder))
+    study_keys["methods"] = classes.methods(entries, CALL / "methods")
+    study_keys["models"] = classes.models(study_keys.get("models"), CALL / "models")
+    study_keys = config_value(study_keys, folder)
+    training_keys = config_value(training_keys, folder)
+    seeds = study_keys.setdefault("seeds", 1)
     if type(seeds) is int and seeds > 0:
-        of_study["seeds"] = list(range(seeds))
+        study_keys["seeds"] = list(range(seeds))
     elif not isinstance(seeds, list):
-        allowed = "how many, 1 or more, or a list of seeds"
+        allowed = "a number of seeds, 1 or more, or a list of seeds"
         raise ConfigError(CALL / "seeds", f"is {seeds!r}", allowed)
-    brought = replace(settings, plugins=(*settings.plugins, *classes.plugins))
-    return config.parse_study({**of_study, "training": of_training}, CALL), brought
+    call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
+    return config.parse_study({**study_keys, "training": training_keys}, CALL), call_settings
 
 
-def _once(keys: dict[str, Any], name: str, value: Any, said: str) -> None:
+def _set_once(keys: dict[str, Any], name: str, value: Any, argument: str) -> None:
+    """Set a key, or refuse a second argument for the same key."""
     if name in keys:
-        short = next((short for short, long in ONE.items() if long == name), "training")
-        other = name if said == short else short
-        raise ConfigError(CALL / said, f"stands beside {other}, which says it too", "one of them")
+        singular = next((one for one, many in SINGULAR_KEYS.items() if many == name), "training")
+        earlier = name if argument == singular else singular
+        raise ConfigError(
+            CALL / argument,
+            f"and {earlier} set the same key",
+            advice=f"give either `{argument}` or `{earlier}`, not both",
+        )
     keys[name] = value
 
 
-def _methods(given: Any) -> Any:
-    """Entries by name, of a list of names and of mappings."""
-    if isinstance(given, str):
-        return {given: None}
-    if is_own(given):
-        return {label(given): given}
-    if not isinstance(given, Sequence):
-        return given
+def _method_entries(methods: Any) -> Any:
+    """Return entries by name, from a list of names and mappings."""
+    if isinstance(methods, str):
+        return {methods: None}
+    if is_own(methods):
+        return {entry_name(methods): methods}
+    if not isinstance(methods, Sequence):
+        return methods
     entries: dict[str, Any] = {}
-    for i, item in enumerate(given):
-        at = CALL / "methods" / i
-        named = {label(item): item} if is_own(item) else item
-        named = {item: None} if isinstance(item, str) else fields.mapping(named, at)
-        for name in named:
+    for i, item in enumerate(methods):
+        location = CALL / "methods" / i
+        entry = {entry_name(item): item} if is_own(item) else item
+        entry = {item: None} if isinstance(item, str) else fields.mapping(entry, location)
+        for name in entry:
             if name in entries:
-                raise ConfigError(at, f"{name!r} stands twice", "each entry once, by its own name")
-        entries |= named
+                advice = "give every entry a name of its own"
+                raise ConfigError(location, f"the entry {name!r} is a duplicate", advice=advice)
+        entries |= entry
     return entries
 
 
-def plain(value: Any, folder: Path) -> Any:
-    """A value as a file would say it: lists for tuples and arrays, Python's numbers for NumPy's.
+def config_value(value: Any, folder: Path) -> Any:
+    """Return a value as a file has it: lists for tuples and arrays, Python's numbers for NumPy's.
 
     Args:
-        folder: For data that the call brings.
+        value: An argument of a call.
+        folder: Folder for data of `fl.arrays`.
     """
-    if isinstance(value, Given):
+    if isinstance(value, ArrayData):
         return value.item(folder)
     if isinstance(value, Mapping):
-        return {key: plain(inner, folder) for key, inner in value.items()}
+        return {key: config_value(inner, folder) for key, inner in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist(), folder)
+        return config_value(value.tolist(), folder)
     if isinstance(value, list | tuple | range):
-        return [plain(inner, folder) for inner in value]
+        return [config_value(inner, folder) for inner in value]
     return value

@@ -1,4 +1,4 @@
-"""The results of a study: its table, its curves, and the models behind them."""
+"""Results of a study: table, curves, models and predictions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
-from fl.notebook.plainly import plainly
+from fl.notebook.tracebacks import short_traceback
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
 from fl.report import result_files
@@ -22,50 +22,55 @@ from fl.store.store import Store
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fl.notebook.stored import Stored
+    from fl.notebook.stored import StoredModels
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What `fl.run` and `fl.load` give: a study's results, as far as its runs are there.
+    """Results of a study from its stored runs, returned by `fl.run` and `fl.load`.
 
-    Where a study has several data sets, partitions or models, name the one that is meant by
-    ``dataset=``, ``partition=`` and ``model=``, as `table` writes them. Of a grid, models and
-    predictions are those of the point that validation data chose.
+    If a study has several data sets, partitions or models, choose one by ``dataset=``,
+    ``partition=`` and ``model=``, with the names in `table`. Models and predictions of a grid are
+    those of the point that was chosen on validation data.
+
+    Attributes:
+        study: Plan of the study.
+        bundles: Bundles of its runs.
+        settings: Settings of the config.
     """
 
     study: Mapping[str, Any]
     bundles: Mapping[str, Bundle]
     settings: Settings
-    _opened: dict[str, Stored] = field(default_factory=dict)
+    _opened: dict[str, StoredModels] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = self.runs().drop_duplicates("run")["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         return f"<fl.Result of {self.study['study']}: {states}>"
 
-    @plainly
+    @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
-        """The main table, see `fl.report.load`: a row for each setting and method."""
+        """Return the main table, a row for each setting and method; see `fl.report.load`."""
         return report.load(self.study, self._results, self._store.root, metric, unseen)
 
-    @plainly
+    @short_traceback
     def curves(self, unseen: bool = False) -> pd.DataFrame:
-        """A row for each method, seed, round, client and metric, see `fl.report.curves`."""
+        """Return a row for each method, seed, round, client and metric; see `fl.report.curves`."""
         return report.curves(self.study, self._results, self._store.root, unseen)
 
-    @plainly
+    @short_traceback
     def runs(self) -> pd.DataFrame:
-        """A row for each planned run: its id, state, seconds and costs (`fl.report.tables`)."""
+        """Return a row for each planned run: id, state, seconds, costs (`fl.report.tables`)."""
         return result_files.read(self.study, self._store.root, self._results)[1]
 
-    @plainly
+    @short_traceback
     def report(self) -> Path:
-        """Write the report, as ``fedloom report`` does; the path of its page."""
+        """Write the report, like ``fedloom report``; return the path of its page."""
         page, *_ = report.build(self.study["study"], self._results, self._store.root, self.study)
         return page
 
-    @plainly
+    @short_traceback
     def model(
         self,
         method: str,
@@ -74,24 +79,24 @@ class Result:
         stage: str | None = None,
         **setting: str,
     ) -> nn.Module:
-        """The final model of a run, in evaluation mode, on the CPU.
+        """Return the final model of a run, in evaluation mode, on the CPU.
 
-        A method that predicts in another way than by its network (kNN-Per) does so in
-        `predictions`.
+        Methods with a prediction rule of their own (kNN-Per) apply it in `predictions` only.
 
         Args:
-            method: What the study calls the entry.
-            client: Whose model; needed where clients have models of their own.
-            seed: By default the lowest one.
-            stage: ``global`` or ``personal``; by default the one that the table shows.
+            method: Name of the entry in the study.
+            client: Client of the model; required if clients have models of their own.
+            seed: Seed of the run; by default the lowest one.
+            stage: ``global`` or ``personal``; by default the stage that the table shows.
+            setting: ``dataset``, ``partition`` and ``model``, if the study has several.
 
         Raises:
-            FedloomError: If there is no such model, or if its weights were not kept.
+            FedloomError: If there is no such model, or its weights are not stored.
         """
-        stored = self._stored(self._chosen(method, seed, setting)[0])
-        return stored.module(stage or stored.stage, client)
+        models = self._models(self._selected_runs(method, seed, setting)[0])
+        return models.module(stage or models.stage, client)
 
-    @plainly
+    @short_traceback
     def inputs(
         self,
         method: str,
@@ -100,17 +105,22 @@ class Result:
         split: str = "test",
         **setting: str,
     ) -> tuple[Any, Tensor]:
-        """A client's samples as the run's models want them, normalised.
+        """Return a client's samples as inputs of the run's models, normalised.
 
         Args:
+            method: Name of the entry in the study.
+            client: The client.
+            seed: Seed of the run; by default the lowest one.
             split: ``train``, ``val``, ``test``, or ``unseen`` for clients held out of training.
+            setting: ``dataset``, ``partition`` and ``model``, if the study has several.
 
         Returns:
-            Inputs [samples, ...], or a dict of them where samples have several; labels [samples].
+            Inputs [samples, ...], or a dictionary of them if samples have several inputs, and
+            labels [samples].
         """
-        return self._stored(self._chosen(method, seed, setting)[0]).inputs(client, split)
+        return self._models(self._selected_runs(method, seed, setting)[0]).inputs(client, split)
 
-    @plainly
+    @short_traceback
     def predictions(
         self,
         method: str,
@@ -119,34 +129,35 @@ class Result:
         seed: int | None = None,
         **setting: str,
     ) -> pd.DataFrame:
-        """What the final models of a method predict for every sample of a split.
+        """Return predictions of a method's final models for every sample of a split.
 
-        Of a run whose weights were not kept it is read from ``predictions.parquet``, if there is
-        one (`keep_predictions`); it has no predictions for training samples.
+        For a run without stored weights, they are read from ``predictions.parquet``, if it exists
+        (`keep_predictions`); that file has no training samples.
 
         Args:
-            method: What the study calls the entry.
+            method: Name of the entry in the study.
             split: ``train``, ``val``, ``test``, or ``unseen`` for clients held out of training.
-            stage: ``global`` or ``personal``; by default the one that the table shows.
-            seed: One of them; by default all.
+            stage: ``global`` or ``personal``; by default the stage that the table shows.
+            seed: Seed of a run; by default all seeds.
+            setting: ``dataset``, ``partition`` and ``model``, if the study has several.
 
         Returns:
             The columns ``seed``, ``client``, ``sample``, ``label`` and ``predicted`` (numbers of
             classes), and for each class ``score_<number>``, its softmax. Samples are numbered from
-            0 in what was read; rows that ``missing: drop`` leaves out of a table have no number.
+            0 in their order in the data set; rows that ``missing: drop`` leaves out have no number.
         """
         tables = []
-        for run in self._chosen(method, seed, setting, every=True):
+        for run in self._selected_runs(method, seed, setting, all_seeds=True):
             if self._store.has(run, (PREDICTIONS,)) and not self._store.has_weights(run):
-                table = _kept(self._store, run, stage, split)
+                table = _stored_predictions(self._store, run, stage, split)
             else:
-                stored = self._stored(run)
-                table = stored.predictions(stage or stored.stage, split)
+                models = self._models(run)
+                table = models.predictions(stage or models.stage, split)
             table.insert(0, "seed", self._planned(run)[1].seed)
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
 
-    @plainly
+    @short_traceback
     def confusion(
         self,
         method: str,
@@ -155,16 +166,23 @@ class Result:
         seed: int | None = None,
         **setting: str,
     ) -> pd.DataFrame:
-        """How many samples of each class (rows) are predicted as each class (columns), by name.
+        """Return the number of samples by class (rows) and predicted class (columns).
 
-        Counts are sums over clients and seeds. Arguments are those of `predictions`.
+        Counts are sums over clients and seeds.
+
+        Args:
+            method: Name of the entry in the study.
+            split: See `predictions`.
+            stage: See `predictions`.
+            seed: See `predictions`.
+            setting: See `predictions`.
         """
         from fl.notebook.stored import classes_of
 
-        seen = self.predictions(method, split, stage, seed, **setting)
-        classes = classes_of(*self._planned(self._chosen(method, seed, setting)[0]))
+        table = self.predictions(method, split, stage, seed, **setting)
+        classes = classes_of(*self._planned(self._selected_runs(method, seed, setting)[0]))
         numbers = range(len(classes))
-        counts = pd.crosstab(seen["label"], seen["predicted"])
+        counts = pd.crosstab(table["label"], table["predicted"])
         counts = counts.reindex(index=numbers, columns=numbers, fill_value=0)
         counts.index = pd.Index(classes, name="label")
         counts.columns = pd.Index(classes, name="predicted")
@@ -178,10 +196,10 @@ class Result:
     def _store(self) -> Store:
         return Store(Path(self.settings.store))
 
-    def _chosen(
-        self, method: str, seed: int | None, setting: Mapping[str, str], every: bool = False
+    def _selected_runs(
+        self, method: str, seed: int | None, setting: Mapping[str, str], all_seeds: bool = False
     ) -> list[str]:
-        """The complete runs of an entry at its selected point: one of a seed, or of every seed."""
+        """Return the complete run of an entry at its chosen point, or its runs of all seeds."""
         location, runs = Location(f"the study {self.study['study']}"), self.runs()
         for key, value in {**setting, "method": method}.items():
             if key not in (*SETTING, "method"):
@@ -189,30 +207,34 @@ class Result:
             if value not in set(runs[key]):
                 raise unknown_name(location, key, value, set(runs[key]))
             runs = runs[runs[key] == value]
-        several = [key for key in SETTING if runs[key].nunique() > 1]
-        if several:
-            known = "; ".join(f"{key}= one of {', '.join(runs[key].unique())}" for key in several)
-            raise FedloomError(f"{location}: {method!r} ran in several settings. Allowed: {known}")
-        chosen = runs[runs["selected"] & (runs["state"] == COMPLETE)].sort_values("seed")
-        if seed is not None:
-            chosen = chosen[chosen["seed"] == seed]
-        if chosen.empty:
-            known = ", ".join(map(str, sorted(runs["seed"].unique())))
-            of_seed = "" if seed is None else f" of seed {seed}"
+        ambiguous = [key for key in SETTING if runs[key].nunique() > 1]
+        if ambiguous:
+            values = "; ".join(f"{key}: {', '.join(runs[key].unique())}" for key in ambiguous)
             raise FedloomError(
-                f"{location}: there is no complete run of {method!r}{of_seed}; its seeds: {known}"
+                f"{location}: {method!r} has runs in several settings",
+                values,
+                f"give {', '.join(f'{key}=' for key in ambiguous)}",
             )
-        return list(chosen["run"][: None if every else 1])
+        selected = runs[runs["selected"] & (runs["state"] == COMPLETE)].sort_values("seed")
+        if seed is not None:
+            selected = selected[selected["seed"] == seed]
+        if selected.empty:
+            seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
+            of_seed = "" if seed is None else f" with seed {seed}"
+            raise FedloomError(
+                f"{location}: has no complete run of {method!r}{of_seed} (planned seeds: {seeds})"
+            )
+        return list(selected["run"][: None if all_seeds else 1])
 
-    def _stored(self, run: str) -> Stored:
-        from fl.notebook.stored import Stored
+    def _models(self, run: str) -> StoredModels:
+        from fl.notebook.stored import StoredModels
 
         if run not in self._opened:
             bundle, member = self._planned(run)
-            # One at a time, as each holds its data; seeds of a bundle share them.
-            like = next((s for s in self._opened.values() if s.bundle is bundle), None)
+            # Only one run is open, because each holds its data; runs of a bundle share them.
+            sibling = next((s for s in self._opened.values() if s.bundle is bundle), None)
             self._opened.clear()
-            self._opened[run] = Stored.open(bundle, member, self._store, like)
+            self._opened[run] = StoredModels.open(bundle, member, self._store, sibling)
         return self._opened[run]
 
     def _planned(self, run: str) -> tuple[Bundle, Member]:
@@ -224,13 +246,13 @@ class Result:
         )
 
 
-def _kept(store: Store, run: str, stage: str | None, split: str) -> pd.DataFrame:
-    """The predictions that a run has kept, of a stage and a split."""
-    seen, location = store.predictions(run), Location(str(store.folder(run)))
-    stages = set(seen["stage"])
-    shown = stage or (PERSONAL if PERSONAL in stages else GLOBAL)
-    for name, wanted in (("stage", shown), ("split", split)):
-        if wanted not in set(seen[name]):
-            raise unknown_name(location, name, wanted, set(seen[name]))
-    chosen = seen[(seen["stage"] == shown) & (seen["split"] == split)]
-    return chosen.drop(columns=["stage", "split"]).reset_index(drop=True)
+def _stored_predictions(store: Store, run: str, stage: str | None, split: str) -> pd.DataFrame:
+    """Return the stored predictions of a run for a stage and a split."""
+    table, location = store.predictions(run), Location(str(store.folder(run)))
+    stages = set(table["stage"])
+    table_stage = stage or (PERSONAL if PERSONAL in stages else GLOBAL)
+    for name, value in (("stage", table_stage), ("split", split)):
+        if value not in set(table[name]):
+            raise unknown_name(location, name, value, set(table[name]))
+    rows = table[(table["stage"] == table_stage) & (table["split"] == split)]
+    return rows.drop(columns=["stage", "split"]).reset_index(drop=True)

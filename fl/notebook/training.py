@@ -1,4 +1,4 @@
-"""Training the runs of a plan in this process, one bundle after another."""
+"""Training of the runs of a plan in this process, one bundle after another."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import check_writable
 from fl.data import partitioning, preparation
-from fl.notebook.bar import Bar
 from fl.notebook.keys import CALL
+from fl.notebook.progress_bar import ProgressBar
 from fl.plan import jobs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
@@ -24,64 +24,68 @@ from fl.runner.leaving import Interrupted
 from fl.store.layout import WEIGHTS
 from fl.store.store import Store
 
-# What fails is told by `run`; whoever wants the log configures one.
+# `run` reports failures; users who want the log configure a handler.
 logging.getLogger("fl").addHandler(logging.NullHandler())
 
 
-class Stopped(KeyboardInterrupt):
-    """Training was interrupted, and what was done is kept."""
+class TrainingInterrupted(KeyboardInterrupt):
+    """Interruption of training; finished runs and checkpoints are kept."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
-def train(plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, shown: bool) -> list[str]:
-    """Train what the store lacks, in the order in which runs start from each other.
+def train(
+    plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, progress: bool
+) -> list[str]:
+    """Train missing runs, in the order in which runs start from each other.
 
     Args:
-        keep_weights: Whether runs that are trained now keep their final weights.
-        shown: Whether there is a progress bar.
+        plan: The plan.
+        bundles: Its bundles.
+        keep_weights: Whether final weights of runs that are trained now are stored.
+        progress: Whether to show a progress bar.
 
     Returns:
         A line for each run that failed.
 
     Raises:
-        Stopped: On Ctrl-C.
+        TrainingInterrupted: On Ctrl-C.
         FedloomError: If data or the store cannot be used.
     """
     store, results = Store(Path(plan.settings.store)), Path(plan.settings.results)
-    lacking = {name: jobs.missing_members(bundle, store) for name, bundle in bundles.items()}
-    lacking = {name: members for name, members in lacking.items() if members}
-    if lacking:
+    missing = {name: jobs.missing_members(bundle, store) for name, bundle in bundles.items()}
+    missing = {name: members for name, members in missing.items() if members}
+    if missing:
         check_writable(store.root)
-        _check_processes([bundles[name] for name in lacking])
+        _check_processes([bundles[name] for name in missing])
     rounds = {
         name: sum(member.spec["training"]["rounds"] for member in members)
-        for name, members in lacking.items()
+        for name, members in missing.items()
     }
     failed: list[str] = []
-    bar = Bar(sum(rounds.values()), shown and bool(lacking))
+    bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
     try:
-        with _threads_as_they_were():
-            for bundle in jobs.training_order([bundles[name] for name in lacking], store):
-                bar.say(f"preparing {bundle.title}")
+        with _restored_threads():
+            for bundle in jobs.training_order([bundles[name] for name in missing], store):
+                bar.describe(f"preparing {bundle.title}")
                 _make_data(plan, bundle)
-                wanted = {member.run for member in lacking[bundle.bundle]} if keep_weights else ()
-                kept = [
+                trained = {member.run for member in missing[bundle.bundle]} if keep_weights else ()
+                members = [
                     replace(member, keep=[*{*member.keep, WEIGHTS}])
-                    if member.run in wanted
+                    if member.run in trained
                     else member
                     for member in bundle.runs
                 ]
-                failed += train_bundle(replace(bundle, runs=kept), store, showing=bar.showing)
-                bar.passed(rounds[bundle.bundle])
+                with_weights = replace(bundle, runs=members)
+                failed += train_bundle(with_weights, store, showing=bar.start_runs)
+                bar.add_rounds(rounds[bundle.bundle])
         for name, planned in plan.analyses.items():
-            bar.say(f"analysis {name}")
+            bar.describe(f"analysis {name}")
             make_analysis.make(planned.to_json(), results, store.root)
     except (Interrupted, KeyboardInterrupt):
-        remedy = "the same call goes on from the last checkpoint"
-        raise Stopped(
-            f"stopped; what is finished or in a checkpoint is kept, and {remedy}"
+        raise TrainingInterrupted(
+            "stopped; finished runs and checkpoints are kept, and the same call continues"
         ) from None
     finally:
         bar.close()
@@ -89,14 +93,15 @@ def train(plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, shown: 
 
 
 def _check_processes(bundles: list[Bundle]) -> None:
-    most = max(bundle.execution.processes for bundle in bundles)
-    if most > 1:
-        problem = f"is {most}, and a call trains in its own process"
-        raise ConfigError(CALL / "execution" / "processes", problem, "1; or a study in config/")
+    processes = max(bundle.execution.processes for bundle in bundles)
+    if processes > 1:
+        problem = f"is {processes}, but a call trains in its own process"
+        advice = "use 1, or write the study in config/studies"
+        raise ConfigError(CALL / "execution" / "processes", problem, advice=advice)
 
 
 def _make_data(plan: Plan, bundle: Bundle) -> None:
-    """The data set and the partition that a bundle reads, made if they are not there."""
+    """Make the data set and the partition of a bundle, if they do not exist."""
     planned, data = plan.partitions[bundle.partition], Path(bundle.data)
     spec = planned.spec
     supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
@@ -105,8 +110,8 @@ def _make_data(plan: Plan, bundle: Bundle) -> None:
 
 
 @contextlib.contextmanager
-def _threads_as_they_were() -> Iterator[None]:
-    """Training sets how many threads PyTorch has; the rest of a notebook has its own again."""
+def _restored_threads() -> Iterator[None]:
+    """Restore PyTorch's number of threads at the end of the context."""
     threads = torch.get_num_threads()
     try:
         yield
@@ -115,8 +120,16 @@ def _threads_as_they_were() -> Iterator[None]:
 
 
 def check(failed: list[str], plan: Plan) -> None:
-    """Refuse (`FedloomError`) to go on where no run at all is there."""
+    """Check that at least one run of the plan is finished.
+
+    Args:
+        failed: A line for each failed run.
+        plan: The plan.
+
+    Raises:
+        FedloomError: If no run is finished.
+    """
     store = Store(Path(plan.settings.store))
     runs = {run.run for study in plan.studies.values() for run in study.runs}
     if failed and not any(map(store.has, runs)):
-        raise FedloomError("no run came to its end:\n" + "\n".join(failed))
+        raise FedloomError("all runs failed:\n" + "\n".join(failed))

@@ -56,11 +56,11 @@ def test_anchors_are_of_the_model_that_was_trained_whatever_is_uploaded() -> Non
 @pytest.mark.parametrize(
     ("method", "lite", "problem"),
     [
-        ("cfl", False, "neither the server nor the client has a whole model"),
-        ("fedamp", False, "the method's clients see nothing that is shared by all"),
-        ("ditto", True, "the method trains two models. Allowed: one that trains one"),
-        ("fedproto", True, "looks at its samples after training already"),
-        ("fedfm", False, "there are some already. Allowed: to add them once"),
+        ("cfl", False, "neither the server nor the client has a complete model"),
+        ("fedamp", False, "the method sends a different tree to each client"),
+        ("ditto", True, "the method trains two models. Try: choose a method that trains one"),
+        ("fedproto", True, "already ends a round with a sweep over its samples"),
+        ("fedfm", False, "the method has anchors already. Try: add them once"),
     ],
 )
 def test_methods_that_cannot_have_it_say_why(method: str, lite: bool, problem: str) -> None:

@@ -245,7 +245,7 @@ def test_analyses_are_the_cpus(analysis: Any) -> None:
         source = SimpleNamespace(
             run="r0",
             method="m",
-            context=("digits", "natural", "cnn"),
+            setting=("digits", "natural", "cnn"),
             seed=0,
             simulation=lambda: run,
             weights=lambda: run.final_weights(state),

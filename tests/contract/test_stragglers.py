@@ -78,10 +78,16 @@ def test_somebody_always_gets_done_where_the_rest_is_dropped() -> None:
     [
         (
             {"stragglers": 1.0, "partial_work": "dropped"},
-            "leaves nobody to train. Allowed: below 1, or partial_work: kept",
+            "so that no client trains. Try: set a share below 1, or partial_work: kept",
         ),
-        ({"stragglers": 0.5}, "local_epochs is 1, of which there is no part. Allowed: partial_wo"),
-        ({"stragglers": 0.5, "local_steps": 1}, "local_steps is 1, of which there is no part"),
+        (
+            {"stragglers": 0.5},
+            "local_epochs is 1, so that a straggler cannot do a part of it. Try: set partial_wo",
+        ),
+        (
+            {"stragglers": 0.5, "local_steps": 1},
+            "local_steps is 1, so that a straggler cannot do a part of it",
+        ),
     ],
 )
 def test_what_leaves_nobody_or_nothing_to_do_is_refused(

@@ -136,7 +136,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no key": ({"users": VECTOR}, {}, "lacks a key. Allowed: users, num_samples and user_data"),
     "a count": ({"a": VECTOR}, {"num_samples": [3]}, "'a': has 4 x and 4 y, .* says 3"),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
-    "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'. .* `text`"),
+    "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'.* `text`"),
     "lengths": (
         {"a": VECTOR, "b": ([[1.0]] * 4, VECTOR[1])},
         {},

@@ -127,7 +127,7 @@ def test_the_profile_of_the_environment_is_used(pulled: Versioned):
     said = pulled.dvc("repro", exit_status=255, SNAKEMAKE_PROFILE="profiles/careful")
     assert "This was a dry-run" in said
     # Nor does DVC take what is there for the results of a plan that nothing was trained for.
-    assert "results/runs: lacks 3 runs of the plan" in said
+    assert "results/runs: 3 runs of the plan are missing" in said
     assert "modified" in pulled.dvc("status")
 
 

@@ -59,12 +59,12 @@ def test_what_decides_no_number_trains_nothing(place: Project):
 def test_code_trains_what_uses_it(copied: Project):
     before = copied.values()
     method = "fl/methods/fedprox.py"
-    copied.edit(method, "proximal(self.mu)", "proximal(1.5 * self.mu)")
+    copied.edit(method, "proximal_term(self.mu)", "proximal_term(1.5 * self.mu)")
     assert copied.trained() == ["fedprox 0", "fedprox 1"]
     after = copied.values()
     assert apart(before, after) == ["fedprox"]
     assert (before["fedprox"]["value"].to_numpy() != after["fedprox"]["value"].to_numpy()).any()
-    copied.edit(method, "proximal(1.5 * self.mu)", "proximal(self.mu)")
+    copied.edit(method, "proximal_term(1.5 * self.mu)", "proximal_term(self.mu)")
     assert copied.trained() == []
 
 

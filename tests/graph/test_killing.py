@@ -122,13 +122,13 @@ def test_ctrl_c_ends_in_one_sentence(undisturbed: Project, tmp_path: Path):
     """Of processes in one group, as a terminal has them."""
     with started(Real(project.copy(undisturbed, tmp_path / "project").root)) as (place, process):
         os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
-        until(lambda: "Ctrl-C again" in said(place))
+        until(lambda: "press Ctrl-C again" in said(place))
         hold(place).unlink()
         output, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     before, _, after = output.partition("\nStopping: ")
     assert len(after.splitlines()) == 1, after
-    assert after.endswith("is kept, and the same command goes on from there.\n")
+    assert after.endswith("are kept; the same command continues.\n")
     assert not [word for word in ("Error", "Traceback") if word in before]
     assert said(place).splitlines()[-1].startswith(f"stopped: {place.run(RUN)}: left after round")
     assert place.trained() == [RUN]

@@ -102,4 +102,4 @@ def test_a_wrong_config_is_one_clear_error_and_loses_nothing(copied: Project):
 
 def test_a_study_that_is_not_planned_is_named(copied: Project):
     output = copied.snakemake("results/report/smal.html", exit_status=1)
-    assert "'smal' is not among them; planned: small" in output
+    assert "studies: does not contain 'smal'. Allowed: small" in output

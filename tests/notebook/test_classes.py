@@ -25,7 +25,8 @@ CELLS = (
 import math
 import torch.nn as layers
 from torch import Tensor
-from fl.api import Compared, Count, Forward, NonNegative, Setting, cross_entropy, declare, recipe
+from fl.api import BuildContext, Count, Forward, NonNegative, ReferenceTerm, cross_entropy
+from fl.api import declare, recipe
 from fl.api import weighted_mean as over_samples
 from dataclasses import dataclass
 """,
@@ -42,8 +43,8 @@ class ShortOutputs:
 
     strength: NonNegative = 0.1
 
-    def build(self, setting: Setting):
-        return recipe(setting, terms=(cross_entropy, penalty(self.strength)))
+    def build(self, context: BuildContext):
+        return recipe(context, terms=(cross_entropy, penalty(self.strength)))
 
 def penalty(strength):
     def term(forward: Forward) -> Tensor:
@@ -68,7 +69,7 @@ class Short:
 
     mu: NonNegative = 0.1
 
-    def build(self, setting: Setting):
+    def build(self, context: BuildContext):
         return penalty(self.mu)
 """,
 )
@@ -151,7 +152,7 @@ def test_what_has_no_name_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     before, does, message = REFUSED[case]
     cell(cells, before)
-    cell(cells, f"@declare('global')\nclass Mine:\n    def build(self, setting):\n        {does}\n")
+    cell(cells, f"@declare('global')\nclass Mine:\n    def build(self, context):\n        {does}\n")
     with pytest.raises(FedloomError, match=rf"fl.run: methods.mine: .*{message}"):
         fl.run(methods=[cells.Mine()], **CALL)
 

@@ -485,7 +485,7 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     (config / "config.yaml").write_text(text)
     assert main.main(["plan"]) == 0
     said = capsys.readouterr().out
-    assert " here (snakemake), or 4 cluster jobs (snakemake --profile slurm)\n" in said
+    assert " of this machine (snakemake), or 4 cluster jobs (snakemake --profile slurm)\n" in said
     assert "\n1 start" not in said, "minutes of work are for all cores"
 
 

@@ -278,5 +278,5 @@ def test_batches_that_nobody_has_and_inputs_that_are_no_images_are_refused() -> 
         Inversion(client=7, batch=1, steps=1).read([run])
     with pytest.raises(FedloomError, match=r"clients: is 9, .* has no client 2"):
         Inversion(clients=9, batch=1, steps=1).read([run])
-    with pytest.raises(FedloomError, match=r"inputs have shape \\(6,\\). Allowed: images"):
+    with pytest.raises(FedloomError, match=r"inputs have shape \(6,\). Allowed: images"):
         Inversion().check((6,), 2)

@@ -156,7 +156,7 @@ def _setting(simulation: Any) -> Any:
                 **{"warm-up": METHODS["warm-up"], "fedavg": None},
                 "ft": {"method": "finetune", "start": "fedavg", "train_on": "warm-up"},
             },
-            "methods.ft.train_on: stands beside start. Allowed: one of both",
+            "methods.ft.train_on: is set beside start. Try: set one of both",
         ),
     ],
 )

@@ -141,11 +141,11 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
             f"{problem}. Allowed: numbers [samples, ...] of one dimension more or several"
         )
     if x.dtype == np.uint8 and (rather := _channels_first(x.shape)):
-        problem = f"{name}: x is uint8 {list(x.shape)}, as images without a place for channels are"
+        problem = f"{name}: x is uint8 {list(x.shape)}, like images without a dimension of channels"
         if x.ndim == 4:
             problem = f"{name}: x is uint8 {list(x.shape)}, with channels last"
-        allowed = "Allowed: images as [samples, channels, height, width]"
-        raise DataError(f"{problem}; {allowed}; write {rather} in place of x")
+        allowed = "images as [samples, channels, height, width]"
+        raise DataError(problem, allowed, f"write {rather} instead of x")
     wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if wrong.any():
         more = f" and of {int(wrong.sum()) - 1} others" if wrong.sum() > 1 else ""
