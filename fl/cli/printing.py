@@ -11,7 +11,7 @@ from typing import TextIO
 
 
 def printable(text: object) -> str:
-    """Return a text with escapes for characters that are not visible: ``\\x1b``, ``\\u202e``."""
+    r"""Return a text with escapes for characters that are not visible: ``\x1b``, ``\u202e``."""
     line = str(text)
     if line.isprintable():
         return line

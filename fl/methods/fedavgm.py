@@ -37,7 +37,7 @@ class FedAvgM:
     eta: Positive = 1.0
 
     def build(self, context: BuildContext) -> Method:
-        """v <- beta v + (w - mean_k w_k);  w <- w - eta v."""
+        """V <- beta v + (w - mean_k w_k);  w <- w - eta v."""
         base = recipe(context)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -45,7 +45,7 @@ class FedNova:
     mu: NonNegative = 0.0
 
     def build(self, context: BuildContext) -> Method:
-        """w <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
+        """W <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
         check_sgd(context, "fednova")
         base = recipe(context, terms=(task_loss, *([proximal_term(self.mu)] if self.mu else [])))
         local, momentum = single_pass(base), context.training.momentum

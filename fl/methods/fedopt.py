@@ -45,10 +45,12 @@ class FedOpt:
     tau: Positive = 1e-3
 
     def build(self, context: BuildContext) -> Method:
-        """With d the mean of w_k - w:  m <- beta1 m + (1 - beta1) d;
+        """Return FedAvg whose server steps by moments of the mean change d of clients.
 
-        v <- beta2 v + (1 - beta2) d^2 (adam), v - (1 - beta2) d^2 sign(v - d^2) (yogi), v + d^2
-        (adagrad);  w <- w + eta m / (sqrt(v) + tau).
+        m <- beta1 m + (1 - beta1) d;
+        v <- beta2 v + (1 - beta2) d^2 (adam), v - (1 - beta2) d^2 sign(v - d^2) (yogi) or v + d^2
+        (adagrad);
+        w <- w + eta m / (sqrt(v) + tau).
         """
         base = recipe(context)
 

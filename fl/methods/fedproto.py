@@ -75,7 +75,7 @@ class FedProto:
 
 
 def towards(lam: float) -> Term:
-    """lam times the mean square of the difference between features and their class's prototype."""
+    """Lam times the mean square of the difference between features and their class's prototype."""
 
     def term(forward: Forward) -> Tensor:
         features = forward.output.features.flatten(1)

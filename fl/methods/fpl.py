@@ -47,72 +47,70 @@ class FPL:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms, whose clients send prototypes beside their models."""
-        base = recipe(context, terms=(cross_entropy, self.pulled))
-        drawn = max(1, round(context.training.participation * context.participants))
-        # First neighbours leave no cluster of one, so that there are at most half as many.
-        most = max(1, drawn // 2)
+        base = recipe(context, terms=(cross_entropy, self.prototype_loss))
+        participants = max(1, round(context.training.participation * context.participants))
+        # First neighbours leave no cluster of one, so there are at most half as many clusters.
+        max_clusters = max(1, participants // 2)
 
         def start(network: Network, variables: Tree, classes: int) -> Tensor:
             size = feature_width(network, variables["params"])
-            return trees.leaves(variables["params"])[0].new_zeros((classes, most, size))
+            return trees.leaves(variables["params"])[0].new_zeros((classes, max_clusters, size))
 
-        def gather(old: Tensor, sent: Tree) -> Tensor:
-            return clustered(sent["means"], sent["counts"], old)
+        def gather(previous: Tensor, uploads: Tree) -> Tensor:
+            return cluster_prototypes(uploads["means"], uploads["counts"], previous)
 
         return anchors_after_training(base, context, gather, initial=start)
 
-    def pulled(self, forward: Forward) -> Tensor:
-        """The contrast with the clusters of all classes, and the distance to the class's mean
-        cluster.
-        """
+    def prototype_loss(self, forward: Forward) -> Tensor:
+        """Return contrast with all clusters plus distance to the class's mean cluster, a scalar."""
         features, clusters = forward.output.features.flatten(1), forward.shared["anchors"]
         labels = forward.batch["y"]
         losses = contrast(features, labels, clusters, self.tau)
         return weighted_mean(losses + distance(features, labels, clusters), forward.batch)
 
 
-def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
-    """The clusters of every class, in the shape of ``like``, [C, most, d]; zeros where there is
-    none.
+def cluster_prototypes(prototypes: Tensor, counts: Tensor, previous: Tensor) -> Tensor:
+    """Return the clusters of every class, [C, max_clusters, d]; missing clusters are zeros.
 
     Args:
-        prototypes: Of clients, [K, C, d].
-        counts: Of their samples, [K, C].
+        prototypes: Prototypes of clients, [K, C, d].
+        counts: Numbers of samples by client and class, [K, C].
+        previous: Clusters of the last round, for shape and type.
     """
-    # In host memory, as each class asks for numbers; a device would be waited for as often.
+    # In host memory, because each class reads numbers, for which a device would have to wait.
     prototypes, counts = prototypes.cpu(), counts.cpu()
-    clusters = torch.zeros_like(like, device="cpu")
+    clusters = torch.zeros_like(previous, device="cpu")
     for label, holders in enumerate((counts > 0).T):
         vectors = prototypes[holders, label]
         if len(vectors):
             centres = cluster_means(vectors, finch(vectors))
-            # In an order of their own, whatever that of clients is.
+            # Sorted, so that the order does not depend on that of clients.
             clusters[label, : len(centres)] = centres[centres.sum(1).argsort()]
-    return clusters.to(like.device)
+    return clusters.to(previous.device)
 
 
-def there(clusters: Tensor) -> Tensor:
-    """Which places have a cluster, [C, most]; the others are zeros."""
+def cluster_mask(clusters: Tensor) -> Tensor:
+    """Whether each cluster exists, bool [C, max_clusters]; missing clusters are zeros."""
     return (clusters != 0).any(-1)
 
 
 def contrast(features: Tensor, labels: Tensor, clusters: Tensor, tau: float) -> Tensor:
-    """-log of the share of the own class's clusters in exp(cos(z, c) / tau), [b]; 0 without one."""
-    some = there(clusters)
+    """Return -log of the share of the class's clusters in exp(cos(z, c) / tau), [b]."""
+    exists = cluster_mask(clusters)
     similar = torch.einsum(
         "bd,cmd->bcm", F.normalize(features, dim=-1), F.normalize(clusters, dim=-1)
     )
-    # Finite, so that a class without a cluster gives no infinity whose gradient is not a number.
-    least = torch.finfo(similar.dtype).min / 4
-    similar = torch.where(some, similar / tau, least)
+    # Finite, because the gradient of an infinity would be NaN for a class without a cluster.
+    minimum = torch.finfo(similar.dtype).min / 4
+    similar = torch.where(exists, similar / tau, minimum)
     of_class = similar[torch.arange(len(labels), device=labels.device), labels]
     losses = similar.flatten(1).logsumexp(1) - of_class.logsumexp(1)
-    return torch.where(some.any(-1)[labels], losses, 0)
+    return torch.where(exists.any(-1)[labels], losses, 0)
 
 
 def distance(features: Tensor, labels: Tensor, clusters: Tensor) -> Tensor:
-    """The mean square over features of z less the mean of its class's clusters, [b]."""
-    some = there(clusters)
-    centre = clusters.sum(1) / some.sum(1).clamp(min=1)[:, None].to(clusters.dtype)
-    apart = (features - centre[labels]).square().mean(-1)
-    return torch.where(some.any(-1)[labels], apart, 0)
+    """Return the mean square over features of z minus the mean of its class's clusters, [b]."""
+    exists = cluster_mask(clusters)
+    centre = clusters.sum(1) / exists.sum(1).clamp(min=1)[:, None].to(clusters.dtype)
+    distances = (features - centre[labels]).square().mean(-1)
+    return torch.where(exists.any(-1)[labels], distances, 0)

@@ -73,14 +73,16 @@ class MOON:
 
 
 def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> ReferenceTerm:
-    """mu times the model-contrastive loss (MOON, equation 3), the weighted mean over the batch.
+    """Return mu times the model-contrastive loss (MOON, equation 3), weighted over the batch.
 
     -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), where z are
     the features of the model being trained, z_glob those of the shared model and z_prev those of
     the client's last model. The latter two are frozen and in evaluation mode.
 
     Args:
-        previous: The key of the work tree under which the method keeps the client's last model.
+        mu: Weight mu.
+        tau: Temperature tau.
+        previous: Key of the client's last model in the work tree.
     """
     names = {model: f"{model} features" for model in (SHARED, previous)}
 
@@ -97,7 +99,7 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> ReferenceTe
 
 
 def model_distance(mu: NonNegative) -> ReferenceTerm:
-    """mu ||z - z_glob||^2, the weighted mean over the batch, with the features of `model_contrast`.
+    """Mu ||z - z_glob||^2, the weighted mean over the batch, with the features of `model_contrast`.
 
     It is the alternative to which MOON's section 4.7 compares the contrast.
     """

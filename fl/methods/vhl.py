@@ -16,7 +16,8 @@ them in the classifier, and match them in the contrast alone. The images go to a
 round 1, and stay with them. On the same weights, batch and virtual batch, with the classes of the
 task, loss and gradients are those of the released code (c5aa7a1) to 2e-15 in float64. There both
 batches pass through the network as one, here one after the other, which differs under batch
-normalisation alone."""
+normalisation alone.
+"""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Rates:
                 self.damaged.append(run)
                 continue
             try:
-                run_check.check_shape(record, Location(run))
+                run_check.check_keys(record, Location(run))
                 self.specs.add(digest(record["spec"]))
                 processes = record["execution"].get("processes", 1)
                 rate = processes * record["seconds"] / client_steps(record["spec"])

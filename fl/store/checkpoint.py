@@ -1,8 +1,8 @@
-"""Checkpoints that a resumed run starts from.
+"""Checkpoints, from which interrupted runs continue.
 
 A checkpoint is a folder ``round-000010`` with ``state.safetensors``, ``rows.parquet`` and
-``checkpoint.json``, which is sealed and holds the sizes and hashes of the other two. It appears by
-one rename when all of it is on the disk, so a kill at any moment leaves the ones before.
+``checkpoint.json``, which has a checksum and the sizes and hashes of the other two. It appears by
+one rename when it is complete, so a kill at any moment leaves the earlier checkpoints.
 """
 
 from __future__ import annotations
@@ -25,13 +25,20 @@ from fl.store.tree_file import Tree, load_tree, packed
 log = logging.getLogger(__name__)
 
 STATE, ROWS, RECORD = "state.safetensors", "rows.parquet", "checkpoint.json"
-KEPT = 2
-"""Checkpoints of a run that stay."""
+MAX_CHECKPOINTS = 2
+"""Number of a run's newest checkpoints that are not removed."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run after ``round``."""
+    """State of a run after a round.
+
+    Attributes:
+        round: Number of the round.
+        state: Trees of server and clients.
+        extra: Other values, which JSON can represent.
+        rows: Metrics so far.
+    """
 
     round: int
     state: Tree
@@ -46,13 +53,17 @@ def save(
     extra: Mapping[str, Any],
     rows: pd.DataFrame,
 ) -> None:
-    """Add the checkpoint of ``round`` to ``folder`` and then remove all but the newest `KEPT`.
+    """Write a checkpoint, and then remove all but the newest `MAX_CHECKPOINTS`.
 
     Args:
-        extra: Anything that JSON can hold.
+        folder: Folder of the run's checkpoints.
+        round: Number of the round.
+        state: Trees of server and clients.
+        extra: Other values, which JSON can represent.
+        rows: Metrics so far.
 
     Raises:
-        FedloomError: If the disk is full or refuses; the earlier checkpoints then stay.
+        FedloomError: If the disk is full or cannot be written; the earlier checkpoints then stay.
     """
     final = folder / f"round-{round:06d}"
     draft = files.temporary_name(final)
@@ -63,20 +74,20 @@ def save(
             files.write_table(draft / ROWS, rows)
             record = {"round": round, "extra": dict(extra)}
             files.write_sealed(draft / RECORD, record, files=(STATE, ROWS))
-            files.erase(final)  # One of the same round; a kill now leaves the one before.
+            files.erase(final)  # A checkpoint of the same round.
             draft.rename(final)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
         files.sync_folder(folder)
-        for surplus in _newest_first(folder)[KEPT:]:
+        for surplus in _newest_first(folder)[MAX_CHECKPOINTS:]:
             files.erase(surplus)
 
 
 def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint | None:
-    """The newest complete checkpoint in ``folder``, or None if there is none.
+    """Return the newest complete checkpoint in ``folder``, or None if there is none.
 
-    Newer ones that are damaged are removed with a warning, and unfinished ones of killed processes.
+    Damaged newer checkpoints are removed with a warning, and unfinished ones of killed processes.
     Only the process that holds the run's lease may call this.
     """
     for leftover in folder.glob(".*.tmp"):
@@ -92,7 +103,7 @@ def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint 
 
 
 def _read(path: Path, device: str | torch.device) -> Checkpoint:
-    """The checkpoint in a folder; `DataError` or `FileNotFoundError` if it is not complete."""
+    """Return the checkpoint in a folder; `DataError` or `FileNotFoundError` if it is incomplete."""
     record = files.read_sealed(path / RECORD)
     for name in (STATE, ROWS):
         if problem := files.find_damage(path / name, record["files"][name]):
@@ -102,7 +113,7 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Checkpoints by descending round."""
+    """Return the folders of checkpoints by descending round."""
     if not folder.exists():
         return []
     paths = [path for path in folder.iterdir() if re.fullmatch(r"round-\d+", path.name)]

@@ -54,9 +54,9 @@ def copy_run(run: str, source: Store, target: Store) -> Copied:
         return Copied(run, DAMAGED, "; ".join(problems))
     optional = [name for name in OPTIONAL_FILES if source.has(run, (name,))]
     if target.has(run):
-        if differing := sameness.differing(run, source, target):
+        if differing := sameness.first_difference(run, source, target):
             reason = f"{target.folder(run)}: differs from {source.folder(run)} ({differing})"
-            if cause := sameness.computed_apart(run, source, target):
+            if cause := sameness.rounding_causes(run, source, target):
                 return Copied(run, EXISTING, f"{reason}, because its {cause} differs; it stays")
             return Copied(run, CONFLICT, f"{reason}. Try: remove the run that you do not trust")
         if target.has(run, optional):

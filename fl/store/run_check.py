@@ -1,8 +1,8 @@
-"""Whether what lies in a store is a run: checks of its record and its numbers.
+"""Checks of a stored run: its record and its numbers.
 
-Hashes show that files are as they were written, not that their content ever made sense. These
-checks hold for every run that Fedloom computes. A run that fails one comes from elsewhere or from a
-broken machine, and no table may contain its numbers.
+Hashes show that files have not changed, not that their content is valid. Every run of Fedloom
+passes these checks. A run that fails one was made by other software or a broken machine, and no
+table may contain its numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 2**31 - 1
-"""Of rounds and clients: tables have 32 bits for them."""
+"""Largest round and client: tables store them in 32 bits."""
 
 WORDS = {"split": (*SPLITS, UNSEEN), "stage": (GLOBAL, PERSONAL)}
 KEY = [name for name in METRIC_COLUMNS if name not in ("value", "n")]
@@ -33,11 +33,11 @@ KINDS = {
     **dict.fromkeys(("split", "stage", "metric"), ("", "text")),
     "value": ("f", "numbers"),
 }
-"""By column, the kinds of its type as numpy calls them, "" for text, and in words."""
+"""Kinds of type of each column, as NumPy calls them ("" for text), and in words."""
 
 
 @dataclass(frozen=True)
-class _Named:
+class _ComponentSpec:
     name: str
 
 
@@ -48,19 +48,19 @@ class _Training:
 
 @dataclass(frozen=True)
 class _Spec:
-    dataset: _Named
-    partition: _Named
-    model: _Named
-    method: _Named
+    dataset: _ComponentSpec
+    partition: _ComponentSpec
+    model: _ComponentSpec
+    method: _ComponentSpec
     training: _Training
-    terms: list[_Named]
+    terms: list[_ComponentSpec]
     seed: Seed
     start: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
     train_on: str | Count | None = None
-    alterations: list[_Named] = field(default_factory=list)
-    wire: list[_Named] = field(default_factory=list)
-    aggregation: list[_Named] = field(default_factory=list)
+    alterations: list[_ComponentSpec] = field(default_factory=list)
+    wire: list[_ComponentSpec] = field(default_factory=list)
+    aggregation: list[_ComponentSpec] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class _Costs:
 
 
 @dataclass(frozen=True)
-class _Computed:
-    """What tables have of a record."""
+class _TableRecord:
+    """Keys of a record that tables need."""
 
     run: str
     state: Literal["complete", "diverged"]
@@ -101,7 +101,7 @@ class _Computed:
 
 
 @dataclass(frozen=True)
-class _Whole(_Computed):
+class _FullRecord(_TableRecord):
     spec: _Spec = field(kw_only=True)
     code: dict[str, str] = field(kw_only=True)
     code_files: dict[str, str] = field(default_factory=dict)
@@ -109,94 +109,114 @@ class _Whole(_Computed):
     note: str = ""
 
 
-_declared = cache(fields.fields)
+_fields = cache(fields.fields)
 
 
-def _known(hint: Any, given: Any) -> Any:
-    """What is given for a dataclass, without keys that it does not declare: another version of
-    Fedloom may write more.
+def _declared_keys(hint: Any, value: Any) -> Any:
+    """Return a value without keys that its dataclass does not declare.
+
+    Other versions of Fedloom can write more keys.
     """
-    if is_dataclass(hint) and isinstance(given, Mapping):
-        declared = _declared(cast(type, hint))
-        return {k: _known(declared[k].hint, given[k]) for k in given if k in declared}
-    if get_origin(hint) is list and isinstance(given, list):
-        return [_known(get_args(hint)[0], item) for item in given]
-    return given
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        declared = _fields(cast(type, hint))
+        return {k: _declared_keys(declared[k].hint, value[k]) for k in value if k in declared}
+    if get_origin(hint) is list and isinstance(value, list):
+        return [_declared_keys(get_args(hint)[0], item) for item in value]
+    return value
 
 
-def check_shape(record: Mapping[str, Any], location: Location) -> None:
-    """Refuse (`ConfigError`) what does not have the keys of a run's record; names in its spec need
-    not be known.
+def check_keys(record: Mapping[str, Any], location: Location) -> None:
+    """Check that a record has all keys; names in its spec need not exist.
+
+    Raises:
+        ConfigError: For the first wrong key.
     """
-    fields.parse(_Whole, _known(_Whole, record), location)
+    fields.parse(_FullRecord, _declared_keys(_FullRecord, record), location)
 
 
 def check_record(record: Mapping[str, Any], location: Location) -> None:
-    """Refuse (`ConfigError`) a record from which no table can be made."""
-    fields.parse(_Computed, _known(_Computed, record), location)
+    """Check that a table can be made from a record.
+
+    Raises:
+        ConfigError: For the first wrong key.
+    """
+    fields.parse(_TableRecord, _declared_keys(_TableRecord, record), location)
     start = record.get("start")
     if start is not None and (start == record["run"] or not is_name(start)):
         raise ConfigError(location / "start", f"is {start[:100]!r}", "the name of another run")
 
 
 def check_whole(record: Mapping[str, Any], location: Location) -> None:
-    """Refuse (`ConfigError`) a record that is incomplete, or whose parts do not fit each other."""
+    """Check that a record is complete, and that its values agree with each other.
+
+    Raises:
+        ConfigError: For the first wrong key.
+    """
     check_record(record, location)
-    check_shape(record, location)
-    spec, done = record["spec"], record["rounds"]
+    check_keys(record, location)
+    spec, rounds = record["spec"], record["rounds"]
     planned = spec["training"]["rounds"]
-    early = record["state"] != "complete" or spec["training"].get("early_stopping") is not None
-    if done > planned or (done < planned and not early):
-        raise ConfigError(location / "rounds", f"is {done}", f"{planned}, as the spec says")
+    may_stop_early = (
+        record["state"] != "complete" or spec["training"].get("early_stopping") is not None
+    )
+    if rounds > planned or (rounds < planned and not may_stop_early):
+        raise ConfigError(location / "rounds", f"is {rounds}", f"{planned}, as in the spec")
     trained_on = spec.get("train_on")
     start = trained_on if isinstance(trained_on, str) else None
     if spec.get("start") is not None:
         start = identity.run_id(spec["start"], spec["seed"])
     if record.get("start") != start:
-        # What is bound by hashes cannot go round in a circle.
+        # Names contain hashes, so runs cannot start from each other in a circle.
         raise ConfigError(
             location / "start", f"is {record.get('start')!r}", f"{start}, as in the spec"
         )
 
 
 def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
-    """Refuse (`DataError`) a record of another run than ``run``; ids are computed again from spec
-    and code, so that no edit of either keeps its name.
+    """Check that a record belongs to ``run``, by an id computed from its spec and code.
+
+    Raises:
+        DataError: If it belongs to another run.
     """
     try:
         point = identity.point_id(record["spec"], record["code"], record.get("defaults", ()))
-        named = identity.run_id(point, record["spec"]["seed"])
+        computed = identity.run_id(point, record["spec"]["seed"])
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
-        raise DataError(f"{source}: its record has what no spec has ({error})") from error
-    if not named == run == record["run"]:
-        raise DataError(f"{source}: is, by what its record says, run {named}")
+        raise DataError(f"{source}: its record has an invalid spec ({error})") from error
+    if not computed == run == record["run"]:
+        raise DataError(f"{source}: its record is that of run {computed}")
 
 
 def joined_metrics(
-    parts: Sequence[pd.DataFrame], records: Sequence[Mapping[str, Any]], sources: Sequence[str]
+    tables: Sequence[pd.DataFrame], records: Sequence[Mapping[str, Any]], sources: Sequence[str]
 ) -> pd.DataFrame:
-    """The rows of one run or more, one run after another, if they are such as runs write.
+    """Return the metrics of one or more runs, one run after another, after a check.
 
-    Checked in this order: columns, types, numbers out of range, unknown words, values that are not
-    finite or not shares, duplicate rows, rounds that are missing at the end. Runs are checked all
-    at once, as one after another takes several times as long where they are short.
+    The check covers, in this order: columns, types, numbers out of range, unknown words, values
+    that are not finite or no shares, duplicate rows, missing rounds at the end. Runs are checked
+    together, which is several times faster for short runs.
+
+    Args:
+        tables: Metrics of each run.
+        records: Record of each run.
+        sources: Text of each run for errors.
 
     Raises:
-        DataError: For the first thing that is wrong; its message begins with the run's source.
+        DataError: For the first problem; its message begins with the run's source.
     """
     import numpy as np
     import pandas as pd
 
-    for rows, source in zip(parts, sources, strict=True):
+    for rows, source in zip(tables, sources, strict=True):
         _check_kinds(rows, source)
-    rows = pd.concat([frame[list(METRIC_COLUMNS)] for frame in parts], ignore_index=True)
-    owner = np.repeat(np.arange(len(parts)), [len(frame) for frame in parts])
+    rows = pd.concat([frame[list(METRIC_COLUMNS)] for frame in tables], ignore_index=True)
+    owner = np.repeat(np.arange(len(tables)), [len(frame) for frame in tables])
     last = np.array([record["rounds"] for record in records])
     diverged = np.array([record["state"] == "diverged" for record in records])
-    for problem, bad in _faults(rows, owner, last[owner], diverged[owner]):
-        for place in np.flatnonzero(bad)[:1]:
-            row = ", ".join(f"{name} {value}" for name, value in rows.loc[place].items())
-            raise DataError(f"{sources[owner[place]]}: {problem}; the row: {row}")
+    for problem, mask in _problems(rows, owner, last[owner], diverged[owner]):
+        for index in np.flatnonzero(mask)[:1]:
+            row = ", ".join(f"{name} {value}" for name, value in rows.loc[index].items())
+            raise DataError(f"{sources[owner[index]]}: {problem}; the row: {row}")
     ends = rows["round"].groupby(owner).max().to_numpy()
     for i in np.flatnonzero(ends != last)[:1]:
         raise DataError(f"{sources[i]}: ends after round {ends[i]}. Allowed: round {last[i]}")
@@ -220,11 +240,16 @@ def _check_kinds(rows: pd.DataFrame, source: str) -> None:
         raise DataError(f"{source}: has no rows. Allowed: one for each client, round and metric")
 
 
-def _faults(
+def _problems(
     rows: pd.DataFrame, owner: np.ndarray, last: np.ndarray, diverged: np.ndarray
 ) -> Iterator[tuple[str, pd.Series[bool]]]:
-    """Each kind of fault, and which rows have it. By row: its run, that run's last round, whether
-    it diverged; only values of a diverged run may be infinite or NaN.
+    """Return each kind of problem, and a mask of the rows that have it.
+
+    Args:
+        rows: Metrics of all runs.
+        owner: Run of each row.
+        last: Last round of each row's run.
+        diverged: Whether each row's run diverged; only its values may be infinite or NaN.
     """
     yield "round is not from 0 to the run's last", (rows["round"] < 0) | (rows["round"] > last)
     yield f"client is not from 0 to {LARGEST}", ~rows["client"].between(0, LARGEST)
@@ -238,28 +263,33 @@ def _faults(
     yield f"two rows have one {', '.join(KEY)}", rows[KEY].assign(owner=owner).duplicated()
 
 
-def check_predictions(seen: pd.DataFrame, source: str) -> None:
+def check_predictions(table: pd.DataFrame, source: str) -> None:
     """Check (`DataError`) the columns of predictions, see `fl.engine.predictions`."""
     from pandas.api import types
 
     texts, numbers = ("stage", "split"), ("client", "sample", "label", "predicted")
-    scores = [name for name in seen.columns if name not in (*texts, *numbers)]
-    whole = [*texts, *numbers, *(f"score_{k}" for k in range(len(scores)))]
-    if [*seen.columns] != whole or not scores:
-        raise DataError(f"{source}: has other columns than {', '.join(whole)}")
-    fits = all(types.is_string_dtype(seen[name]) for name in texts)
-    fits &= all(types.is_integer_dtype(seen[name]) for name in numbers)
-    if not fits or not all(types.is_float_dtype(seen[name]) for name in scores):
+    scores = [name for name in table.columns if name not in (*texts, *numbers)]
+    expected = [*texts, *numbers, *(f"score_{k}" for k in range(len(scores)))]
+    if [*table.columns] != expected or not scores:
+        raise DataError(f"{source}: has columns other than {', '.join(expected)}")
+    fits = all(types.is_string_dtype(table[name]) for name in texts)
+    fits &= all(types.is_integer_dtype(table[name]) for name in numbers)
+    if not fits or not all(types.is_float_dtype(table[name]) for name in scores):
         raise DataError(f"{source}: has a column of another type. Allowed: text, numbers, scores")
 
 
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
-    """Check that the traces are such as a run writes.
+    """Check the traces of a run.
 
-    ``round`` must hold, in ascending order, the round of each entry of all others.
+    ``round`` has the round of each entry of all other traces, in ascending order.
+
+    Args:
+        traces: Tensors by name.
+        record: Record of the run.
+        source: Text of the run for errors.
 
     Raises:
-        DataError: For the first thing that is wrong; its message begins with ``source``.
+        DataError: For the first problem.
     """
     if not traces:
         return

@@ -1,6 +1,6 @@
-"""Whether two stores hold the same numbers of one run.
+"""Comparison of a run's numbers in two stores.
 
-Two machines, or two backends, give the same run with other last digits.
+Different machines and backends compute the same run with different last digits.
 """
 
 from __future__ import annotations
@@ -16,31 +16,29 @@ if TYPE_CHECKING:
     import numpy as np
 
 TOLERANCE = 1e-6
-"""Numbers a and b are the same if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
+"""Numbers a and b are equal if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
 
 
-def differing(run: str, ours: Store, theirs: Store) -> str:
-    """The first file that both have and whose numbers differ; empty if there is none."""
+def first_difference(run: str, store: Store, reference: Store) -> str:
+    """Return the first file of both stores whose numbers differ; empty if there is none."""
     for name in (METRICS, WEIGHTS, TRACES):
-        entries = [store.record(run)["files"].get(name) for store in (ours, theirs)]
+        entries = [each.record(run)["files"].get(name) for each in (store, reference)]
         if all(entries) and entries[0] != entries[1]:
-            first, second = (dict(_arrays(store, run, name)) for store in (ours, theirs))
+            first, second = (dict(_arrays(each, run, name)) for each in (store, reference))
             if first.keys() != second.keys() or not all(
-                _same(first[key], second[key]) for key in first
+                _are_equal(first[key], second[key]) for key in first
             ):
                 return name
     return ""
 
 
-def computed_apart(run: str, ours: Store, theirs: Store) -> str:
-    """What of how two runs were computed differs and can change their rounding; empty if nothing
-    does.
-    """
-    first, second = (_circumstances(store.record(run)) for store in (ours, theirs))
+def rounding_causes(run: str, store: Store, reference: Store) -> str:
+    """Return differences in the computation of a run that change rounding; empty without any."""
+    first, second = (_computation(each.record(run)) for each in (store, reference))
     return ", ".join(key for key in first if first[key] != second[key])
 
 
-def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
+def _computation(record: Mapping[str, Any]) -> dict[str, Any]:
     execution, versions = record["execution"], record.get("versions", {})
     return {
         "stack": execution.get("stack"),
@@ -51,7 +49,7 @@ def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The columns of a run's metrics in one order of rows, or the leaves of its tensors."""
+    """Return columns of a run's sorted metrics, or leaves of its tensors."""
     if name == METRICS:
         rows = store.metrics(run).sort_values(KEY)
         yield from ((str(column), rows[column].to_numpy()) for column in rows)
@@ -59,17 +57,17 @@ def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray
         yield from _leaves(store.weights(run) if name == WEIGHTS else store.traces(run), "")
 
 
-def _leaves(tree: Mapping[str, Any], above: str) -> Iterator[tuple[str, np.ndarray]]:
+def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}/")
+            yield from _leaves(value, f"{prefix}{key}/")
         else:
-            yield f"{above}{key}", value.double().numpy()
+            yield f"{prefix}{key}", value.double().numpy()
 
 
-def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+def _are_equal(array: np.ndarray, reference: np.ndarray) -> bool:
     import numpy as np
 
-    if ours.shape != theirs.shape or ours.dtype.kind != "f":
-        return np.array_equal(ours, theirs)
-    return np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    if array.shape != reference.shape or array.dtype.kind != "f":
+        return np.array_equal(array, reference)
+    return np.allclose(array, reference, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

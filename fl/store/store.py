@@ -177,8 +177,10 @@ class Store:
         """
         partial = self.partial(run)
         with files.disk_errors(partial):
-            taken = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
-            if taken is None:
+            run_lease = lease.take(
+                partial / LEASE, lambda: False, self.beat, self.patience, wait=False
+            )
+            if run_lease is None:
                 raise FedloomError(
                     f"{partial}: {lease.holder(partial / LEASE) or 'another process'} is computing "
                     "this run",
@@ -188,9 +190,9 @@ class Store:
             try:
                 if condition():
                     files.erase(self._folder(run))
-                    erase(partial, taken)
+                    erase(partial, run_lease)
             finally:
-                taken.release()
+                run_lease.release()
                 with contextlib.suppress(OSError):
                     partial.rmdir()
 
@@ -229,20 +231,22 @@ class Store:
             return self.has(run, keep)
 
         with files.disk_errors(partial):
-            taken = lease.take(partial / LEASE, is_finished, self.beat, self.patience, wait)
-        if taken is not None and self.has(run, keep):  # Finished between the look and the lease.
-            erase(partial, taken)
-            taken = None
-        if taken is None:
+            run_lease = lease.take(partial / LEASE, is_finished, self.beat, self.patience, wait)
+        if run_lease is not None and self.has(
+            run, keep
+        ):  # Finished between the look and the lease.
+            erase(partial, run_lease)
+            run_lease = None
+        if run_lease is None:
             self._sweep(run)
             yield None
             return
         try:
             with files.disk_errors(partial):
                 _clear(partial)
-            yield Workspace(self, run, taken)
+            yield Workspace(self, run, run_lease)
         finally:
-            taken.release()
+            run_lease.release()
             with contextlib.suppress(OSError):
                 partial.rmdir()  # Only if there is nothing to come back to.
 
@@ -301,9 +305,11 @@ class Store:
         if is_needed or not partial.exists():
             return
         with contextlib.suppress(OSError):
-            taken = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
-            if taken is not None:
-                erase(partial, taken)
+            run_lease = lease.take(
+                partial / LEASE, lambda: False, self.beat, self.patience, wait=False
+            )
+            if run_lease is not None:
+                erase(partial, run_lease)
 
 
 def _clear(partial: Path) -> None:

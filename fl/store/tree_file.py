@@ -17,19 +17,19 @@ from fl.base.errors import DataError
 Tree = dict[str, Any]
 """A nested dict with text keys (without ``/``) whose leaves are tensors."""
 
-DEEPEST = 50
-"""Dicts within each other at most, in a tree that is read."""
+MAX_DEPTH = 50
+"""Largest depth of a tree that is read."""
 
 
 def save_tree(tree: Tree, path: Path) -> None:
     """Write a tree as a safetensors file, atomically.
 
-    Values, types, memory layouts (strides), the order of keys and empty dicts are all kept: a
-    resumed run sums in the same order over the same layouts, so it gets the same bits. Tensors that
-    share memory are loaded apart, and no leaf requires a gradient.
+    Values, types, memory layouts (strides), the order of keys and empty dicts are stored: a resumed
+    run sums in the same order over the same layouts, so it gets the same bits. Tensors that share
+    memory are loaded as separate tensors, and no leaf requires a gradient.
 
     Raises:
-        FedloomError: If the disk is full or refuses.
+        FedloomError: If the disk is full or cannot be written.
     """
     content = packed(tree)
     with files.disk_errors(path):
@@ -37,25 +37,25 @@ def save_tree(tree: Tree, path: Path) -> None:
 
 
 def packed(tree: Tree) -> bytes:
-    """The content of a file of `save_tree`."""
+    """Return the content of a file of `save_tree`."""
     tensors: dict[str, torch.Tensor] = {}
     layout: list[tuple[str, list[int] | None]] = []
-    owned: set[int] = set()
+    storages: set[int] = set()
     for name, leaf in _flatten(tree, ()):
         if leaf is None:
             layout.append((name, None))
             continue
-        # The strides of a clone: those of the tensor if it fills its memory, plain ones if not.
+        # Strides of a clone: those of the tensor if it is dense, else contiguous ones.
         layout.append((name, list(torch.empty_like(leaf, device="meta").stride())))
         tensor = leaf.detach().cpu().contiguous()
         storage = tensor.untyped_storage().data_ptr()
-        tensors[name] = tensor.clone() if storage in owned else tensor
-        owned.add(storage)
+        tensors[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
     return safetensors.torch.save(tensors, {"tree": json.dumps(layout)})
 
 
 def _flatten(tree: Tree, above: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Flat name and tensor of each leaf, and None for each empty dict but the root."""
+    """Return flat name and tensor of each leaf, and None for each empty dict but the root."""
     if not tree and above:
         yield "/".join(above), None
     for key, value in tree.items():
@@ -70,10 +70,10 @@ def _flatten(tree: Tree, above: tuple[str, ...]) -> Iterator[tuple[str, torch.Te
 
 
 def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
-    """Read what `save_tree` wrote, into memory of its own on ``device``.
+    """Read a file of `save_tree` into new memory on ``device``.
 
     Raises:
-        DataError: If the file is missing, damaged or not such a file.
+        DataError: If the file is missing, damaged or no file of `save_tree`.
     """
     tree: Tree = {}
     try:
@@ -83,12 +83,12 @@ def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
                 inner = tree
                 for key in above:
                     inner = inner.setdefault(key, {})
-                if last in inner or len(above) > DEEPEST:
-                    raise ValueError(f"{name[:80]!r} stands in or above another name")
+                if last in inner or len(above) > MAX_DEPTH:
+                    raise ValueError(f"{name[:80]!r} is part of another name")
                 if stride is None:
                     inner[last] = {}
                     continue
-                # Copied out of the mapped file, which may be removed while the run goes on.
+                # A copy, because the mapped file may be removed while the run continues.
                 stored = file.get_tensor(name)
                 _check_stride(name, list(stored.shape), stride)
                 inner[last] = torch.empty_strided(
@@ -104,25 +104,27 @@ def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
 
 
 def _layout(file: Any) -> dict[str, Any]:
-    """By flat name the strides of each leaf; None for each empty dict.
+    """Return the strides of each leaf by flat name; None for each empty dict.
 
     Raises:
-        ValueError: If the file states no layout, or not that of its tensors.
+        ValueError: If the file has no layout, or not that of its tensors.
     """
-    stated = files.parse_json(file.metadata()["tree"])
-    layout = {str(name): stride for name, stride in stated}
-    if len(layout) != len(stated):
-        raise ValueError("a name stands twice")
+    pairs = files.parse_json(file.metadata()["tree"])
+    layout = {str(name): stride for name, stride in pairs}
+    if len(layout) != len(pairs):
+        raise ValueError("a name is duplicate")
     if {name for name, stride in layout.items() if stride is not None} != {*file.keys()}:
         raise ValueError("its tree has other names than its tensors")
     return layout
 
 
 def _check_stride(name: str, shape: list[int], stride: list[int]) -> None:
-    """Refuse (`ValueError`) strides that do not fill the memory exactly once, in some order of
-    axes.
+    """Refuse strides that do not fill the memory exactly once, in some order of axes.
 
-    Otherwise two numbers would share a place, or places between them would be read.
+    Otherwise two numbers would share memory, or memory between them would be read.
+
+    Raises:
+        ValueError: For such strides.
     """
     if len(stride) != len(shape) or not all(type(step) is int for step in stride):
         raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")

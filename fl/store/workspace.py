@@ -1,4 +1,4 @@
-"""An unfinished run of a store, and how it becomes a finished one (see `fl.store.store`)."""
+"""Unfinished run of a store, and its conversion to a finished run (see `fl.store.store`)."""
 
 from __future__ import annotations
 
@@ -32,41 +32,53 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Finished(Protocol):
-    """What a workspace needs of its store."""
+class RunStore(Protocol):
+    """Functions of a store that a workspace calls."""
 
     def has(self, run: str, keep: Collection[str] = ()) -> bool:
         """Whether the run is finished and has these files."""
 
     def publish(self, run: str, result: Path) -> bool:
-        """Put a finished run's folder into the store; False if it adds nothing to what is there."""
+        """Move a finished run's folder into the store; False if the store has all its files."""
 
 
 class Workspace:
-    """An unfinished run, held by this process."""
+    """Unfinished run that this process holds.
 
-    def __init__(self, store: Finished, run: str, taken: lease.Lease) -> None:
-        self._store, self._run, self._lease = store, run, taken
-        self.folder = taken.path.parent
+    Attributes:
+        folder: Folder of the unfinished run.
+        checkpoints: Folder of its checkpoints.
+    """
+
+    def __init__(self, store: RunStore, run: str, run_lease: lease.Lease) -> None:
+        """Open the workspace.
+
+        Args:
+            store: The store.
+            run: The run.
+            run_lease: Lease of the run, held by this process.
+        """
+        self._store, self._run, self._lease = store, run, run_lease
+        self.folder = run_lease.path.parent
         self.checkpoints = self.folder / CHECKPOINTS
         self._number, self._attempt = 0, Attempt()
 
     @property
     def lost(self) -> bool:
-        """Whether another process has taken the run over, as it may after a long suspension."""
+        """Whether another process has taken over the run, for example after a long suspension."""
         return self._lease.lost
 
     def begin(self, attempt: Attempt) -> None:
-        """Say who trains the run from here on."""
+        """Write the file of a new attempt."""
         self._number, self._attempt = attempts.next_number(self.folder), attempt
         attempts.write(self.folder, self._number, attempt)
 
-    def note(self, **known: Any) -> None:
-        """Say more of this attempt: how it ended, and the like."""
-        said = replace(self._attempt, **known)
-        if said != self._attempt:
-            self._attempt = said
-            attempts.write(self.folder, self._number, said)
+    def note(self, **changes: Any) -> None:
+        """Change fields of this attempt, such as the reason of its end."""
+        attempt = replace(self._attempt, **changes)
+        if attempt != self._attempt:
+            self._attempt = attempt
+            attempts.write(self.folder, self._number, attempt)
 
     def finish(
         self,
@@ -76,34 +88,47 @@ class Workspace:
         traces: dict[str, Any] | None = None,
         predictions: pd.DataFrame | None = None,
     ) -> bool:
-        """Put the finished run into the store and remove its checkpoints.
+        """Write the finished run into the store and remove its checkpoints.
+
+        Args:
+            record: Its record.
+            rows: Its metrics.
+            weights: Its final weights, if they are stored.
+            traces: Traces of its method, if it has some.
+            predictions: Predictions of its final models, if they are stored.
 
         Returns:
-            False if another process finished it first: that result stays and this one is dropped.
+            False if another process finished it first; that result stays.
 
         Raises:
-            FedloomError: If the disk is full or refuses; the checkpoints then stay.
+            FedloomError: If the disk is full or cannot be written; the checkpoints then stay.
         """
 
         def write(result: Path) -> None:
             files.write_table(result / METRICS, rows)
-            kept = [METRICS]
+            names = [METRICS]
             for name, tree in ((WEIGHTS, weights), (TRACES, traces)):
                 if tree is not None:
                     from fl.store.tree_file import save_tree
 
                     save_tree(tree, result / name)
-                    kept.append(name)
+                    names.append(name)
             if predictions is not None:
                 files.write_table(result / PREDICTIONS, predictions)
-                kept.append(PREDICTIONS)
-            files.write_sealed(result / RECORD, record, files=kept)
+                names.append(PREDICTIONS)
+            files.write_sealed(result / RECORD, record, files=names)
 
-        given = {WEIGHTS: weights, PREDICTIONS: predictions}
-        return self._finish(write, [name for name in OPTIONAL_FILES if given[name] is not None])
+        optional = {WEIGHTS: weights, PREDICTIONS: predictions}
+        return self._finish(write, [name for name in OPTIONAL_FILES if optional[name] is not None])
 
     def adopt(self, source: Path) -> bool:
-        """Put a copy of a finished run's folder into the store, as `finish` does.
+        """Copy a finished run's folder into the store, like `finish`.
+
+        Args:
+            source: Folder of the finished run.
+
+        Returns:
+            False if another process finished it first; that result stays.
 
         Raises:
             DataError: If the copy does not match its record.
@@ -111,31 +136,31 @@ class Workspace:
 
         def write(result: Path) -> None:
             record = files.read_sealed(source / RECORD)
-            for name, described in record["files"].items():
+            for name, description in record["files"].items():
                 with (
                     files.open_regular(source / name) as incoming,
                     files.atomic_writer(result / name) as out,
                 ):
                     shutil.copyfileobj(incoming, out)
-                if problem := files.find_damage(result / name, described):
+                if problem := files.find_damage(result / name, description):
                     raise DataError(f"{source / name}: the copy {problem}")
             files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
 
         return self._finish(write, [name for name in OPTIONAL_FILES if (source / name).is_file()])
 
-    def _finish(self, write: Callable[[Path], None], kept: Collection[str]) -> bool:
-        """Let ``write`` fill a folder and publish it."""
+    def _finish(self, write: Callable[[Path], None], optional: Collection[str]) -> bool:
+        """Fill a folder by ``write`` and move it into the store."""
         result = self.folder / f"result-{secrets.token_hex(8)}"
         with files.disk_errors(self.folder):
             try:
-                published = not self._store.has(self._run, kept)
+                published = not self._store.has(self._run, optional)
                 if published:
                     result.mkdir(parents=True)
                     write(result)
                     published = self._store.publish(self._run, result)
             except (OSError, FedloomError):
-                # Who finished first has perhaps removed the folder under us.
-                if not self._store.has(self._run, kept):
+                # A process that finished first may have removed this folder.
+                if not self._store.has(self._run, optional):
                     raise
                 published = False
             finally:
@@ -147,10 +172,10 @@ class Workspace:
         return published
 
 
-def erase(partial: Path, taken: lease.Lease) -> None:
+def erase(partial: Path, run_lease: lease.Lease) -> None:
     """Remove an unfinished run: its files, then the lease, then its folder.
 
-    What cannot be removed now is left to the next `Store.open`.
+    The next `Store.open` removes what cannot be removed now.
     """
     with contextlib.suppress(OSError):
         for path in partial.iterdir():
@@ -158,6 +183,6 @@ def erase(partial: Path, taken: lease.Lease) -> None:
                 files.erase(path)
             elif path.name != LEASE:
                 path.unlink(missing_ok=True)
-    taken.release()
+    run_lease.release()
     with contextlib.suppress(OSError):
         partial.rmdir()
