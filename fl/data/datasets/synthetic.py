@@ -39,18 +39,20 @@ class Synthetic:
     elements of each W and b ~ N(u, 1), with u ~ N(0, alpha) drawn per client and layer and shared
     by W and b.
 
-    generator: how labels are made, see above: `one-layer` is FedProx's.
-    alpha: standard deviation over clients of the mean of their labelling weights.
-    beta: standard deviation over clients of the mean of their inputs.
-    clients: how many there are.
-    samples: of each client; null draws whole numbers from lognormal(4, 2) and adds 50.
-    temperature: T, by which the hidden layer is divided; of two layers only.
-    iid: all clients have inputs of one distribution, with v_k = 0, and one labelling network, that
-        of client 0: FedProx's Synthetic-IID.
-    seed: of everything that is drawn.
+    The defaults are those of the two-layer set. FedProx's set is ``generator: one-layer``,
+    ``clients: 30``, ``samples: null`` with alpha = beta of 0, 0.5 or 1, without a temperature.
 
-    The defaults are those of the two-layer set. FedProx's is ``generator: one-layer``, ``clients:
-    30``, ``samples: null`` with alpha = beta of 0, 0.5 or 1; it has no temperature.
+    Attributes:
+        generator: Labelling network, see above; `one-layer` is FedProx's.
+        alpha: Standard deviation over clients of the mean of their labelling weights.
+        beta: Standard deviation over clients of the mean of their inputs.
+        clients: Number of clients.
+        samples: Number of samples of each client; null: whole numbers from lognormal(4, 2), plus
+            50.
+        temperature: Divisor T of the hidden layer, for two layers only.
+        iid: Whether all clients have the same input distribution, with v_k = 0, and the labelling
+            network of client 0 (FedProx's Synthetic-IID).
+        seed: Seed of all random numbers.
     """
 
     generator: Literal["one-layer", "two-layer"] = "two-layer"

@@ -24,22 +24,23 @@ from fl.data.splitting import (
 def client_dirichlet(
     labels: np.ndarray, *, clients: Count, alpha: Positive, seed: Index
 ) -> Assignment:
-    """Give every client N/K samples, with class shares q_k ~ Dir(alpha, ..., alpha).
+    """Give every client N/K samples, of classes in shares q_k ~ Dir(alpha, ..., alpha).
 
-    The prior is symmetric, as in FedL2P (Lee et al. 2023). Hsu et al. use alpha times the shares of
-    the population; for equally frequent classes their alpha is this alpha times the number of
-    classes. All samples are assigned; sizes differ by one at most. Clients draw in random order,
-    without replacement: the share of a class that is used up goes to the client's other classes in
-    proportion, so the last clients get the remaining samples.
+    As FedL2P does (Lee et al. 2023), with a symmetric prior. Hsu et al. multiply alpha by the
+    population's shares, so that their alpha is this alpha times the number of classes if classes
+    are equally frequent. All samples are used; sizes differ by at most one. Clients draw in random
+    order, without replacement: the share of a class without remaining samples goes to the client's
+    other classes in proportion. So the last clients get what remains.
 
-    clients: number of clients.
-    alpha: concentration of the shares; with small values each client has few classes.
-
-    ``labels`` are whole numbers ``[samples]``.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        clients: Number of clients.
+        alpha: Concentration of the shares; small values give clients few classes each.
+        seed: Seed of the random numbers.
 
     Raises:
         DataError: If ``alpha`` is not a finite number > 0, or if there are fewer than three samples
-            per client.
+            for each client.
     """
     check_alpha("client-dirichlet", alpha)
     check_clients("client-dirichlet", clients, len(labels))

@@ -39,27 +39,28 @@ def dirichlet(
 ) -> Assignment:
     """Divide each class c over the K clients in shares q_c ~ Dir(alpha, ..., alpha).
 
-    A client that already holds N/K samples gets no samples of the next classes; its share goes to
-    the other clients in proportion (as in FedSaC, pFedGraph and FedFM). Everything is drawn again
-    until each client has ``min_samples``. With ``min_per_class`` > 0 no client is left out, and
-    each class is drawn again alone until every client has that many samples of it (with 1, the
-    CIFAR-10 of the adaptive MMD constraints for Ditto).
+    A client that already has N/K samples gets none of the following classes, and its share goes to
+    the others in proportion (as in FedSaC, pFedGraph and FedFM). All shares are drawn again until
+    each client has ``min_samples``. With ``min_per_class`` > 0, no client is passed over, and each
+    class is drawn again until every client has that many samples of it (with 1: the CIFAR-10 of the
+    adaptive MMD constraints for Ditto).
 
-    Either is drawn again ``redraws`` times at most. If a client still has too few samples, of a
-    class or in all, samples move to it one by one, each from the most frequent class of the largest
-    client; a warning and ``attrs["notes"]`` say so.
+    There are at most ``redraws`` new draws. If a client still has too few samples, of a class or in
+    all, samples move to it one by one, each from the client that has the most, and from that
+    client's most frequent class. A warning and ``attrs["notes"]`` report this.
 
-    clients: number of clients.
-    alpha: concentration of the shares; with small values each class has few clients.
-    min_samples: smallest number of samples of a client.
-    min_per_class: smallest number of samples of each class of a client; 0 requires none.
-    redraws: largest number of times that shares are drawn again for these minima.
-
-    ``labels`` are whole numbers ``[samples]``.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        clients: Number of clients.
+        alpha: Concentration of the shares; small values give clients few classes each.
+        seed: Seed of the random numbers.
+        min_samples: Least number of samples of a client.
+        min_per_class: Least number of samples of each class on a client; 0: no minimum.
+        redraws: Number of new draws for these minima, before samples are moved instead.
 
     Raises:
         DataError: If ``alpha`` is not a finite number > 0, or if there are fewer than
-            ``min_samples`` samples per client, or ``min_per_class`` of a class.
+            ``min_samples`` samples for each client, or ``min_per_class`` of a class.
     """
     check_alpha("dirichlet", alpha)
     at_least = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"

@@ -30,19 +30,22 @@ def domain(
     equal_domains: bool = False,
     seed: Index,
 ) -> Assignment:
-    """Divide each domain class by class among ``clients_per_domain`` clients of its own.
+    """Distribute the samples of each domain, class by class, to ``clients_per_domain`` clients.
 
-    ``labels`` and ``domains`` are whole numbers ``[samples]``. Clients are numbered domain by
-    domain, in ascending order; within a domain their sizes and counts of each class differ by one
-    at most.
+    Clients are numbered domain by domain, in ascending order. Within a domain, their sizes and
+    their counts of each class differ by at most one.
 
-    clients_per_domain: number of clients of each domain.
-    equal_domains: whether to use as many random samples of each domain as the smallest one has
-    (as FedL2P does; Lee et al. 2023).
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        domains: Domains of all samples, int64 [samples]; None if the data set has none.
+        clients_per_domain: Number of clients of each domain.
+        equal_domains: Whether each domain only uses as many samples, at random, as the smallest
+            domain has (as FedL2P; Lee et al. 2023).
+        seed: Seed of the random numbers.
 
     Raises:
-        DataError: If the data set has no domains (``domains`` is None), or if there are fewer than
-            three samples per client in a domain.
+        DataError: If the data set has no domains, or if a domain has fewer than three samples for
+            each client.
     """
     return within_domains(
         "domain", labels, domains, homogeneous, clients_per_domain, equal_domains, seed

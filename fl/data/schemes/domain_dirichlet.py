@@ -32,24 +32,28 @@ def domain_dirichlet(
     redraws: Count = 100,
     seed: Index,
 ) -> Assignment:
-    """Divide each domain over ``clients_per_domain`` clients of its own as `dirichlet` divides all.
+    """Divide each domain over ``clients_per_domain`` clients as `dirichlet` divides a data set.
 
-    ``labels`` and ``domains`` are whole numbers ``[samples]``. Clients are numbered domain by
-    domain, in ascending order; domains draw their shares independently; ``attrs["notes"]`` names
-    the domains whose clients had too few samples.
+    Clients are numbered domain by domain, in ascending order. Domains draw their shares
+    independently; ``attrs["notes"]`` has the names of domains in which samples were moved.
 
-    clients_per_domain: number of clients of each domain.
-    alpha: concentration of the shares; with small values each class has few clients.
-    equal_clients: whether to divide a domain like `client_dirichlet`, which needs no minimum and no
-    redraw (as FedL2P does; Lee et al. 2023).
-    equal_domains: whether to use as many random samples of each domain as the smallest one has.
-    min_samples: smallest number of samples of a client.
-    min_per_class: smallest number of samples of each class of a client; 0 requires none.
-    redraws: largest number of times that shares are drawn again for these minima.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        domains: Domains of all samples, int64 [samples]; None if the data set has none.
+        clients_per_domain: Number of clients of each domain.
+        alpha: Concentration of the shares; small values give clients few classes each.
+        equal_clients: Whether a domain is divided as by `client_dirichlet`, without minima and new
+            draws (as FedL2P; Lee et al. 2023).
+        equal_domains: Whether each domain only uses as many samples, at random, as the smallest
+            domain has.
+        min_samples: Least number of samples of a client.
+        min_per_class: Least number of samples of each class on a client; 0: no minimum.
+        redraws: Number of new draws for these minima, before samples are moved instead.
+        seed: Seed of the random numbers.
 
     Raises:
-        DataError: If the data set has no domains (``domains`` is None), if a domain has fewer than
-            ``min_samples`` samples per client, and in the cases of `dirichlet`.
+        DataError: If the data set has no domains, or a domain has fewer than ``min_samples``
+            samples for each client, and as `dirichlet` does.
     """
     keys: dict[str, Any] = {"alpha": alpha}
     if not equal_clients:

@@ -27,24 +27,25 @@ def dominant(
     share: Share = 0.4,
     seed: Index,
 ) -> Assignment:
-    """Give every client N/K samples, a ``share`` of them of its ``dominant_classes`` alone.
+    """Give every client N/K samples, a ``share`` of them of its ``dominant_classes``.
 
-    This is the second setting of FedFM; the defaults are those of its code for CIFAR-10 and ten
-    clients. Dominant classes are chosen in turn, at random among those that the fewest clients have
-    so far, and divide the share evenly. The other samples of each client are in the proportions of
-    all samples that remain then, its dominant classes included. All samples are assigned; sizes
-    differ by one at most. If a dominant class has too few samples, the client's other dominant
-    classes and then the remaining samples replace them; a warning and ``attrs["notes"]`` say so.
+    The second setting of FedFM; the defaults are those of its code for CIFAR-10 over ten clients.
+    Dominant classes are chosen in turn, at random among the classes with the fewest clients, and
+    divide the share evenly. All other samples of a client are a small copy of all remaining
+    samples, its dominant classes included. All samples are used; sizes differ by at most one. If a
+    dominant class has too few samples, the client's other dominant classes and then all others
+    replace it; a warning and ``attrs["notes"]`` report this.
 
-    clients: number of clients.
-    dominant_classes: number of dominant classes of each client.
-    share: share of a client's samples that are of its dominant classes.
-
-    ``labels`` are whole numbers ``[samples]``.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        clients: Number of clients.
+        dominant_classes: Number of dominant classes of each client.
+        share: Share of a client's samples of its dominant classes.
+        seed: Seed of the random numbers.
 
     Raises:
-        DataError: If ``dominant_classes`` exceeds the number of classes, if ``share`` is not in
-            0..1, or if there are fewer than three samples per client.
+        DataError: If ``dominant_classes`` exceeds the number of classes, if ``share`` is no share,
+            or if there are fewer than three samples for each client.
     """
     check_clients("dominant", clients, len(labels))
     require(0 <= share <= 1, "dominant", "share", share, "0 to 1")

@@ -12,16 +12,19 @@ from fl.data.partition_table import read, validate
 
 @for_any_task
 def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
-    """Read the Parquet table at ``path`` and check it against ``labels`` ``[samples]``.
+    """Read a partition from a Parquet table, and check it against the labels.
 
-    path: path of a Parquet table; ``~`` and ``$VARIABLES`` are expanded. It has columns `sample`
-    (row in the data set), `client` (0, 1, ...) and `split` (train, val, test); `unseen` (true or
-    false) may mark clients held out of training.
+    The table has the columns `sample` (row in the data set), `client` (0, 1, ...) and `split`
+    (train, val, test). A column `unseen` (true or false) can mark clients held out of training. The
+    order of rows and other columns stay.
 
-    The table keeps its row order and its extra columns.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        path: Path of the table; ``~`` and ``$VARIABLES`` are replaced.
 
     Raises:
-        DataError: If the file cannot be read or `fl.data.partition_table.validate` rejects it.
+        DataError: If the file cannot be read, or `fl.data.partition_table.validate` rejects the
+            table.
     """
     table = read(path_of(path))
     validate(table, labels, source=path)

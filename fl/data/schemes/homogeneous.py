@@ -14,15 +14,17 @@ from fl.data.splitting import check_clients
 @for_any_task
 @scheme
 def homogeneous(labels: np.ndarray, *, clients: Count, seed: Index) -> Assignment:
-    """Assign samples class by class, so that every client has the population's class shares.
+    """Distribute samples class by class, so that all clients have the population's class shares.
 
-    clients: number of clients.
+    Sizes of clients, and their counts of each class, differ by at most one.
 
-    ``labels`` are whole numbers ``[samples]``. Between any two clients, sizes and the counts of
-    each class differ by one at most.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        clients: Number of clients.
+        seed: Seed of the random numbers.
 
     Raises:
-        DataError: If there are fewer than three samples per client.
+        DataError: If there are fewer than three samples for each client.
     """
     check_clients("homogeneous", clients, len(labels))
     shuffled = generator(seed, "homogeneous").permutation(len(labels))

@@ -12,14 +12,16 @@ from fl.data.scheme import Assignment, scheme
 @for_any_task
 @scheme
 def natural(labels: np.ndarray, groups: np.ndarray | None) -> Assignment:
-    """Use the natural clients of the data: writers, hospitals, experiments.
+    """Keep the clients of the data: writers, hospitals, experiments.
 
-    ``labels`` and ``groups`` are arrays ``[samples]``; equal values of ``groups`` are one client,
-    and clients are numbered from 0 in ascending order.
+    Equal values of ``groups`` are one client; clients are numbered from 0 in ascending order.
+
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        groups: Client of each sample, [samples]; None if the data set has no clients.
 
     Raises:
-        DataError: If the data set has no natural clients (``groups`` is None), or if a client has
-            fewer than three samples.
+        DataError: If the data set has no clients, or if a client has fewer than three samples.
     """
     if groups is None:
         raise DataError(

@@ -28,29 +28,30 @@ def pathological(
     dealt: Literal["random", "blocks"] = "random",
     seed: Index,
 ) -> Assignment:
-    """Give each client ``classes_per_client`` classes; a class's holders share it evenly.
+    """Give each client ``classes_per_client`` classes; clients of a class share it evenly.
 
-    The scheme is that of McMahan et al. 2017; with all classes but m it gives the missing classes
-    of FedFM (Ye et al. 2023). At random, clients choose in turn among the classes with the fewest
-    holders so far: the numbers of holders differ by one at most, and every class is held if
-    ``clients * classes_per_client`` allows. Samples of a class that nobody holds stay unused; a
-    warning and ``attrs["notes"]`` say so.
+    After McMahan et al. 2017; with all classes but m, the missing classes of FedFM (Ye et al.
+    2023). With ``random``, clients choose in turn among the classes with the fewest clients: the
+    numbers of clients of classes differ by at most one, and every class has a client if ``clients *
+    classes_per_client`` allows. Samples of a class without clients are not used; a warning and
+    ``attrs["notes"]`` report this.
 
-    In blocks, as in the code of pFedGraph (Ye et al. ICML 2023), which FedSaC follows, classes are
-    divided in order into blocks of ``classes_per_client``, and client i holds block i modulo the
-    number of blocks. Ten clients of two classes are five pairs: each client has the same classes as
-    one other client and no class in common with the eight others.
+    With ``blocks``, as in the code of pFedGraph (Ye et al. ICML 2023) and FedSaC, classes are cut,
+    in order, into blocks of ``classes_per_client``, and client i has block i modulo the number of
+    blocks. Ten clients of two classes are five pairs: each client has one client with the same
+    classes, and eight with no class in common.
 
-    clients: number of clients.
-    classes_per_client: number of classes of each client.
-    dealt: whether classes are chosen at `random` or in `blocks`.
-
-    ``labels`` are whole numbers ``[samples]``.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        clients: Number of clients.
+        classes_per_client: Number of classes of each client.
+        dealt: Distribution of classes: `random` or in `blocks`.
+        seed: Seed of the random numbers.
 
     Raises:
         DataError: If ``classes_per_client`` exceeds the number of classes, if a class has fewer
-            samples than holders, if a client gets fewer than three samples, or if classes cannot be
-            divided into equal blocks.
+            samples than clients, if a client gets fewer than three samples, or if blocks are not of
+            equal size.
     """
     check_clients("pathological", clients, len(labels))
     classes, sizes = np.unique(labels, return_counts=True)

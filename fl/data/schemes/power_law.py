@@ -36,23 +36,24 @@ def power_law(
 ) -> Assignment:
     """Give each client ``min_samples``, and more in proportion to exp(sigma z_k), z_k ~ N(0, 1).
 
-    FedProx describes a power law; its code draws log-normal factors with sigma 2, one for each
+    FedProx mentions a power law; its code draws log-normal factors with sigma 2, one for every
     class of a client. Here a client has one factor, so that its classes stay even and only sizes
-    are skewed: with all classes in ``classes_per_client`` every client has the class shares of the
-    population. Classes of clients are chosen as in `pathological`, and the holders of a class share
-    its samples beyond the minimum in proportion to their factors. Samples of a class that nobody
-    holds stay unused; a warning and ``attrs["notes"]`` say so.
+    are skewed: with all classes in ``classes_per_client``, every client is a copy of the
+    population. Classes are chosen as by `pathological`, and clients of a class share what remains
+    after the minimum in proportion to their factors. Samples of a class without clients are not
+    used; a warning and ``attrs["notes"]`` report this.
 
-    clients: number of clients.
-    classes_per_client: number of classes of each client.
-    sigma: deviation of the logarithms of the factors; with 0 all clients have one size.
-    min_samples: smallest number of samples of a client.
-
-    ``labels`` are whole numbers ``[samples]``.
+    Args:
+        labels: Classes of all samples, int64 [samples].
+        clients: Number of clients.
+        classes_per_client: Number of classes of each client.
+        sigma: Standard deviation of the logarithm of factors; 0 gives all clients one size.
+        min_samples: Least number of samples of a client.
+        seed: Seed of the random numbers.
 
     Raises:
         DataError: If ``classes_per_client`` exceeds the number of classes, or if there are fewer
-            than ``min_samples`` samples per client, in all or of its classes.
+            than ``min_samples`` samples for each client, in all or of its classes.
     """
     check_clients("power-law", clients, len(labels), min_samples)
     require(0 <= sigma < np.inf, "power-law", "sigma", sigma, "a finite number >= 0")
