@@ -240,7 +240,7 @@ def _train(parsed: argparse.Namespace) -> int:
 
     bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.read_settings(parsed.config).store))
-    if launch.member():
+    if launch.is_team_member():
         with loading():
             from fl.runner import team
         return team.run(bundles, store, partial(_train_missing, bundles, store, parsed.log))
@@ -275,8 +275,8 @@ def _train_missing(
     with loading():
         from fl.plan import jobs
         from fl.runner import slurm
+        from fl.runner.interruption import Interruption
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
-        from fl.runner.leaving import Interrupted
 
     def count_missing() -> int:
         return sum(len(jobs.missing_members(bundle, store)) for bundle in bundles)
@@ -288,10 +288,10 @@ def _train_missing(
             for bundle in jobs.training_order(bundles, store)
             for line in train_bundle(bundle, store, team, str(log or ""))
         ]
-    except Interrupted as error:
+    except Interruption as error:
         say(f"stopped: {error}", file=sys.stderr)
         # Without progress the job is not queued again, as it would be for ever.
-        if (error.rounds or count_missing() < missing_at_start) and slurm.requeue():
+        if (error.has_finished_round or count_missing() < missing_at_start) and slurm.requeue():
             say("the job is in Slurm's queue again", file=sys.stderr)
         return EXIT_LEFT
     for line in failed:
@@ -365,7 +365,7 @@ def _recompute(parsed: argparse.Namespace) -> int:
     comparison = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
     for line in recomputed.lines(comparison):
         say(line)
-    return int(not all(difference.same for difference in comparison.differences))
+    return int(not all(difference.is_equal for difference in comparison.differences))
 
 
 def _tables(parsed: argparse.Namespace) -> None:

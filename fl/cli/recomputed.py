@@ -10,7 +10,7 @@ from fl.cli.printing import aligned
 from fl.store.store import Store
 
 if TYPE_CHECKING:
-    from fl.runner.recompute import Recomputed
+    from fl.runner.recompute import Recomputation
 
 
 def matching_run(prefix: str, store: Store) -> str:
@@ -29,7 +29,7 @@ def matching_run(prefix: str, store: Store) -> str:
     return runs[0]
 
 
-def lines(comparison: Recomputed) -> Iterator[str]:
+def lines(comparison: Recomputation) -> Iterator[str]:
     """Return a line for each property of both environments, then one for each metric."""
     rows = [(" ", "run", f"{comparison.run}, stored", "now")]
     for key, (stored, current) in comparison.environments.items():
@@ -37,14 +37,14 @@ def lines(comparison: Recomputed) -> Iterator[str]:
         rows.append((mark, key, stored, current))
     yield from aligned(rows)
     for difference in comparison.differences:
-        row = ", ".join(f"{key} {value}" for key, value in difference.at.items())
-        values = f"stored {difference.stored!r}, now {difference.here!r}"
+        row = ", ".join(f"{key} {value}" for key, value in difference.row.items())
+        values = f"stored {difference.stored!r}, now {difference.recomputed!r}"
         detail = f": {values} ({row})" if difference.size else ""
         yield f"largest difference of {difference.metric}: {difference.size:.3g}{detail}"
     largest = max((difference.size for difference in comparison.differences), default=0.0)
     if not largest:
         yield "results are equal to the last digit"
-    elif all(difference.same for difference in comparison.differences):
+    elif all(difference.is_equal for difference in comparison.differences):
         yield "results are equal up to rounding"
     else:
         stored, current = comparison.environments["runs in the stack"]

@@ -48,7 +48,7 @@ def is_available(device: torch.device) -> bool:
     compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
     has_compiler = device.type != "cpu" or any(map(shutil.which, compilers))
     if not has_compiler:
-        _log_once("No C++ compiler found on this machine, so steps are not compiled")
+        _log_once("no C++ compiler found on this machine, so steps are not compiled")
     return has_compiler
 
 
@@ -136,7 +136,7 @@ def _program(
     Batches and masks of active clients are separate tensors for each step, so that all steps have
     the same code.
     """
-    _log_once("Compiling a program of training steps, unless an earlier job has stored it")
+    _log_once("compiling a program of training steps, unless an earlier job has stored it")
     dims = (0 if server_is_stacked else None, 0, 0)
     reference = pass_.reference and vmap(pass_.reference, in_dims=dims)
 

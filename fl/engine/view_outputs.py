@@ -146,7 +146,7 @@ class ViewOutputs:
                 self._can_stack = False
                 reason = " ".join(str(error).split())[:200]
                 logger.debug(
-                    "Models are evaluated one by one (%s: %s)", type(error).__name__, reason
+                    "models are evaluated one by one (%s: %s)", type(error).__name__, reason
                 )
         return trees.concatenate(
             [

@@ -73,7 +73,7 @@ class StoredModels:
                 "`keep_weights: true`",
             )
         same = sibling.simulation if sibling else None
-        simulation = simulations.made(bundle, member, same, store, CPU)
+        simulation = simulations.make_simulation(bundle, member, same, store, CPU)
         if simulation.by_modality:
             raise FedloomError(
                 f"{bundle.title}: clients of different modalities have no common model",

@@ -19,8 +19,8 @@ from fl.plan import jobs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
 from fl.report import make_analysis
+from fl.runner.interruption import Interruption
 from fl.runner.job import train_bundle
-from fl.runner.leaving import Interrupted
 from fl.store.layout import WEIGHTS
 from fl.store.store import Store
 
@@ -78,12 +78,12 @@ def train(
                     for member in bundle.runs
                 ]
                 with_weights = replace(bundle, runs=members)
-                failed += train_bundle(with_weights, store, showing=bar.start_runs)
+                failed += train_bundle(with_weights, store, make_display=bar.start_runs)
                 bar.add_rounds(rounds[bundle.bundle])
         for name, planned in plan.analyses.items():
             bar.describe(f"analysis {name}")
             make_analysis.make(planned.to_json(), results, store.root)
-    except (Interrupted, KeyboardInterrupt):
+    except (Interruption, KeyboardInterrupt):
         raise TrainingInterrupted(
             "stopped; finished runs and checkpoints are kept, and the same call continues"
         ) from None

@@ -27,7 +27,7 @@ class Execution:
 
     Attributes:
         backend: Way in which clients are computed; `auto` chooses by the run and its data (see
-            `fl.runner.auto`).
+            `fl.runner.backend_choice`).
         device: Device; `auto` is a GPU if there is one.
         processes: Number of processes that train a run together, see `fl.runner.team`. A job
             requests the following resources for each of them.
@@ -45,7 +45,7 @@ class Execution:
         merge_minutes: Longest time of a cluster job of several bundles (see `fl.plan.jobs`); 0
             merges none.
         run_minutes: Expected time of a run, if no similar run has been measured.
-        log: Programs to which curves are written, in ``results/logs``, see `fl.runner.loggers`.
+        log: Programs to which curves are written, in ``results/logs``, see `fl.runner.run_logs`.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"

@@ -69,7 +69,7 @@ def claim_devices(
                 yield [torch.device("cuda", index) for index in claimed]
                 return
         if not has_logged:
-            logger.info("Waiting for %d of %d GPUs, which other jobs use", count, gpu_count)
+            logger.info("waiting for %d of %d GPUs, which other jobs use", count, gpu_count)
             has_logged = True
         while_waiting()
         time.sleep(1.0)

@@ -1,8 +1,8 @@
-"""Bytes and operations of a round of one client, which the engine takes with one step a pass."""
+"""Count bytes and operations of one client's round, which the engine runs with one step a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any
@@ -22,12 +22,12 @@ from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
 from fl.pytorch.operations import OperationCounter, storage_address
 
-ONCE = 2**62
-"""A refresh that comes after the first step and, in any round, never again."""
+NEVER_AGAIN = 2**62
+"""Interval of a refresh that takes place only after the first step."""
 
 
-def steps_stated(pass_: Pass | Sweep, round_: int) -> int:
-    """The number of steps that a pass states for a round; 1 where it follows from the samples."""
+def count_stated_steps(pass_: Pass | Sweep, round_: int) -> int:
+    """Return the number of steps that a pass states for a round; 1 if samples decide it."""
     sampling = pass_.sampling if isinstance(pass_, Pass) else pass_
     if not sampling.is_active(round_):
         return 0
@@ -40,12 +40,12 @@ class Counts:
     """Operations of one client's pass.
 
     Attributes:
-        step: Of a step; for a sweep, of a sample.
-        once: Of what begins and ends the pass.
-        calls: Operations on tensors in a step, whatever they take; 0 for a sweep.
-        refreshes: Of each refresh, once.
-        memory: Bytes of what the step reads of the server's and the work tree, the optimizer's
-            state left out; 0 for a sweep.
+        step: Floating-point operations of a step; for a sweep, of a sample.
+        once: Floating-point operations of the functions that begin and end the pass.
+        calls: Operations on tensors in a step, whatever their cost; 0 for a sweep.
+        refreshes: Floating-point operations of each refresh.
+        memory: Bytes of the leaves of the server's and the work tree that a step reads, without the
+            state of the optimizer; 0 for a sweep.
     """
 
     step: int
@@ -60,9 +60,11 @@ class Work:
     """A pass and its operations.
 
     Attributes:
-        steps: Of clients, [m], to be multiplied by the steps that the pass itself states; for a
-            sweep the number of samples.
-        clients: How many clients each of them stands for, [m].
+        pass_: The pass.
+        steps: Steps of m typical clients, [m], as multiples of the steps that the pass states; for
+            a sweep, numbers of samples.
+        clients: Number of clients that each typical client represents, [m].
+        counts: Operations of the pass.
     """
 
     pass_: Pass | Sweep
@@ -71,211 +73,238 @@ class Work:
     counts: Counts
 
     def flops(self, round_: int) -> float:
-        """The mean over clients."""
-        stated, counts = steps_stated(self.pass_, round_), self.counts
+        """Return the floating-point operations in a round, mean over clients."""
+        stated, counts = count_stated_steps(self.pass_, round_), self.counts
         steps = self.steps * stated
-        each = counts.step * steps + counts.once * (stated > 0)
+        flops = counts.step * steps + counts.once * (stated > 0)
         if isinstance(self.pass_, Pass):
-            for once, refresh in zip(counts.refreshes, self.pass_.refreshes, strict=True):
-                each = each + once * np.array(
+            for refresh_flops, refresh in zip(counts.refreshes, self.pass_.refreshes, strict=True):
+                flops = flops + refresh_flops * np.array(
                     [refresh.count_in_round(int(number)) for number in steps]
                 )
-        return float(np.average(each, weights=self.clients))
+        return float(np.average(flops, weights=self.clients))
 
 
 @dataclass
 class ShortRound:
-    """One client's round.
+    """Bytes and operations of one client's round.
 
     Attributes:
-        down, up: Bytes that it receives and sends.
-        known: The tensors received from the server. They are kept alive, so that no other tensor
-            gets the identity of one of them.
+        down: Bytes that the client receives.
+        up: Bytes that the client sends.
+        work: The passes of the client.
+        received: Tensors that the client has received; tensors hash by identity.
     """
 
     down: int = 0
     up: int = 0
     work: list[Work] = field(default_factory=list)
-    known: list[Tensor] = field(default_factory=list)
+    received: set[Tensor] = field(default_factory=set)
 
-    def receive(self, sent: Tree) -> None:
-        """What of it the client does not have yet."""
-        have = set(map(id, self.known))
-        new = [leaf for leaf in trees.leaves(sent) if id(leaf) not in have]
+    def receive(self, message: Tree) -> None:
+        """Count the tensors of a message that the client has not received before."""
+        new = [leaf for leaf in trees.leaves(message) if leaf not in self.received]
         self.down += sum(leaf.numel() * leaf.element_size() for leaf in new)
-        self.known += new
+        self.received.update(new)
 
-    def payload(self, server: Tree, client: Tree, *, of: Payload) -> Tree:
-        """What a phase's ``payload`` makes for the client."""
-        given = of(server, client)
-        self.down += trees.nbytes(given)
-        return given
+    def count_payload(self, server: Tree, client: Tree, *, make_payload: Payload) -> Tree:
+        """Count the payload that a phase makes for the client, and return it."""
+        payload = make_payload(server, client)
+        self.down += trees.nbytes(payload)
+        return payload
 
 
 def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound:
-    """A round of the client with most samples, with one step of each pass."""
-    everybody = replace(simulation.training, participation=1.0)
-    data, clients = _unlike(simulation.client_data)
+    """Run a round of the client with most samples, with one step of each pass, and count.
+
+    Args:
+        simulation: The run.
+        state: A state of the run.
+        round_: Number of the round.
+
+    Returns:
+        Bytes and operations.
+    """
+    data, clients = _typical_clients(simulation.client_data)
     short = replace(
         simulation,
-        method=_shortened(simulation.method),
-        training=everybody,
+        method=_with_single_steps(simulation.method),
+        training=replace(simulation.training, participation=1.0),
         client_data=data,
     )
-    plan, done, renewed = replace(short.round_schedule(round_), team=None), ShortRound(), True
+    schedule = replace(short.round_schedule(round_), team=None)
+    result, payload_is_new = ShortRound(), True
     operations = OperationCounter()
-    row = plan.n.argmax()[None].cpu().numpy()
-    phases = zip(short.method.phases, simulation.method.phases, plan.rosters, strict=True)
-    for number, (phase, stated, roster) in enumerate(phases):
+    row = schedule.n.argmax()[None].cpu().numpy()
+    phases = zip(short.method.phases, simulation.method.phases, schedule.rosters, strict=True)
+    for number, (phase, original, roster) in enumerate(phases):
         if roster is None or not any(roster.schedules):
             continue
-        sent = dict(phase.send(state.server) if phase.send else state.server)
-        done.receive(without_upload_state(sent))
-        if renewed and not phase.payload:
-            done.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
-        alone = roster.take(row)
-        first = [s and _first(p, s) for p, s in zip(phase.passes, alone.schedules, strict=True)]
-        laps = [_Laps(operations) for _ in phase.passes]
-        watched = replace(
+        message = dict(phase.send(state.server) if phase.send else state.server)
+        result.receive(without_upload_state(message))
+        if payload_is_new and not phase.payload:
+            result.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
+        one_client = roster.take(row)
+        first_steps = [
+            s and _first_step(p, s) for p, s in zip(phase.passes, one_client.schedules, strict=True)
+        ]
+        counters = [_PassCounter(operations) for _ in phase.passes]
+        counted_phase = replace(
             phase,
-            passes=tuple(lap.watched(p) for lap, p in zip(laps, phase.passes, strict=True)),
-            send=lambda server, sent=sent: sent,
-            payload=phase.payload and partial(done.payload, of=phase.payload),
+            passes=tuple(
+                counter.wrap_pass(p) for counter, p in zip(counters, phase.passes, strict=True)
+            ),
+            send=lambda server, message=message: message,
+            payload=phase.payload and partial(result.count_payload, make_payload=phase.payload),
         )
-        alone = replace(alone, schedules=tuple(first))
+        one_client = replace(one_client, schedules=tuple(first_steps))
         with operations:
-            [answers] = engine.run_phase(watched, [state], [alone], plan, "loop")
-        for lap, pass_, schedule in zip(laps, stated.passes, roster.schedules, strict=True):
-            if schedule is not None:
-                sweep = isinstance(pass_, Sweep)
-                steps = schedule.weight.sum((1, 2)) if sweep else schedule.steps
-                done.work.append(Work(pass_, steps, clients, lap.counts(pass_)))
-        [kept], [uploads], [n] = answers.client_states, answers.uploads, answers.n
-        last = number + 1 == len(plan.rosters)
-        told = simulation.method.upload_bytes if last else None
-        done.up += told(uploads) if told else trees.nbytes(uploads)
-        if not last:  # What comes of the last is not asked.
-            server, after = phase.aggregate(state.server, kept, uploads, n)
-            old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (kept, after))
-            renewed = list(map(id, old)) != list(map(id, new))
+            [answers] = engine.run_phase(counted_phase, [state], [one_client], schedule, "loop")
+        for counter, pass_, batches in zip(
+            counters, original.passes, roster.schedules, strict=True
+        ):
+            if batches is not None:
+                is_sweep = isinstance(pass_, Sweep)
+                steps = batches.weight.sum((1, 2)) if is_sweep else batches.steps
+                result.work.append(Work(pass_, steps, clients, counter.counts(pass_)))
+        [client_states], [uploads], [n] = answers.client_states, answers.uploads, answers.n
+        is_last = number + 1 == len(schedule.rosters)
+        upload_bytes = simulation.method.upload_bytes if is_last else None
+        result.up += upload_bytes(uploads) if upload_bytes else trees.nbytes(uploads)
+        if not is_last:  # The result of the last phase is not needed.
+            server, new_states = phase.aggregate(state.server, client_states, uploads, n)
+            payloads = [trees.leaves(tree.get(PAYLOAD, {})) for tree in (client_states, new_states)]
+            payload_is_new = not _are_identical(*payloads)
+            client_states = trees.to(new_states, HOST)
             state = State(
-                server, state.client_states.replace_clients(alone.clients, trees.to(after, HOST))
+                server, state.client_states.replace_clients(one_client.clients, client_states)
             )
-    return done
+    return result
 
 
-def _unlike(data: ClientData) -> tuple[ClientData, np.ndarray]:
-    """The same data, of which the first client of each kind takes part, and how many are of its
-    kind: those who have as many samples in each split take the same steps.
+def _are_identical(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two lists contain the same objects."""
+    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
+
+
+def _typical_clients(data: ClientData) -> tuple[ClientData, np.ndarray]:
+    """Keep one client of each group whose clients have equal numbers of samples in each split.
+
+    Such clients take the same steps. The second result is the number of clients in each group.
     """
     sizes = np.stack([data.sizes(split) for split in data.samples], axis=1)[data.participants]
-    _, first, alike = np.unique(sizes, axis=0, return_index=True, return_counts=True)
+    _, first, group_sizes = np.unique(sizes, axis=0, return_index=True, return_counts=True)
     order = first.argsort()
-    others = np.setdiff1d(np.arange(data.clients), data.participants[first])
-    return replace(data, absent_clients=tuple(others.tolist())), alike[order]
+    absent = np.setdiff1d(np.arange(data.clients), data.participants[first])
+    return replace(data, absent_clients=tuple(absent.tolist())), group_sizes[order]
 
 
-def _first(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:
-    """The first step of a pass, or the first sample of a sweep."""
+def _first_step(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:
+    """Return the first step of a pass, or the first sample of a sweep."""
     if isinstance(pass_, Pass):
         return schedule.begin(1, pass_.refreshes)
     index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
     return Schedule(index, weight, schedule.steps.clip(max=1))
 
 
-class _Laps:
-    """What had been counted before and after each function of a pass, one after another."""
+class _PassCounter:
+    """Records the counts before and after each function of a pass.
+
+    Args:
+        operations: The counter of all operations.
+    """
 
     def __init__(self, operations: OperationCounter) -> None:
         self._operations, self.totals, self.calls = operations, list[int](), list[int]()
-        self._there = list[Tensor]()
+        self._leaves = list[Tensor]()
         self._memory = 0
 
-    def watched(self, pass_: Pass | Sweep) -> Pass | Sweep:
-        """The pass, counted."""
-        end = self._noted(self._weighed(pass_.end))
+    def wrap_pass(self, pass_: Pass | Sweep) -> Pass | Sweep:
+        """Return the pass with functions that are counted."""
+        end = self._record_counts(self._measure_memory(pass_.end))
         if isinstance(pass_, Sweep):
-            return replace(pass_, look=self._noted(pass_.look), end=end)
-        refreshes = [replace(r, adapt=self._noted(r.adapt)) for r in pass_.refreshes]
+            return replace(pass_, look=self._record_counts(pass_.look), end=end)
+        refreshes = [replace(r, adapt=self._record_counts(r.adapt)) for r in pass_.refreshes]
         return replace(
             pass_,
-            begin=self._noted(self._copied(pass_.begin)),
-            update=self._noted(pass_.update),
+            begin=self._record_counts(self._copy_work_tree(pass_.begin)),
+            update=self._record_counts(pass_.update),
             refreshes=tuple(refreshes),
             end=end,
         )
 
-    def _copied(self, begin: Begin) -> Begin:
-        """Its work tree copied, so that it and what is compared with it are two in the first step
-        too.
-        """
+    def _copy_work_tree(self, begin: Begin) -> Begin:
+        """Copy the work tree, so that it and the server's tree are different tensors."""
 
         @wraps(begin)
         def call(server: Tree, client: Tree) -> Tree:
             work = trees.apply(Tensor.clone, begin(server, client))
-            kept = {key: tree for key, tree in work.items() if key != "optimizer"}
-            self._there = trees.leaves(server) + trees.leaves(kept)
+            counted = {key: tree for key, tree in work.items() if key != "optimizer"}
+            self._leaves = trees.leaves(server) + trees.leaves(counted)
             self._operations.read_addresses.clear()
             return work
 
         return call
 
-    def _weighed(self, end: Callable[..., Any]) -> Callable[..., Any]:
+    def _measure_memory(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        """Measure the bytes that the step before has read."""
+
         @wraps(end)
-        def call(*given: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             read = [
                 leaf
-                for leaf in self._there
+                for leaf in self._leaves
                 if storage_address(leaf) in self._operations.read_addresses
             ]
             self._memory = sum(leaf.numel() * leaf.element_size() for leaf in read)
-            return end(*given)
+            return end(*arguments)
 
         return call
 
-    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _record_counts(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def call(*given: Any) -> Any:
-            self._note()
-            result = function(*given)
-            self._note()
+        def call(*arguments: Any) -> Any:
+            self._record()
+            result = function(*arguments)
+            self._record()
             return result
 
         return call
 
-    def _note(self) -> None:
+    def _record(self) -> None:
         self.totals.append(self._operations.total)
         self.calls.append(self._operations.calls)
 
     def counts(self, pass_: Pass | Sweep) -> Counts:
-        """What they come to."""
-        first, begun, *steps, last, after = self.totals
+        """Return the operations of the pass."""
+        before_begin, after_begin, *steps, before_end, after_end = self.totals
         if isinstance(pass_, Sweep):
-            return Counts(begun - first, after - last)
-        # From the end of one function to that of the next.
-        step, *refreshes = np.diff([begun, *steps[1::2]]).tolist() or [0]
-        once, calls = begun - first + after - last, self.calls[-2] - self.calls[1]
+            return Counts(after_begin - before_begin, after_end - before_end)
+        # Differences between the end of each function and that of the next.
+        step, *refreshes = np.diff([after_begin, *steps[1::2]]).tolist() or [0]
+        once = after_begin - before_begin + after_end - before_end
+        calls = self.calls[-2] - self.calls[1]
         return Counts(step, once, calls, tuple(refreshes), self._memory)
 
 
-def _shortened(method: Method) -> Method:
-    """The method with one step in each pass that states its steps, and one refresh."""
+def _with_single_steps(method: Method) -> Method:
+    """Return the method with one step in each pass that states its steps, and one refresh."""
 
-    def pass_of(pass_: Pass | Sweep) -> Pass | Sweep:
+    def shorten_pass(pass_: Pass | Sweep) -> Pass | Sweep:
         if isinstance(pass_, Sweep):
             return pass_
         sampling, stated = pass_.sampling, pass_.sampling.steps
         if stated is not None:
             sampling = replace(sampling, steps=lambda round_: min(1, stated(round_)))
         refreshes = tuple(
-            replace(refresh, interval=ONCE, first_step=1) for refresh in pass_.refreshes
+            replace(refresh, interval=NEVER_AGAIN, first_step=1) for refresh in pass_.refreshes
         )
         return replace(pass_, sampling=sampling, refreshes=refreshes)
 
-    def phase_of(phase: Phase) -> Phase:
-        return replace(phase, passes=tuple(map(pass_of, phase.passes)))
+    def shorten_phase(phase: Phase) -> Phase:
+        return replace(phase, passes=tuple(map(shorten_pass, phase.passes)))
 
-    passes = tuple(map(pass_of, method.passes))
+    passes = tuple(map(shorten_pass, method.passes))
     return replace(
-        method, passes=passes, earlier_phases=tuple(map(phase_of, method.earlier_phases))
+        method, passes=passes, earlier_phases=tuple(map(shorten_phase, method.earlier_phases))
     )

@@ -1,4 +1,4 @@
-"""What a run is computed with: the code and its commit, packages, the processor."""
+"""The environment of a run: commit and version of the code, packages, the processor."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from fl.base import plugins
 from fl.base.files import is_file, parse_json, sha256
 
 VERSION = "0.2.0.dev0"
-"""Of the release that is under way; between releases the commit tells more, see `version`."""
+"""Version of the next release; `version` adds the commit."""
 
 PACKAGES = {
     "numpy": "numpy",
@@ -27,15 +26,16 @@ PACKAGES = {
     "scipy": "scipy",
     "cvxpy": "cvxpy",
 }
-"""By module, the package whose version is told where the module was imported."""
+"""By module, the package whose version is recorded if the module was imported."""
 
 ROOT = plugins.FL.parent
 
 
 @cache
 def commit() -> tuple[str, bool] | None:
-    """The commit of the clone that this code lies in, or was copied from for jobs, and whether
-    ``fl`` differed from it; None outside of clones.
+    """Return the commit of this code, and whether ``fl`` differs from it; None without a clone.
+
+    A copy of the code for jobs has the commit of the clone from which it was copied.
     """
     if plugins.SNAPSHOT.is_file():
         copied = parse_json(plugins.SNAPSHOT.read_bytes())["commit"]
@@ -47,9 +47,9 @@ def commit() -> tuple[str, bool] | None:
 
 
 def _git(*words: str) -> str | None:
-    """What git says; None where there is no git, or it refuses."""
+    """Return the output of a git command; None if git is missing or fails."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(ROOT), *words],
             capture_output=True,
             text=True,
@@ -57,40 +57,44 @@ def _git(*words: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def version() -> str:
-    """``0.2.0.dev0+g1a2b3c4d5``, ``.dirty`` where ``fl`` was edited; outside of clones no more than
-    the version of the release.
+    """Return the version with the commit: ``0.2.0.dev0+g1a2b3c4d5``, and ``.dirty`` if edited.
+
+    Without a clone it is the version of the release.
     """
-    known = commit()
-    if known is None:
+    head_and_dirty = commit()
+    if head_and_dirty is None:
         return VERSION
-    head, dirty = known
+    head, dirty = head_and_dirty
     return f"{VERSION}+g{head[:9]}{'.dirty' * dirty}"
 
 
 @cache
 def versions() -> dict[str, str]:
-    """By name, the versions of this code, of Python, and of what training imports."""
+    """Return the versions of this code, of Python, and of imported packages, by name."""
     import torch
 
-    told = {
+    numbers = {
         "fedloom": version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version() or ""),
     }
-    told |= {name: metadata.version(name) for key, name in PACKAGES.items() if key in sys.modules}
-    return {name: str(number) for name, number in told.items() if number}
+    numbers |= {
+        name: metadata.version(name) for key, name in PACKAGES.items() if key in sys.modules
+    }
+    return {name: str(number) for name, number in numbers.items() if number}
 
 
 @cache
-def environment() -> dict[str, Any]:
-    """The commit, whether it was edited, a hash of the lock file, and the processor; what cannot be
-    told is None.
+def environment() -> dict[str, str | bool | None]:
+    """Return the commit, whether the code was edited, a hash of the lock file, and the processor.
+
+    Values that cannot be found are None.
     """
     head, dirty = commit() or (None, None)
     lock = ROOT / "requirements.lock"
@@ -103,7 +107,7 @@ def environment() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name, ``AMD EPYC 9654``; where Linux does not tell it, the architecture."""
+    """Return the processor's name, ``AMD EPYC 9654``; if it is unknown, the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

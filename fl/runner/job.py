@@ -1,8 +1,8 @@
-"""Training the runs of a bundle: finished ones are skipped, unfinished ones are resumed.
+"""Training of the runs of a bundle: skips finished runs and resumes unfinished ones.
 
 Nothing here decides a number (see `fl.engine.simulate`). This module decides which runs are
-trained together, from which state, and what happens when one fails. `fl.runner.following` goes
-through the rounds.
+trained together, from which state, and what happens when one fails. `fl.runner.training_loop` runs
+the rounds.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from fl.api.trees import Tree
 from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
@@ -21,13 +22,13 @@ from fl.engine.backends import STACKING_BACKENDS
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim_devices
-from fl.runner import auto, simulations, slurm
-from fl.runner.following import follow
-from fl.runner.leaving import Interrupted, asked_to_leave
-from fl.runner.progress import Progress, Showing
+from fl.runner import backend_choice, simulations, slurm
+from fl.runner.interruption import Interruption, record_leave_requests
+from fl.runner.progress import MakeDisplay, Progress
 from fl.runner.record import check_code
 from fl.runner.runs import Runs
 from fl.runner.stack import Stack
+from fl.runner.training_loop import train_stack
 from fl.store import checkpoint
 from fl.store.store import Store
 
@@ -42,151 +43,168 @@ def train_bundle(
     store: Store,
     team: Team | None = None,
     log: str = "",
-    showing: Showing | None = None,
+    make_display: MakeDisplay | None = None,
 ) -> list[str]:
-    """Train every run that the store lacks. A failing run does not stop the others.
+    """Train every run of a bundle that the store lacks; a failing run does not stop the others.
 
     Args:
-        team: The processes that train together, where they are several; this is the first of them.
-        log: The file that this process prints to.
-        showing: What shows progress; by default `Progress`.
+        bundle: The bundle.
+        store: The store.
+        team: The processes that train together, if there are several; this is the first of them.
+        log: The file to which this process prints.
+        make_display: Function that makes the display of progress; by default `Progress`.
 
     Returns:
         A line for each failed run: its id, the seed and the error. Tracebacks go to the log.
 
     Raises:
-        Interrupted: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.
-        KeyboardInterrupt: On a second Ctrl-C, and on the first where nothing has to be saved.
+        Interruption: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.
+        KeyboardInterrupt: On a second Ctrl-C, and on the first if nothing must be saved.
     """
-    simulations.settle(bundle, store)
-    with asked_to_leave() as leaving, contextlib.ExitStack() as opened:
+    simulations.prepare_process(bundle, store)
+    with record_leave_requests() as request, contextlib.ExitStack() as workspaces:
         lockstep = team.lockstep if team else simulate.lockstep
-        runs = Runs(bundle, leaving, lockstep, showing or Progress)
-        attempt = slurm.attempt(log, bundle.execution.memory_mb)
+        runs = Runs(bundle, request, lockstep, make_display or Progress)
+        attempt = slurm.new_attempt(log, bundle.execution.memory_mb)
         try:
-            # In one order in all processes, so that no two wait for each other.
+            # All processes use the same order, so that no two wait for each other.
             for run, member in sorted(runs.members.items()):
-                with runs.failing(run):
-                    place = store.open(run, member.keep, leaving.now)
-                    workspace = opened.enter_context(place)
+                with runs.record_failure(run):
+                    workspace = workspaces.enter_context(
+                        store.open(run, member.keep, request.check)
+                    )
                     if workspace is None:
-                        logger.info("%s: already there", runs.name(run))
+                        logger.info("%s: already there, is skipped", runs.name(run))
                     else:
                         runs.workspaces[run] = workspace
                         workspace.begin(attempt)
             if runs.workspaces:
                 size = team.size if team else 1
-                with claim_devices(bundle.execution.device, leaving.now, size) as devices:
+                with claim_devices(bundle.execution.device, request.check, size) as devices:
                     _Job(runs, store, team).train(devices)
-        except (Interrupted, KeyboardInterrupt):
-            asked_by = slurm.asked_by()
+        except (Interruption, KeyboardInterrupt):
+            reason = slurm.leave_reason()
             for workspace in runs.workspaces.values():
-                workspace.note(ended=asked_by)
+                workspace.note(ended=reason)
             raise
     return runs.failed
 
 
 class _Job:
-    """A bundle being trained."""
+    """A bundle in training.
+
+    Args:
+        runs: The runs of the bundle.
+        store: The store.
+        team: The processes that train together, if there are several.
+    """
 
     def __init__(self, runs: Runs, store: Store, team: Team | None = None) -> None:
         self._runs, self._store, self._team = runs, store, team
         self._simulations: dict[str, Simulation] = {}
 
     def train(self, devices: Sequence[torch.device]) -> None:
-        """All runs that have a workspace; those with a checkpoint first, in the stack that they
-        began in.
+        """Train all runs that have a workspace.
+
+        Runs with a checkpoint come first, in the stack in which they began.
 
         Args:
-            devices: Of each process that trains, this one's first.
+            devices: The device of each process; this process is the first.
         """
-        self._simulations = self._shared(self._made(devices[0]), devices)
+        self._simulations = self._share(self._make_simulations(devices[0]), devices)
         ready = self._runs.workspaces.keys() & self._simulations.keys()
-        left = [run for run in self._runs.members if run in ready]
-        for run in list(left):
-            if run not in left:
+        remaining = [run for run in self._runs.members if run in ready]
+        for run in list(remaining):
+            if run not in remaining:
                 continue
-            with self._runs.failing(run):
+            with self._runs.record_failure(run):
                 saved = checkpoint.load_latest(self._runs.workspaces[run].checkpoints)
                 if saved is not None:
                     stack = Stack.resume(saved, self._simulations)
-                    left = [other for other in left if other not in stack.members]
+                    remaining = [r for r in remaining if r not in stack.members]
                     self._train(stack.members, stack.backend, stack)
-        if left:
-            with self._runs.failing(*left):
-                backend = self._backend(self._simulations[left[0]])
-                self._train(left, backend)
+        if remaining:
+            with self._runs.record_failure(*remaining):
+                backend = self._choose_backend(self._simulations[remaining[0]])
+                self._train(remaining, backend)
 
-    def _made(self, device: torch.device) -> dict[str, Simulation]:
-        """The simulations of all runs whose code is as it was planned; they share the data."""
+    def _make_simulations(self, device: torch.device) -> dict[str, Simulation]:
+        """Make the simulations of all runs with unchanged code; they share the data."""
         made: dict[str, Simulation] = {}
         for run, member in self._runs.members.items():
-            with self._runs.failing(*([run] if run in self._runs.workspaces else [])):
+            with self._runs.record_failure(*([run] if run in self._runs.workspaces else [])):
                 check_code(member)
-                like = next(iter(made.values()), None)
-                made[run] = simulations.made(self._runs.bundle, member, like, self._store, device)
+                sibling = next(iter(made.values()), None)
+                made[run] = simulations.make_simulation(
+                    self._runs.bundle, member, sibling, self._store, device
+                )
         return made
 
-    def _shared(
-        self, mine: Mapping[str, Simulation], devices: Sequence[torch.device]
+    def _share(
+        self, local: Mapping[str, Simulation], devices: Sequence[torch.device]
     ) -> dict[str, Simulation]:
-        """Simulations whose work the team shares, where there is one."""
-        if self._team is None or not mine:
-            return dict(mine)
-        with self._runs.failing(*(run for run in mine if run in self._runs.workspaces)):
-            asked = {
-                "bundle": self._runs.bundle.bundle,
-                "runs": list(mine),
-                "devices": list(map(str, devices)),
-            }
-            return self._team.begin(asked, mine)
+        """Return simulations whose work the team shares, if there is a team."""
+        if self._team is None or not local:
+            return dict(local)
+        with self._runs.record_failure(*(run for run in local if run in self._runs.workspaces)):
+            return self._team.begin(
+                {
+                    "bundle": self._runs.bundle.bundle,
+                    "runs": list(local),
+                    "devices": list(map(str, devices)),
+                },
+                local,
+            )
         return {}
 
-    def _backend(self, simulation: Simulation) -> str:
-        """What trains the runs that begin now; those that go on have it in their checkpoint."""
+    def _choose_backend(self, simulation: Simulation) -> str:
+        """Choose the backend of new runs; resumed runs have it in their checkpoint."""
         bundle = self._runs.bundle
         backend: str = bundle.execution.backend
         if backend == "auto":
-            backend, why = auto.choose(simulation, bundle.unstackable)
-            logger.info("backend %s (%s)", backend, why)
+            backend, reason = backend_choice.choose(simulation, bundle.unstackable)
+            logger.info("backend %s (%s)", backend, reason)
         methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
         passes = [pass_ for method in methods for phase in method.phases for pass_ in phase.passes]
-        return backends.resolve_backend(
-            backend, passes, simulation.training, simulation.arrays.device
-        )
+        device = simulation.arrays.device
+        return backends.resolve_backend(backend, passes, simulation.training, device)
 
     def _train(self, runs: Sequence[str], backend: str, stack: Stack | None = None) -> None:
-        """Train runs in one stack; one by one if they gain nothing from that, or if it fails.
+        """Train runs in one stack; one by one if a stack has no advantage, or if it fails.
 
         Args:
-            stack: Theirs, where they go on.
+            runs: Ids of the runs.
+            backend: Name of the backend.
+            stack: Their stack, if they are resumed.
         """
         if len(runs) == 1 or backend in STACKING_BACKENDS:
             try:
-                follow(self._runs, stack or self._begun(runs, backend))
+                train_stack(self._runs, stack or self._new_stack(runs, backend))
                 return
             except Exception:
                 if len(runs) == 1:
                     raise
-                logger.warning("a stack of %d runs failed; trained one by one:", len(runs))
-        # Not within `except`, or the one error would be told as the cause of the next.
+                logger.warning(
+                    "a stack of %d runs failed; its runs are trained one by one", len(runs)
+                )
+        # Outside of `except`, so that the next error does not name this one as its cause.
         for run in runs:
             if run in self._runs.workspaces and not self._store.has(run):
-                with self._runs.failing(run):
-                    follow(self._runs, self._begun([run], backend))
+                with self._runs.record_failure(run):
+                    train_stack(self._runs, self._new_stack([run], backend))
 
-    def _begun(self, runs: Sequence[str], backend: str) -> Stack:
-        """Runs before their first round."""
+    def _new_stack(self, runs: Sequence[str], backend: str) -> Stack:
+        """Return a stack of runs before their first round."""
         chosen = {run: self._simulations[run] for run in runs}
-        return Stack.begin(chosen, {run: self._weights(run) for run in runs}, backend)
+        return Stack.begin(chosen, {run: self._start_weights(run) for run in runs}, backend)
 
-    def _weights(self, run: str) -> dict[str, Any] | None:
-        """The stored model that a run starts from, if any."""
+    def _start_weights(self, run: str) -> Tree | None:
+        """Return the stored model with which a run begins, if any."""
         member = self._runs.members[run]
         start = member.start
         if not start or member.spec.get("train_on") == start:
             return None
         weights = self._store.weights(start, self._simulations[run].arrays.device)
         if not isinstance(weights.get(GLOBAL), dict):
-            raise DataError(f"{self._store.folder(start)}: its weights are of no shared model")
+            raise DataError(f"{self._store.folder(start)}: has no weights of a shared model")
         return dict(weights[GLOBAL])

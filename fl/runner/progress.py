@@ -1,6 +1,6 @@
-"""The progress of a run: one line that is rewritten on a terminal, plain lines in a log.
+"""The progress of runs: one line that is rewritten on a terminal, plain lines in a log.
 
-No library does both: tqdm writes its line into a log over and over, rich nothing before the end.
+No library does both: tqdm repeats its line in a log, and rich prints nothing before the end.
 """
 
 from __future__ import annotations
@@ -13,46 +13,53 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from fl.engine.simulate import Round
 
-WIDTH = 24
-PATIENCE = 30.0
-"""Seconds after which a log gets a line, where a tenth of the rounds takes longer."""
+BAR_WIDTH = 24
+LOG_INTERVAL = 30.0
+"""Seconds after which a log gets a line, if a tenth of the rounds takes longer."""
 
 
-class Shown(Protocol):
-    """What shows the progress of runs that are trained together."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of runs that are trained together."""
 
     def show(self, finished: Mapping[str, Round]) -> None:
-        """After a round of some runs, by id."""
+        """Show that a round of some runs has finished; ``finished`` has them by id."""
 
 
-Showing = Callable[[str, int, int], Shown]
-"""(title, rounds, rounds done) -> what shows the rest."""
+MakeDisplay = Callable[[str, int, int], ProgressDisplay]
+"""Function (title, rounds, completed rounds) -> display."""
 
 
 class Progress:
-    """Rounds done, loss and rate of one run.
+    """Shows completed rounds, loss and speed of one run.
 
-    On a terminal the line is rewritten in place; elsewhere a line is printed at every tenth of the
-    rounds, and at least every `PATIENCE` seconds.
+    On a terminal the line is rewritten in place. Elsewhere a line is printed at every tenth of the
+    rounds, and at least every `LOG_INTERVAL` seconds.
+
+    Args:
+        title: Title of the runs.
+        total: Number of rounds.
+        completed: Number of completed rounds.
     """
 
-    def __init__(self, title: str, total: int, done: int) -> None:
-        self._title, self._total, self._first = title, total, done
-        self._begun = self._told = time.monotonic()
+    def __init__(self, title: str, total: int, completed: int) -> None:
+        self._title, self._total, self._completed_before = title, total, completed
+        self._begin_time = self._last_line_time = time.monotonic()
 
     def show(self, finished: Mapping[str, Round]) -> None:
-        """After a round of some runs, by id."""
-        done = next(iter(finished.values())).number
+        """Show that a round of some runs has finished; ``finished`` has them by id."""
+        completed = next(iter(finished.values())).number
         loss = min(round_.loss for round_ in finished.values())
-        now = time.monotonic()
-        rate = (done - self._first) / max(now - self._begun, 1e-9)
-        text = f"round {done}/{self._total}  loss {loss:.4f}  {rate:.2f} rounds/s"
-        tenth = done % max(1, self._total // 10) == 0 or done == self._total
+        current_time = time.monotonic()
+        seconds = max(current_time - self._begin_time, 1e-9)
+        rate = (completed - self._completed_before) / seconds
+        text = f"round {completed}/{self._total}  loss {loss:.4f}  {rate:.2f} rounds/s"
+        is_tenth = completed % max(1, self._total // 10) == 0 or completed == self._total
         if sys.stderr.isatty():
-            filled = "█" * (WIDTH * done // self._total)
-            end = "\n" if done == self._total else ""
-            print(f"\r{self._title}  {filled:·<{WIDTH}}  {text}\033[K", end=end, file=sys.stderr)
-        elif tenth or now - self._told >= PATIENCE:
-            self._told = now
+            filled = "█" * (BAR_WIDTH * completed // self._total)
+            end = "\n" if completed == self._total else ""
+            line = f"\r{self._title}  {filled:·<{BAR_WIDTH}}  {text}\033[K"
+            print(line, end=end, file=sys.stderr)
+        elif is_tenth or current_time - self._last_line_time >= LOG_INTERVAL:
+            self._last_line_time = current_time
             print(f"{self._title}  {text}", file=sys.stderr)
         sys.stderr.flush()

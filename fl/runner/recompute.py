@@ -1,4 +1,4 @@
-"""A stored run trained once more, from its own record, beside the store."""
+"""Recompute a stored run from its own record, and compare it; the store does not change."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fl.store import import_export, maintenance
 from fl.store.import_export import NEW
 from fl.store.layout import WEIGHTS
 from fl.store.run_check import KEY
+from fl.store.run_record import RunRecord
 from fl.store.sameness import TOLERANCE
 from fl.store.store import Store
 
@@ -30,119 +31,149 @@ BACKENDS = get_args(get_type_hints(Execution)["backend"])
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a metric differs most: the row's `KEY`, and its two values, NaN where it is not."""
+    """The largest difference of a metric between two runs.
+
+    Attributes:
+        metric: Name of the metric.
+        row: Round, client, split and stage of the values.
+        stored: Value of the stored run; NaN if the row is missing.
+        recomputed: Value of the recomputed run; NaN if the row is missing.
+    """
 
     metric: str
-    at: Mapping[str, Any]
+    row: Mapping[str, int | str]
     stored: float
-    here: float
+    recomputed: float
 
     @property
     def size(self) -> float:
-        """Of two numbers their distance; 0 of two NaN; infinite where one of both is missing."""
-        if math.isnan(self.stored) and math.isnan(self.here):
+        """Absolute difference; 0 if both are NaN, infinite if one of them is NaN."""
+        if math.isnan(self.stored) and math.isnan(self.recomputed):
             return 0.0
-        return math.inf if math.isnan(self.stored + self.here) else abs(self.stored - self.here)
+        if math.isnan(self.stored + self.recomputed):
+            return math.inf
+        return abs(self.stored - self.recomputed)
 
     @property
-    def same(self) -> bool:
-        """Whether the store would take both for one number, see `fl.store.sameness`."""
-        return not self.size or self.size <= TOLERANCE * (1 + abs(self.here))
+    def is_equal(self) -> bool:
+        """Whether both values are equal to rounding, see `fl.store.sameness`."""
+        return not self.size or self.size <= TOLERANCE * (1 + abs(self.recomputed))
 
 
 @dataclass(frozen=True)
-class Recomputed:
-    """What came of it.
+class Recomputation:
+    """Result of a recomputation.
 
     Attributes:
-        run: The stored run.
-        records: ``run.json`` as it is stored, and of the run that was trained now.
-        differences: Of every metric the largest one.
+        run: Id of the stored run.
+        records: The record of the stored run, and that of the recomputed one.
+        differences: The largest difference of each metric.
     """
 
     run: str
-    records: tuple[Mapping[str, Any], Mapping[str, Any]]
+    records: tuple[RunRecord, RunRecord]
     differences: list[Difference]
 
     @property
     def environments(self) -> dict[str, tuple[str, str]]:
-        """By name what each of both was computed with, and what it cost."""
-        stored, here = map(_environment, self.records)
-        return {key: (stored.get(key, ""), here.get(key, "")) for key in {**stored, **here}}
+        """Properties of both computations by name: stored, recomputed."""
+        stored, recomputed = map(_describe_computation, self.records)
+        return {
+            key: (stored.get(key, ""), recomputed.get(key, "")) for key in {**stored, **recomputed}
+        }
 
 
-def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bool) -> Recomputed:
-    """Train a finished run of a store again. Its data are dealt anew; the store is only read.
+def recompute(
+    run: str, store: Store, settings: Settings, lock: Path, ignore_code: bool
+) -> Recomputation:
+    """Train a finished run of a store again, from newly made data; the store is only read.
 
-    It is trained with the runs of its stack, as far as the store has them: in another stack it is
-    rounded otherwise, and rounding grows.
+    The run is trained with the other stored runs of its stack, because another stack leads to other
+    rounding, and rounding errors grow.
 
     Args:
-        settings: Where data are, and how runs are computed. The backend and the number of threads
-            are those of the stored run, in one process.
-        lock: The checksums of data.
-        anyway: Train by the code at hand where other code made the run.
+        run: Id of the run.
+        store: The store.
+        settings: Folders of data and settings of execution. Backend and number of threads are those
+            of the stored run, in one process.
+        lock: The file with checksums of data.
+        ignore_code: Whether to train the run even if its code differs from the code of today.
+
+    Returns:
+        The comparison of both runs.
 
     Raises:
-        FedloomError: For a damaged run, a start whose weights are not there, a run that fails, and,
-            unless ``anyway``, for code that is other than what made the run.
+        FedloomError: If the run is damaged, if the weights with which it begins are missing, if it
+            fails, or if its code differs and ``ignore_code`` is not set.
     """
     if problems := maintenance.problems(store, run):
         raise DataError("; ".join(problems))
-    record = store.record(run)
-    spec = run_spec.with_defaults(record["spec"])
+    record = RunRecord.from_json(store.record(run))
+    spec = run_spec.with_defaults(record.spec)
     code = RunSpec(spec).code
-    if not anyway:
-        _check(run, record, code)
+    if not ignore_code:
+        _check_code(record, code)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
-        scratch, start = Store(Path(folder) / "runs"), record.get("start")
-        if start is not None and import_export.copy_run(start, store, scratch).outcome != NEW:
+        scratch = Store(Path(folder) / "runs")
+        if (
+            record.start is not None
+            and import_export.copy_run(record.start, store, scratch).outcome != NEW
+        ):
             raise FedloomError(
-                f"{run}: begins with the model of {start}, which {store.root} has not, or damaged"
+                f"{run}: begins with the model of {record.start}, which is missing or damaged in "
+                f"{store.root}"
             )
-        members = list(_members(run, store, scratch, code))
+        members = list(_members(record, store, scratch, code))
         failed = train_bundle(_bundle(members, record, settings, lock, folder), scratch)
         if failed and not scratch.has(run):
             raise FedloomError(f"failed: {'; '.join(failed)}")
-        both = store.metrics(run), scratch.metrics(run)
-        return Recomputed(run, (record, scratch.record(run)), list(_differences(*both)))
+        recomputed = RunRecord.from_json(scratch.record(run))
+        differences = list(_differences(store.metrics(run), scratch.metrics(run)))
+        return Recomputation(run, (record, recomputed), differences)
 
 
-def _members(run: str, store: Store, scratch: Store, code: Mapping[str, str]) -> Iterator[Member]:
-    """The runs of a run's stack that are there, each with the model that it starts from."""
-    stack = store.record(run)["execution"].get("stack") or []
-    for mate in stack if run in stack else [run]:
-        if mate == run or (store.has(mate) and not maintenance.problems(store, mate)):
-            record = store.record(mate)
-            start, spec = record.get("start"), run_spec.with_defaults(record["spec"])
-            lacks = start is not None and not scratch.has(start, (WEIGHTS,))
-            if not lacks or import_export.copy_run(str(start), store, scratch).outcome == NEW:
-                yield Member(mate, spec, dict(code), RunSpec(spec).default_keys, start, keep=[])
+def _members(
+    record: RunRecord, store: Store, scratch: Store, code: Mapping[str, str]
+) -> Iterator[Member]:
+    """Yield the stored runs of a run's stack, each with the model with which it begins."""
+    run, stack = record.run, record.execution.stack or []
+    for sibling in stack if run in stack else [run]:
+        if sibling == run or (store.has(sibling) and not maintenance.problems(store, sibling)):
+            sibling_record = RunRecord.from_json(store.record(sibling))
+            start = sibling_record.start
+            spec = run_spec.with_defaults(sibling_record.spec)
+            needs_start = start is not None and not scratch.has(start, (WEIGHTS,))
+            if not needs_start or import_export.copy_run(str(start), store, scratch).outcome == NEW:
+                yield Member(sibling, spec, dict(code), RunSpec(spec).default_keys, start, keep=[])
 
 
-def _check(run: str, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
-    made: dict[str, str] = record["code"]
-    other = [key for key in sorted({*made, *code}) if made.get(key) != code.get(key)]
-    if other:
-        told = (f"{key} {made.get(key, 'none')} (here {code.get(key, 'none')})" for key in other)
-        of = record.get("versions", {}).get("fedloom", "another version")
+def _check_code(record: RunRecord, code: Mapping[str, str]) -> None:
+    """Refuse a run whose code differs from the code of today."""
+    stored = record.code
+    changed = [key for key in sorted({*stored, *code}) if stored.get(key) != code.get(key)]
+    if changed:
+        pairs = (
+            f"{key} {stored.get(key, 'none')} (now {code.get(key, 'none')})" for key in changed
+        )
+        version = record.versions.get("fedloom", "an unknown version")
         raise FedloomError(
-            f"run {run}: was made by other code, {', '.join(told)}, of fedloom {of}; "
-            "--anyway trains it by the code here"
+            f"run {record.run}: was computed by other code: {', '.join(pairs)}, of fedloom "
+            f"{version}",
+            advice="--anyway trains it with the code of today",
         )
 
 
 def _bundle(
-    members: list[Member], record: Mapping[str, Any], settings: Settings, lock: Path, folder: str
+    members: list[Member], record: RunRecord, settings: Settings, lock: Path, folder: str
 ) -> Bundle:
-    told = record["execution"]
-    backend: Any = told["backend"] if told["backend"] in BACKENDS else "auto"
-    threads = told.get("threads", settings.execution.threads)
+    stored = record.execution
+    backend: Any = stored.backend if stored.backend in BACKENDS else "auto"
+    threads = settings.execution.threads if stored.threads is None else stored.threads
     execution = replace(settings.execution, backend=backend, threads=threads, processes=1)
-    run, code = record["run"], members[0].code
+    code = members[0].code
     return Bundle(
-        bundle=run,
-        title=run,
+        bundle=record.run,
+        title=record.run,
         runs=members,
         dataset=code["dataset"],
         partition=code["partition"],
@@ -157,38 +188,40 @@ def _bundle(
     )
 
 
-def _differences(stored: pd.DataFrame, here: pd.DataFrame) -> Iterator[Difference]:
+def _differences(stored: pd.DataFrame, recomputed: pd.DataFrame) -> Iterator[Difference]:
+    """Yield the largest difference of each metric."""
     keys = list(KEY)
-    both = stored.merge(here, on=keys, how="outer", suffixes=("_stored", "_here"))
-    for metric, rows in both.groupby("metric"):
-        each = [
+    merged = stored.merge(recomputed, on=keys, how="outer", suffixes=("_stored", "_recomputed"))
+    for metric, rows in merged.groupby("metric"):
+        differences = [
             Difference(
                 str(metric),
                 {key: row[key] for key in keys if key != "metric"},
                 row["value_stored"],
-                row["value_here"],
+                row["value_recomputed"],
             )
             for row in rows.to_dict("records")
         ]
-        yield max(each, key=lambda difference: difference.size)
+        yield max(differences, key=lambda difference: difference.size)
 
 
-def _environment(record: Mapping[str, Any]) -> dict[str, str]:
-    execution, environment = record["execution"], record.get("environment", {})
-    told = {
-        **record.get("versions", {}),
+def _describe_computation(record: RunRecord) -> dict[str, str]:
+    """Return properties of a computation by name, without unknown ones."""
+    execution, environment = record.execution, record.environment
+    values = {
+        **record.versions,
         "processor": environment.get("processor"),
         "lock": environment.get("lock"),
-        "device": execution.get("device"),
-        "backend": execution["backend"],
-        "threads": execution.get("threads"),
-        "processes": execution.get("processes"),
-        "runs in the stack": len(execution.get("stack") or [1]),
-        "data set": record.get("data", {}).get("dataset"),
-        "partition": record.get("data", {}).get("partition", "")[:16] or None,
-        "date": record.get("date"),
-        "state": record["state"],
-        "rounds": record["rounds"],
-        "seconds": record["seconds"],
+        "device": execution.device,
+        "backend": execution.backend,
+        "threads": execution.threads,
+        "processes": execution.processes,
+        "runs in the stack": len(execution.stack or [1]),
+        "data set": record.data.get("dataset"),
+        "partition": record.data.get("partition", "")[:16] or None,
+        "date": record.date or None,
+        "state": record.state,
+        "rounds": record.rounds,
+        "seconds": record.seconds,
     }
-    return {key: str(value) for key, value in told.items() if value is not None}
+    return {key: str(value) for key, value in values.items() if value is not None}

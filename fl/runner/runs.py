@@ -8,82 +8,113 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from fl.base import error_text
+from fl.base.errors import FedloomError
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
-from fl.runner import memory
-from fl.runner.event_log import EventLog
-from fl.runner.leaving import Leaving
-from fl.runner.loggers import Curves
-from fl.runner.progress import Showing
+from fl.pytorch.memory import is_out_of_memory
+from fl.runner.costs import RecordedCosts
+from fl.runner.interruption import LeaveRequest
+from fl.runner.progress import MakeDisplay
+from fl.runner.run_logs import CurveTarget, RunLog
 from fl.store.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
 Lockstep = Callable[..., Iterator[dict[str, Round]]]
 
+MEMORY_ADVICE = (
+    "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
+    "`execution: {backend: loop}`, which has one client's batch in memory at a time, or more memory"
+)
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether the text of an error is enough, so that it needs no traceback."""
+    return is_out_of_memory(error) or isinstance(error, FedloomError)
+
+
+def describe_error(error: Exception) -> str:
+    """Describe an error that ends a run in one line; if memory ran out, with advice."""
+    if is_out_of_memory(error):
+        [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
+        return f"memory ran out ({reason}); {MEMORY_ADVICE}"
+    return str(error) if is_expected(error) else error_text.describe(error)
+
 
 class Runs:
     """The runs of a bundle.
 
     Attributes:
-        lockstep: `fl.engine.simulate.lockstep`, or where processes are several, that of all.
-        showing: What shows progress.
-        members: By id.
-        workspaces: Of the runs that this process computes, by id.
-        logs: By id.
+        bundle: The bundle.
+        leave_request: Whether the job was asked to leave.
+        lockstep: `fl.engine.simulate.lockstep`, or that of several processes.
+        make_display: Function that makes the display of progress.
+        members: The runs, by id.
+        workspaces: Workspaces of the runs that this process computes, by id.
+        logs: Logs of the runs, by id.
         failed: A line for each failed run.
-        costs: The costs of a run, once one of them is finished; the runs differ only in their seed.
+        costs: The costs of a run, once a run has finished; all runs of a bundle have equal costs.
     """
 
     def __init__(
         self,
         bundle: Bundle,
-        leaving: Leaving,
+        leave_request: LeaveRequest,
         lockstep: Lockstep,
-        showing: Showing,
+        make_display: MakeDisplay,
     ) -> None:
-        self.bundle, self.leaving, self.lockstep = bundle, leaving, lockstep
-        self.showing = showing
+        self.bundle, self.leave_request, self.lockstep = bundle, leave_request, lockstep
+        self.make_display = make_display
         self.members: dict[str, Member] = {member.run: member for member in bundle.runs}
         self.workspaces: dict[str, Workspace] = {}
-        self.logs = {run: EventLog(Path(bundle.results), run) for run in self.members}
+        self.logs = {run: RunLog(Path(bundle.results), run) for run in self.members}
         self.failed: list[str] = []
-        self.costs: dict[str, Any] | None = None
-        self._traces: set[str] = set()
+        self.costs: RecordedCosts | None = None
+        self._logged_tracebacks: set[str] = set()
 
     def name(self, run: str) -> str:
-        """A run's name in messages."""
+        """Return a run's name for messages."""
         return f"{run} ({self.bundle.title}, seed {self.members[run].seed})"
 
     @contextlib.contextmanager
-    def failing(self, *runs: str) -> Iterator[None]:
-        """A context in which an error is recorded as the runs' failure."""
+    def record_failure(self, *runs: str) -> Iterator[None]:
+        """Record an error within the context as the failure of some runs.
+
+        Args:
+            runs: Ids of the runs.
+
+        Raises:
+            Interruption: If the job was asked to leave before the error.
+        """
         try:
             yield
         except Exception as error:
-            # Ctrl-C ends a compiler too, which is no failure of the run.
-            self.leaving.now("at an error on the way; what a checkpoint has is kept")
-            text = memory.told(error)
+            # Ctrl-C also ends a compiler, which is no failure of the run.
+            self.leave_request.check("at an error; the last checkpoint is kept")
+            text = describe_error(error)
             for run in runs:
                 self.failed.append(f"{self.name(run)}: {text}")
-                self.logs[run].ended("failed", error=text)
+                self.logs[run].end("failed", error=text)
                 if run in self.workspaces:
                     self.workspaces[run].note(ended="error", error=text)
             names = ", ".join(map(self.name, runs))
-            if memory.known(error):
+            if is_expected(error):
                 logger.error("%s: %s", names, text)
             else:
-                self._trace(names, traceback.format_exc())
+                self._log_traceback(names, traceback.format_exc())
 
-    def _trace(self, names: str, trace: str) -> None:
-        """Log where an error came from, once for all runs that it ended."""
-        logger.error("%s failed%s", names, " likewise" if trace in self._traces else f":\n{trace}")
-        self._traces.add(trace)
+    def _log_traceback(self, names: str, trace: str) -> None:
+        """Log a traceback, once for all runs that the same error ended."""
+        if trace in self._logged_tracebacks:
+            logger.error("%s failed with the same error", names)
+        else:
+            logger.error("%s failed:\n%s", names, trace)
+        self._logged_tracebacks.add(trace)
 
-    def curves(self, run: str) -> Curves:
-        """Whose curves other programs are told of."""
+    def curve_target(self, run: str) -> CurveTarget:
+        """Return the run to which curves in other programs belong."""
         title = re.sub(r"[^\w.=()-]+", "-", self.bundle.title)[:100]
         logs = Path(self.bundle.results) / "logs"
-        return Curves(run, title, self.members[run].seed, logs)
+        return CurveTarget(run, title, self.members[run].seed, logs)

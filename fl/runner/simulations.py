@@ -1,4 +1,4 @@
-"""The simulations of a bundle's runs, from what its file says."""
+"""The simulations of a bundle's runs, and the settings of the process that computes them."""
 
 from __future__ import annotations
 
@@ -18,37 +18,49 @@ from fl.runner import compiler
 from fl.store.store import Store
 
 
-def settle(bundle: Bundle, store: Store) -> None:
-    """Make this process one that computes the runs of a bundle."""
+def prepare_process(bundle: Bundle, store: Store) -> None:
+    """Apply the settings of a bundle to this process.
+
+    Args:
+        bundle: The bundle.
+        store: The store; compiled programs are kept beside it.
+    """
     plugins.use(bundle.plugins, Location(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
     memory.keep_freed_memory()
-    compiler.keep_beside(store.root)
-    compiler.silence()
-    if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
+    compiler.keep_programs(store.root)
+    compiler.silence_compiler()
+    if torch.cuda.is_available():  # These settings have no use on a CPU, and cost a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def made(
-    bundle: Bundle, member: Member, like: Simulation | None, store: Store, device: torch.device
+def make_simulation(
+    bundle: Bundle, member: Member, sibling: Simulation | None, store: Store, device: torch.device
 ) -> Simulation:
-    """The simulation of one run.
+    """Make the simulation of one run.
 
     Args:
-        like: That of another run of the bundle, if there is one: they share the data.
+        bundle: The bundle of the run.
+        member: The run.
+        sibling: The simulation of another run of the bundle, whose data are shared; None: none.
+        store: The store, for runs that train on stored images.
+        device: The device on which the run is trained.
+
+    Returns:
+        The simulation.
     """
     spec = member.spec
-    if like is not None:
-        return assembly.with_seed(like, spec, RunSpec(spec).components)
+    if sibling is not None:
+        return assembly.with_seed(sibling, spec, RunSpec(spec).components)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     if isinstance(spec.get("train_on"), str):
-        return train_on.train_on_images(simulation, _images(store, spec["train_on"]))
+        return train_on.train_on_images(simulation, _read_images(store, spec["train_on"]))
     return simulation
 
 
-def _images(store: Store, run: str) -> torch.Tensor:
-    """The stored images of every client, [clients, classes x count, ...]."""
+def _read_images(store: Store, run: str) -> torch.Tensor:
+    """Read the stored images of every client, [clients, classes x count, ...]."""
     images = store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
     if images is None:
         raise DataError(f"{store.folder(run)}: has no images to train on")

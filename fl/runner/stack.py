@@ -34,16 +34,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Stack:
-    """Runs by id, their states after ``round``, and their rows so far.
+    """Runs that are trained together, after ``round``.
 
     Attributes:
-        members: The runs that the stack began with; those that have ended are no longer in
-            ``states``.
-        spent: Seconds of work before ``since``.
-        since: When this process began or went on.
-        traces: By run and round, what the run's method records.
-        stretches: By uninterrupted piece of training, the round ``after`` which it began and its
-            ``processes``.
+        simulations: The simulation of each run.
+        members: The runs with which the stack began; ended runs are no longer in ``states``.
+        states: The state of each run that has not ended.
+        rows: Metrics of each run so far.
+        backend: Name of the backend.
+        round: Number of completed rounds.
+        earlier_seconds: Seconds of work in earlier processes.
+        begin_time: Time at which this process began or resumed the stack.
+        traces: Traces of the run's method, by run and round.
+        stretches: For each uninterrupted stretch of training, the round ``after`` which it began
+            and its number of ``processes``.
     """
 
     simulations: dict[str, Simulation]
@@ -52,8 +56,8 @@ class Stack:
     rows: dict[str, pd.DataFrame]
     backend: str
     round: int = 0
-    spent: float = 0.0
-    since: float = field(default_factory=time.monotonic)
+    earlier_seconds: float = 0.0
+    begin_time: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
     stretches: list[dict[str, int]] = field(default_factory=list)
 
@@ -61,8 +65,12 @@ class Stack:
     def begin(
         cls, simulations: Mapping[str, Simulation], weights: Mapping[str, Tree | None], backend: str
     ) -> Stack:
-        """A stack before its first round, from fresh variables or from the stored model of another
-        run.
+        """Return a stack before its first round.
+
+        Args:
+            simulations: The simulation of each run.
+            weights: The stored model with which each run begins; None: fresh variables.
+            backend: Name of the backend.
         """
         states, rows = {}, {}
         for run, simulation in simulations.items():
@@ -73,7 +81,12 @@ class Stack:
 
     @classmethod
     def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Stack:
-        """A stack from its checkpoint; members that are no longer asked for are left out."""
+        """Return a stack from its checkpoint.
+
+        Args:
+            saved: The checkpoint.
+            simulations: The simulation of each run; other runs of the checkpoint are left out.
+        """
         members = [run for run in saved.extra["members"] if run in simulations]
         states, rows, traces = {}, dict.fromkeys(members, metrics_table([])), {}
         for run in [run for run in members if run in saved.state]:
@@ -81,9 +94,9 @@ class Stack:
             server = trees.to(tree["server"], simulation.arrays.device)
             clients = simulation.begin().client_states.from_checkpoint(tree["clients"])
             states[run] = State(server, clients)
-            its = saved.rows[saved.rows["run"] == run]
-            rows[run] = its.drop(columns="run").reset_index(drop=True)
-            traces[run] = _by_round(tree.get("traces", {}))
+            run_rows = saved.rows[saved.rows["run"] == run]
+            rows[run] = run_rows.drop(columns="run").reset_index(drop=True)
+            traces[run] = _unstack_traces(tree.get("traces", {}))
         logger.info("resumed after round %d", saved.round)
         return cls(
             {run: simulations[run] for run in members},
@@ -99,33 +112,44 @@ class Stack:
 
     @property
     def seconds(self) -> float:
-        """Of work for each member: equal shares of the time in which they were trained together."""
-        return (self.spent + time.monotonic() - self.since) / len(self.members)
+        """Seconds of work for each run, an equal share of the time of the stack."""
+        return (self.earlier_seconds + time.monotonic() - self.begin_time) / len(self.members)
 
     def add(self, finished: Mapping[str, Round]) -> None:
-        """Add a finished round."""
+        """Add a finished round of some runs."""
         for run, round_ in finished.items():
             self.round = round_.number
             self.rows[run] = pd.concat([self.rows[run], round_.rows], ignore_index=True)
             if round_.traces:
                 self.traces.setdefault(run, {})[round_.number] = round_.traces
-        self.states = {run: done.state for run, done in finished.items() if not done.ends_early}
+        self.states = {
+            run: round_.state for run, round_ in finished.items() if not round_.ends_early
+        }
 
     def stacked_traces(self, run: str) -> dict[str, Tensor] | None:
-        """A run's traces, by name a tensor [rounds evaluated, ...], and those rounds as ``round``;
-        None if there are none.
+        """Return a run's traces, stacked over rounds.
+
+        Args:
+            run: Id of the run.
+
+        Returns:
+            By name a tensor [evaluated rounds, ...], and the rounds as ``round``; None if there are
+            no traces.
+
+        Raises:
+            FedloomError: If a trace is named ``round``.
         """
         traces = self.traces.get(run)
         if not traces:
             return None
         names = next(iter(traces.values()))
         if "round" in names:
-            raise FedloomError("a trace is named 'round'. Allowed: any other name")
+            raise FedloomError("a trace of the method is named 'round'", advice="rename it")
         stacks = {name: torch.stack([trace[name] for trace in traces.values()]) for name in names}
         return {"round": torch.tensor(list(traces)), **stacks}
 
     def save(self, folder: Path) -> None:
-        """Save a checkpoint of this round in the folder of one of the runs."""
+        """Save a checkpoint of this round in a folder."""
         saved = {}
         for run, state in self.states.items():
             saved[run] = {
@@ -145,8 +169,8 @@ class Stack:
             checkpoint.save(folder, self.round, saved, extra, rows.reset_index(drop=True))
 
 
-def _by_round(stacks: Tree) -> dict[int, dict[str, Tensor]]:
-    """The inverse of `Stack.stacked_traces`."""
+def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:
+    """Split the result of `Stack.stacked_traces` by round."""
     names = [name for name in stacks if name != "round"]
     rounds = stacks["round"].tolist() if stacks else []
     return {number: {name: stacks[name][i] for name in names} for i, number in enumerate(rounds)}

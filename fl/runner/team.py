@@ -1,10 +1,10 @@
-"""The processes that train the runs of a bundle together.
+"""The processes of a job that train the runs of a bundle together.
 
-All of them go through the same rounds on the same state (`fl.engine.processes`). The first one has
-the store, the logs and the checkpoints; it is what a job of one process is, and tells the others
-which runs to train and when to go on. Everything is said by one collective, `Team.exchange`, so an
-error of any process meets all others at whatever they say next. Checkpoints do not know how many
-processes there were, and whoever asks the job to leave asks the first one.
+All processes run the same rounds on the same state (`fl.engine.processes`). The first one has the
+store, the logs and the checkpoints, like a job of one process. It tells the others which runs to
+train and when to continue. All messages go through one collective, `Team.exchange`, so an error of
+any process reaches all others at their next message. Checkpoints do not depend on the number of
+processes. A request to leave goes to the first process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 import torch
@@ -35,83 +35,121 @@ from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.plan.bundle import Bundle
-from fl.runner import launch, memory, simulations
-from fl.runner.leaving import listen
+from fl.runner import launch, simulations
+from fl.runner.interruption import set_signal_handler
+from fl.runner.runs import describe_error, is_expected
 from fl.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = timedelta(days=365)
-"""How long a process waits for another: as long as a round may take. One that ends is noticed."""
+TIMEOUT = timedelta(days=365)
+"""Longest wait for another process, since a round may take long. If it ends, the wait ends."""
 
 Simulations = Mapping[str, Simulation]
-Make = Callable[[Mapping[str, Any]], Simulations]
-"""Makes what `Team.begin` asks for: the simulations of some runs by name."""
-
-NEXT = "next round"
 
 
-class Told(FedloomError):
-    """A process of the team has failed, as all of them are told."""
+class SimulationRequest(TypedDict):
+    """The simulations that all processes make: bundle, ids of runs, device of each process."""
+
+    bundle: str
+    runs: list[str]
+    devices: list[str]
 
 
-class Lost(FedloomError):
+MakeSimulations = Callable[[SimulationRequest], Simulations]
+
+NEXT_ROUND = "next round"
+
+
+class ProcessFailed(FedloomError):
+    """A process of the team has failed; all processes raise this error."""
+
+
+class ProcessLost(FedloomError):
     """Another process of the team has ended."""
 
 
 class Team:
-    """The processes of a job, as each of them sees them: a `fl.engine.processes.Team`."""
+    """The processes of a job, see `fl.engine.state.Team`."""
 
     def __init__(self) -> None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        place = os.environ[launch.PLACE]
+        meeting_file = os.environ[launch.MEETING_VARIABLE]
         dist.init_process_group(
-            "gloo", f"file://{place}", timeout=PATIENCE, rank=rank, world_size=size
+            "gloo", f"file://{meeting_file}", timeout=TIMEOUT, rank=rank, world_size=size
         )
         self.rank, self.size = rank, size
+        self._simulations: Simulations = {}
+        self._rounds: Iterator[dict[str, Round]] = iter(())
 
     def exchange(self, value: Any = None, error: str = "") -> list[Any]:
-        """What each process gives, by rank; see `fl.engine.processes.Team`.
+        """Send a value or an error to all processes; see `fl.engine.state.Team`.
+
+        Args:
+            value: The value of this process.
+            error: The error of this process, in words.
+
+        Returns:
+            The values of all processes, by rank.
 
         Raises:
-            Told: If one of them gives an error.
-            Lost: If one of them has ended.
+            ProcessFailed: If a process sends an error.
+            ProcessLost: If a process has ended.
         """
-        given: list[Any] = [None] * self.size
+        messages: list[Any] = [None] * self.size
         try:
-            dist.all_gather_object(given, _written((value, error)))
+            dist.all_gather_object(messages, _serialise((value, error)))
         except RuntimeError as lost:
             reason = str(lost).strip().split("\n")[0]
-            raise Lost(f"another process of this run has ended ({reason})") from lost
-        values, errors = zip(*map(pickle.loads, given), strict=True)
+            raise ProcessLost(f"another process of this run has ended ({reason})") from lost
+        values, errors = zip(*map(pickle.loads, messages), strict=True)
         if any(errors):
-            raise Told(next(filter(None, errors)))
+            raise ProcessFailed(next(filter(None, errors)))
         return list(values)
 
-    def _tell(self, error: Exception) -> None:
-        """Tell all processes of an error of this one."""
-        with contextlib.suppress(Told):
-            self.exchange(error=_told(error))
+    def _send_error(self, error: Exception) -> None:
+        """Send an error of this process to all processes."""
+        with contextlib.suppress(ProcessFailed):
+            self.exchange(error=_describe_and_log(error))
 
-    # What the first process does
+    # Methods of the first process
 
-    def begin(self, asked: Mapping[str, Any], mine: Simulations) -> dict[str, Simulation]:
-        """The others make simulations as ``asked``; gives those of the first, to be shared."""
-        self.exchange({"make": asked})
+    def begin(self, request: SimulationRequest, local: Simulations) -> dict[str, Simulation]:
+        """Let all processes make simulations.
+
+        Args:
+            request: The simulations.
+            local: Those of this process.
+
+        Returns:
+            The simulations of this process, whose work the team shares.
+        """
+        self.exchange({"make": request})
         self.exchange()
-        return self._sharing(mine)
+        return self._share(local)
 
     def lockstep(
         self,
-        runs: Simulations,
+        simulations: Simulations,
         states: Mapping[str, State],
-        done: int,
+        completed: int,
         backend: str,
         rows: Mapping[str, pd.DataFrame] | None = None,
     ) -> Iterator[dict[str, Round]]:
-        """`fl.engine.simulate.lockstep`, by all processes."""
-        self.exchange({"train": list(runs), "done": done, "backend": backend})
-        told = {
+        """Yield rounds that all processes compute; see `fl.engine.simulate.lockstep`.
+
+        Args:
+            simulations: The runs.
+            states: Their states after the completed rounds.
+            completed: Number of completed rounds.
+            backend: Name of the backend.
+            rows: Metrics of the completed rounds; None before round 1.
+
+        Yields:
+            The finished round of each run.
+        """
+        self.exchange({"train": list(simulations), "done": completed, "backend": backend})
+        run_states = {
             run: (
                 state.server,
                 state.client_states.to_checkpoint(),
@@ -119,143 +157,156 @@ class Team:
             )
             for run, state in states.items()
         }
-        dist.broadcast_object_list([_written(told)])
-        rounds = simulate.lockstep(runs, states, done, backend, rows)
+        dist.broadcast_object_list([_serialise(run_states)])
+        rounds = simulate.lockstep(simulations, states, completed, backend, rows)
         while True:
-            self.exchange(NEXT)
+            self.exchange(NEXT_ROUND)
             try:
                 finished = next(rounds, None)
-            except (Told, Lost):
+            except (ProcessFailed, ProcessLost):
                 raise
             except Exception as error:
-                self._tell(error)
+                self._send_error(error)
                 raise
             if finished is None:
                 return
             yield finished
 
     def close(self) -> None:
-        """The other processes end."""
-        with contextlib.suppress(Told, Lost):
+        """End the other processes."""
+        with contextlib.suppress(ProcessFailed, ProcessLost):
             self.exchange()
 
-    # What the others do
+    # Methods of the other processes
 
-    def serve(self, make: Make) -> None:
-        """Do as the first process says, until it says nothing more."""
-        self._runs: Simulations = {}
-        self._rounds: Iterator[Any] = iter(())
-        ended = False
-        while not ended:
+    def serve(self, make_simulations: MakeSimulations) -> None:
+        """Follow the messages of the first process until it ends.
+
+        Args:
+            make_simulations: Function that makes requested simulations.
+        """
+        has_ended = False
+        while not has_ended:
             try:
-                ended = self._did(self.exchange()[0], make)
-            except Told:  # The first process asks anew.
+                has_ended = self._follow(self.exchange()[0], make_simulations)
+            except ProcessFailed:  # The first process sends its next message.
                 continue
-            except Lost:
+            except ProcessLost:
                 raise
             except Exception as error:
-                self._tell(error)
+                self._send_error(error)
 
-    def _did(self, asked: Any, make: Make) -> bool:
-        """Do as the first process says; gives whether it says nothing more."""
-        if asked is None:
+    def _follow(self, message: Any, make_simulations: MakeSimulations) -> bool:
+        """Follow a message of the first process; return whether it has ended."""
+        if message is None:
             return True
-        if asked == NEXT:
+        if message == NEXT_ROUND:
             next(self._rounds, None)
-        elif "make" in asked:
-            self._runs = self._sharing(make(asked["make"]))
+        elif "make" in message:
+            self._simulations = self._share(make_simulations(message["make"]))
             self.exchange()
         else:
-            self._rounds = self._followed(asked)
+            self._rounds = self._receive_rounds(
+                message["train"], message["done"], message["backend"]
+            )
         return False
 
-    def _followed(self, asked: Mapping[str, Any]) -> Iterator[Any]:
-        """The rounds of the stack that the first process trains."""
-        given: list[Any] = [None]
-        dist.broadcast_object_list(given)
+    def _receive_rounds(
+        self, runs: Sequence[str], completed: int, backend: str
+    ) -> Iterator[dict[str, Round]]:
+        """Return the rounds of the stack that the first process trains."""
+        messages: list[Any] = [None]
+        dist.broadcast_object_list(messages)
         states, rows = {}, {}
-        for run, (server, clients, rows[run]) in pickle.loads(given[0]).items():
-            begun, device = self._runs[run].begin(), self._runs[run].arrays.device
-            states[run] = State(
-                trees.to(server, device), begun.client_states.from_checkpoint(clients)
-            )
-        chosen = {run: self._runs[run] for run in asked["train"]}
-        return simulate.lockstep(chosen, states, asked["done"], asked["backend"], rows)
+        for run, (server, clients, rows[run]) in pickle.loads(messages[0]).items():
+            simulation = self._simulations[run]
+            client_states = simulation.begin().client_states.from_checkpoint(clients)
+            states[run] = State(trees.to(server, simulation.arrays.device), client_states)
+        chosen = {run: self._simulations[run] for run in runs}
+        return simulate.lockstep(chosen, states, completed, backend, rows)
 
-    def _sharing(self, runs: Simulations) -> dict[str, Simulation]:
-        return {run: _shared(self, simulation) for run, simulation in runs.items()}
+    def _share(self, simulations: Simulations) -> dict[str, Simulation]:
+        return {run: _with_team(self, simulation) for run, simulation in simulations.items()}
 
 
-def _shared(team: Team, simulation: Simulation) -> Simulation:
-    by_modality = tuple(_shared(team, alone) for alone in simulation.by_modality)
+def _with_team(team: Team, simulation: Simulation) -> Simulation:
+    by_modality = tuple(_with_team(team, modality) for modality in simulation.by_modality)
     return replace(simulation, team=team, by_modality=by_modality)
 
 
 def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) -> int:
-    """The exit status of this process, which is one of several.
+    """Run this process, which is one of several.
 
     Args:
-        lead: What the first process does.
+        bundles: The bundles of the job.
+        store: The store.
+        lead: Function that the first process calls; returns its exit status.
+
+    Returns:
+        The exit status of this process.
     """
     team = Team()
     try:
         if team.rank:
             _serve(team, {bundle.bundle: bundle for bundle in bundles}, store)
             return 0
-        threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
         status = lead(team)
         team.close()
         return status
-    finally:  # A process that ends with a group may be aborted by its threads.
+    finally:  # A process that ends with an open group may be aborted by its threads.
         dist.destroy_process_group()
 
 
 def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
     logging.getLogger().setLevel(logging.WARNING)
-    # The first process decides when to leave; a scheduler signals all.
-    listen(signal.SIG_IGN)
+    # A scheduler signals all processes, but only the first decides when to leave.
+    set_signal_handler(signal.SIG_IGN)
 
-    def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
-        bundle, made = bundles[asked["bundle"]], dict[str, Simulation]()
-        device = torch.device(asked["devices"][team.rank])
-        simulations.settle(bundle, store)
+    def make_simulations(request: SimulationRequest) -> dict[str, Simulation]:
+        bundle, made = bundles[request["bundle"]], dict[str, Simulation]()
+        device = torch.device(request["devices"][team.rank])
+        simulations.prepare_process(bundle, store)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
-        for name in asked["runs"]:
-            like = next(iter(made.values()), None)
-            made[name] = simulations.made(bundle, members[name], like, store, device)
+        for run_id in request["runs"]:
+            sibling = next(iter(made.values()), None)
+            made[run_id] = simulations.make_simulation(
+                bundle, members[run_id], sibling, store, device
+            )
         return made
 
-    # If the first process is gone, whoever started both knows more about it.
-    with contextlib.suppress(Lost):
-        team.serve(make)
+    # If the first process has ended, the process that started both reports that.
+    with contextlib.suppress(ProcessLost):
+        team.serve(make_simulations)
 
 
-def _leave_with(parent: int) -> None:
-    """Leave, with everything saved, if the process that started this one is killed."""
+def _leave_with_parent(parent: int) -> None:
+    """Leave, with everything saved, if the parent process is killed."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _told(error: Exception) -> str:
-    """An error as the other processes are told of it."""
-    if dist.get_rank() and not memory.known(error):  # The first one logs its own.
+def _describe_and_log(error: Exception) -> str:
+    """Describe an error for other processes, and log it unless this is the first process."""
+    if dist.get_rank() and not is_expected(error):
         logger.exception("process %d failed:", dist.get_rank())
-    return memory.told(error)
+    return describe_error(error)
 
 
 class _Pickler(pickle.Pickler):
-    """Writes tensors as arrays: what PyTorch does takes a hundred times as long."""
+    """Serialises tensors as arrays, a hundred times as fast as PyTorch does."""
 
     def reducer_override(self, value: Any) -> Any:
+        """Return how a tensor is serialised; other values are serialised as usual."""
         if not isinstance(value, Tensor):
             return NotImplemented
         return torch.from_numpy, (value.detach().cpu().contiguous().numpy(),)
 
 
-def _written(value: Any) -> bytes:
+def _serialise(value: Any) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_o
 
 from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Location
-from fl.base.fields import Bound, Count, Index, NonNegative, Seed
+from fl.base.fields import Bound, Count, NonNegative, Seed
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 from fl.store.layout import is_name
+from fl.store.run_record import Costs, ExecutionRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,28 +65,6 @@ class _Spec:
 
 
 @dataclass(frozen=True)
-class _Execution:
-    backend: str
-    device: str | None = None
-    stack: list[str] | None = None
-    stretches: list[dict[str, Index]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Costs:
-    clients: Index | None = None
-    participants: Index | None = None
-    traffic: list[list[NonNegative]] = field(default_factory=list)
-    bytes_down: NonNegative | None = None
-    bytes_up: NonNegative | None = None
-    flops: NonNegative | None = None
-    flops_server: NonNegative | None = None
-    memory_client: Index | None = None
-    state_client: Index | None = None
-    state_server: Index | None = None
-
-
-@dataclass(frozen=True)
 class _TableRecord:
     """Keys of a record that tables need."""
 
@@ -93,10 +72,10 @@ class _TableRecord:
     state: Literal["complete", "diverged"]
     rounds: Annotated[int, Bound(low=0, high=LARGEST)]
     seconds: NonNegative
-    execution: _Execution
+    execution: ExecutionRecord
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str | bool | None] = field(default_factory=dict)
-    costs: _Costs = field(default_factory=_Costs)
+    costs: Costs = field(default_factory=Costs)
     start: str | None = None
 
 

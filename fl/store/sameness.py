@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl.store.layout import METRICS, TRACES, WEIGHTS
 from fl.store.run_check import KEY
+from fl.store.run_record import RunRecord
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -39,12 +40,15 @@ def rounding_causes(run: str, store: Store, reference: Store) -> str:
 
 
 def _computation(record: Mapping[str, Any]) -> dict[str, Any]:
-    execution, versions = record["execution"], record.get("versions", {})
+    run = RunRecord.from_json(record)
     return {
-        "stack": execution.get("stack"),
-        **{key: execution.get(key) for key in ("backend", "device", "processes", "threads")},
-        "processor": record.get("environment", {}).get("processor"),
-        **{package: versions.get(package) for package in ("torch", "numpy")},
+        "stack": run.execution.stack,
+        "backend": run.execution.backend,
+        "device": run.execution.device,
+        "processes": run.execution.processes,
+        "threads": run.execution.threads,
+        "processor": run.environment.get("processor"),
+        **{package: run.versions.get(package) for package in ("torch", "numpy")},
     }
 
 

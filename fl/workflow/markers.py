@@ -136,10 +136,10 @@ def memory(job: Mapping[str, Any]) -> int:
     """
     execution, store = job["execution"], Store(Path(job["store"]))
     per_process: int = execution["memory_mb"]
-    kills, reason = 0, cache(slurm.ended)
+    kills, reason = 0, cache(slurm.end_reason)
     for run in job["runs"]:
         if store.partial(run).exists() and not store.holder(run):
-            slurm.last(store, run, reason)
+            slurm.last_attempt(store, run, reason)
             same_memory = (a for a in store.attempts(run) if a.memory_mb == per_process)
             kills = max(kills, sum(a.ended in ("memory", "killed") for a in same_memory))
     request: int = execution["processes"] * per_process * (1 + kills)

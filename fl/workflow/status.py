@@ -85,7 +85,7 @@ def bundles(results: Path) -> list[Bundle]:
 def run_statuses(planned: Sequence[Bundle], store: Store) -> list[RunStatus]:
     """Return the progress of every run of these bundles."""
     names = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
-    reason = cache(slurm.ended)  # Runs of one job end for the same reason.
+    reason = cache(slurm.end_reason)  # Runs of one job end for the same reason.
     return [status for bundle in planned for status in _of_bundle(bundle, store, names, reason)]
 
 
@@ -108,7 +108,7 @@ def _of_bundle(
             round_ = rounds[run] or last_round
             yield RunStatus(run, title, member.spec, "running", round_, holder, processes)
             continue
-        attempt = slurm.last(store, run, reason) if run in started else None
+        attempt = slurm.last_attempt(store, run, reason) if run in started else None
         if attempt is None:
             state = "interrupted" if rounds.get(run) else "waiting"
             round_ = rounds.get(run, 0)

@@ -112,7 +112,7 @@ def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(
     capsys.readouterr()
     assert recompute(study, old) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"made by other code, method 0 (here {now}), of fedloom 0.1.0; --anyway" in error
+    assert f"computed by other code: method 0 (now {now}), of fedloom 0.1.0. Try: --anyway" in error
     assert recompute(study, old, "--anyway") == 0
     assert "results are equal" in capsys.readouterr().out
 
@@ -153,8 +153,8 @@ def test_no_run_several_runs_and_a_damaged_run_are_refused(
 
 def test_a_value_that_only_one_of_both_has_is_an_infinite_difference() -> None:
     nan = math.nan
-    assert Difference("loss", {}, nan, nan).same
+    assert Difference("loss", {}, nan, nan).is_equal
     assert Difference("loss", {}, 1.0, nan).size == math.inf
-    assert not Difference("loss", {}, nan, 1.0).same
-    assert Difference("loss", {}, 1.0, 1.0 + 1e-7).same
-    assert not Difference("loss", {}, 1.0, 1.0 + 1e-5).same
+    assert not Difference("loss", {}, nan, 1.0).is_equal
+    assert Difference("loss", {}, 1.0, 1.0 + 1e-7).is_equal
+    assert not Difference("loss", {}, 1.0, 1.0 + 1e-5).is_equal

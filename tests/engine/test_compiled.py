@@ -137,4 +137,4 @@ def test_without_a_compiler_a_stack_is_trained_as_it_is_and_said_once(
     expected, expected_rows = worlds.run(simulation, "stacked")
     assert worlds.same(worlds.tree(found), worlds.tree(expected))
     assert worlds.rows_agree(rows, expected_rows, 0.0)
-    assert caplog.messages == ["No C++ compiler found on this machine, so steps are not compiled"]
+    assert caplog.messages == ["no C++ compiler found on this machine, so steps are not compiled"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from fl.base import registry
 from fl.engine.scheduling import Scheduler
 from fl.engine.simulation import Simulation
 from fl.runner import costs
+from fl.store.run_record import Costs, UnknownCosts
 
 
 def world(*choices: Any, **training: Any) -> Simulation:
@@ -121,14 +122,15 @@ def test_fedfm_sends_its_model_once_a_round_and_anchors_twice_from_round_start_o
 @pytest.mark.parametrize("method", registry.names("method"))
 def test_costs_are_finite_and_the_same_wherever_a_run_stands(method: str) -> None:
     simulation = world(method)
-    begun = costs.recorded(simulation, simulation.begin())
-    numbers = [begun[key] for key in begun if key != "traffic"]
+    begun = costs.measure_or_explain(simulation, simulation.begin())
+    assert isinstance(begun, Costs)
+    numbers = [value for key, value in asdict(begun).items() if key != "traffic"]
     assert all(math.isfinite(number) and number >= 0 for number in numbers)
-    assert sum(rounds for rounds, *_ in begun["traffic"]) == simulation.training.rounds
-    assert bool(begun["flops"]) == bool(simulation.method.passes)
+    assert sum(rounds for rounds, *_ in begun.traffic) == simulation.training.rounds
+    assert bool(begun.flops) == bool(simulation.method.passes)
     state, _ = worlds.run(simulation, "stacked")
     before = trees.apply(Tensor.clone, worlds.tree(state))
-    assert costs.recorded(simulation, state) == begun
+    assert costs.measure_or_explain(simulation, state) == begun
     assert worlds.same(worlds.tree(state), before)
 
 
@@ -267,4 +269,6 @@ def test_what_cannot_be_measured_says_why() -> None:
 
     assert isinstance(part, Pass)
     failing = changed(simulation, replace(part, begin=broken))
-    assert costs.recorded(failing, simulation.begin()) == {"unknown": "ValueError: no such thing"}
+    assert costs.measure_or_explain(failing, simulation.begin()) == UnknownCosts(
+        "ValueError: no such thing"
+    )

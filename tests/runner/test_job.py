@@ -145,7 +145,7 @@ def test_auto_is_recorded_as_what_it_stands_for(
     for run in runs:
         execution = study.store().record(run)["execution"]
         assert (execution["backend"], execution["stack"]) == ("stacked", runs)
-    steps = "steps; compiling pays from 40,000 on)"
+    steps = "steps; compiling is worthwhile from 40,000 on)"
     assert [m for m in caplog.messages if m.startswith("backend stacked (") and steps in m]
 
 
@@ -434,12 +434,12 @@ def test_one_cause_of_many_failures_is_traced_once(
     assert study.train("fedavg") == 1
     told = [record.message for record in caplog.records if "failed" in record.message]
     stack, first, *others = told
-    assert stack == "a stack of 3 runs failed; trained one by one:"
+    assert stack == "a stack of 3 runs failed; its runs are trained one by one"
     assert first.count("Traceback") == 1, "of this error alone"
     assert first.count("ZeroDivisionError: in every run") == 1
     for run, line in zip(study.runs("fedavg")[1:], others, strict=True):
         assert line.startswith(run)
-        assert line.endswith("failed likewise")
+        assert line.endswith("failed with the same error")
         [attempt] = study.store().attempts(run)
         assert attempt.error == "ZeroDivisionError: in every run"
 
@@ -531,7 +531,7 @@ def test_code_that_changed_after_planning_is_refused(
     assert study.train("fedavg") == 1
     err = capsys.readouterr().err
     assert f"failed: {old} (" in err
-    assert f"the code of its {key} changed after it was planned; plan again" in err
+    assert f"the code of its {key} changed after it was planned. Try: plan again" in err
     assert study.store().runs() == [other]
 
 

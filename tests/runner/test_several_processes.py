@@ -125,7 +125,7 @@ def test_processes_listen_on_the_loopback_interface_alone() -> None:
 def test_the_status_is_that_of_the_first_unless_another_died(
     failures: dict[int, int], expected: int
 ) -> None:
-    assert launch.status(failures) == expected
+    assert launch.exit_status(failures) == expected
 
 
 def test_a_job_asks_for_what_each_process_needs() -> None:

@@ -36,7 +36,7 @@ def test_runs_of_a_stack_share_its_time_also_after_a_resume(
         dict.fromkeys(runs, state),
         dict.fromkeys(runs, rows),
         "stacked",
-        since=now,
+        begin_time=now,
     )
     now += 6.0
     diverged = Round(1, state, rows, 0.0, "as asked")
@@ -47,7 +47,7 @@ def test_runs_of_a_stack_share_its_time_also_after_a_resume(
     assert saved is not None
     now += 1000.0  # Between two jobs.
     again = Stack.resume(saved, dict.fromkeys(runs, PLAIN))
-    again.since = now
+    again.begin_time = now
     now += 4.0
     assert (again.members, list(again.states), again.round) == ([*runs], ["a"], 1)
     assert again.seconds == 5.0

@@ -120,7 +120,7 @@ def test_some_real_samples_are_as_many_of_every_class_and_the_same_for_all_seeds
     ):
         assert mine.tolist() == theirs.tolist()
         assert np.isin(mine, all_).all()
-    with pytest.raises(FedloomError, match=r"train_on: is 30, and client 0 has .* of class 0"):
+    with pytest.raises(FedloomError, match=r"train_on: is 30, but client 0 has .* of class 0"):
         train_on.train_on_subset(world(), 30)
     with pytest.raises(FedloomError, match="there are 5 images for each of 4 clients"):
         train_on.train_on_images(world(), torch.zeros(4, 5, 1, 4, 4))

@@ -11,7 +11,7 @@ from contract import worlds
 from contract.test_modalities import world as two_kinds
 
 from fl.engine.simulation import Simulation
-from fl.runner import auto
+from fl.runner import backend_choice
 
 LONG = {"rounds": 10_000}
 
@@ -27,7 +27,7 @@ def world(*choices: Any, **training: Any) -> Simulation:
     ("simulation", "backend", "why"),
     [
         (lambda: world("fedavg", **LONG), "compiled", "60,000 steps of"),
-        (lambda: world("fedavg", rounds=6_000), "stacked", "36,000 steps; compiling pays from"),
+        (lambda: world("fedavg", rounds=6_000), "stacked", "36,000 steps; compiling is worthwhile"),
         (lambda: world("fedavg", "cnn", **LONG), "stacked", "plain layers with convolutions"),
         (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "several modalities"),
         (lambda: world("fedavg", participation=0.25, **LONG), "loop", "one client takes part"),
@@ -38,24 +38,24 @@ def test_the_backend_follows_from_the_spec_and_the_data(
     simulation: Any, backend: str, why: str
 ) -> None:
     run: Simulation = simulation()
-    choice = auto.choose(run)
-    assert choice.backend == backend and why in choice.why
+    choice = backend_choice.choose(run)
+    assert choice.backend == backend and why in choice.reason
     for seed in (1, 2):
-        assert auto.choose(replace(run, seed=seed)) == choice, "the same for every seed"
+        assert backend_choice.choose(replace(run, seed=seed)) == choice, "the same for every seed"
 
 
 def test_steps_of_many_calls_or_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     run = world("fedavg", **LONG)
-    monkeypatch.setattr(auto, "CALLS", 10)
-    choice = auto.choose(run)
-    assert choice.backend == "stacked" and "calls in a step" in choice.why
+    monkeypatch.setattr(backend_choice, "MAX_COMPILED_CALLS", 10)
+    choice = backend_choice.choose(run)
+    assert choice.backend == "stacked" and "calls in a step" in choice.reason
     run.network.is_sequence = False
-    assert auto.choose(run).backend == "stacked"
-    monkeypatch.setattr(auto, "LARGE", 100)
-    choice = auto.choose(run)
-    assert choice.backend == "loop" and "operations in a step" in choice.why
+    assert backend_choice.choose(run).backend == "stacked"
+    monkeypatch.setattr(backend_choice, "LARGE_STEP_FLOPS", 100)
+    choice = backend_choice.choose(run)
+    assert choice.backend == "loop" and "operations in a step" in choice.reason
 
 
 def test_what_cannot_be_stacked_is_trained_one_by_one() -> None:
-    choice = auto.choose(world("fedavg", **LONG), "a branch on data")
+    choice = backend_choice.choose(world("fedavg", **LONG), "a branch on data")
     assert choice == ("loop", "clients cannot be stacked: a branch on data")

@@ -1,0 +1,166 @@
+"""The record of a finished run, ``run.json``: what it is, how it was computed, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fl.base.fields import Index, NonNegative
+
+Spec = Mapping[str, Any]
+"""A run's spec as plans write it."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The planned costs of a run, per participant and round if not said otherwise.
+
+    Stragglers count as if they did all of their work. Values that a record lacks are None.
+
+    Attributes:
+        clients: Number of clients that may take part.
+        participants: Number of clients that take part in a round.
+        traffic: ``[rounds, down, up]`` for each stretch of equal rounds, in order: the bytes that a
+            participant receives and sends in each of them.
+        bytes_down: Mean over rounds of the bytes that a participant receives.
+        bytes_up: Mean over rounds of the bytes that a participant sends.
+        flops: Floating-point operations, mean over clients and rounds. The last batch of an epoch
+            counts as a full one.
+        flops_server: Floating-point operations of the steps that the server declares
+            (`fl.api.method.ServerWork`), mean over rounds; means are not counted.
+        memory_client: Largest number of bytes of the weights and states that a client's step reads:
+            those that it trains, and those with which it compares or corrects them. Batches,
+            activations, gradients and the state of the optimizer are not counted.
+        state_client: Bytes that a client keeps between rounds.
+        state_server: Bytes that the server keeps, including those for each client.
+    """
+
+    clients: Index | None = None
+    participants: Index | None = None
+    traffic: list[list[NonNegative]] = field(default_factory=list)
+    bytes_down: NonNegative | None = None
+    bytes_up: NonNegative | None = None
+    flops: NonNegative | None = None
+    flops_server: NonNegative | None = None
+    memory_client: Index | None = None
+    state_client: Index | None = None
+    state_server: Index | None = None
+
+
+@dataclass(frozen=True)
+class UnknownCosts:
+    """Costs that could not be measured.
+
+    Attributes:
+        unknown: The reason.
+    """
+
+    unknown: str
+
+
+@dataclass(frozen=True)
+class ExecutionRecord:
+    """How a run was computed.
+
+    Attributes:
+        backend: Name of the backend.
+        stack: Ids of the runs that were trained in one stack.
+        device: Name of the GPU, or ``cpu``.
+        processes: Number of processes of the last stretch.
+        stretches: For each uninterrupted stretch of training, the round ``after`` which it began
+            and its number of ``processes``.
+        threads: Number of threads of each process.
+    """
+
+    backend: str
+    stack: list[str] | None = None
+    device: str | None = None
+    processes: Index | None = None
+    stretches: list[dict[str, Index]] = field(default_factory=list)
+    threads: Index | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The content of ``run.json``, except for the hashes of the run's files.
+
+    Attributes:
+        run: Id of the run.
+        state: ``complete`` or ``diverged``.
+        spec: Every choice that decides the run's numbers.
+        code: Versions of code, or hashes of edited code, and ids of data, by root.
+        defaults: Keys of the spec with their default values.
+        code_files: Hashes of files that are not certified.
+        data: Hashes of the data set and the partition.
+        start: The run with whose model this run begins; None: it begins with fresh variables.
+        versions: Versions of Fedloom, Python and packages.
+        environment: Commit, lock file and processor.
+        date: Time at which the run was finished, UTC.
+        execution: How the run was computed.
+        rounds: Number of completed rounds.
+        seconds: Seconds of work.
+        note: Why the run ended early; empty if it did not.
+        costs: The costs of the run.
+    """
+
+    run: str
+    state: str
+    spec: Spec
+    code: Mapping[str, str]
+    defaults: list[str]
+    code_files: Mapping[str, str]
+    data: Mapping[str, str]
+    start: str | None
+    versions: Mapping[str, str]
+    environment: Mapping[str, str | bool | None]
+    date: str
+    execution: ExecutionRecord
+    rounds: int
+    seconds: float
+    note: str
+    costs: Costs | UnknownCosts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as written to ``run.json``."""
+        content = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**content, "execution": asdict(self.execution), "costs": asdict(self.costs)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> RunRecord:
+        """Read the content of a checked ``run.json``, see `fl.store.run_check.check_record`.
+
+        Args:
+            content: The content; keys that an earlier version did not write have defaults, and
+                keys of a later version are left out.
+
+        Returns:
+            The record.
+        """
+        execution, costs = content["execution"], content.get("costs") or {}
+        return cls(
+            run=content["run"],
+            state=content["state"],
+            spec=content.get("spec", {}),
+            code=content.get("code", {}),
+            defaults=content.get("defaults", []),
+            code_files=content.get("code_files", {}),
+            data=content.get("data", {}),
+            start=content.get("start"),
+            versions=content.get("versions", {}),
+            environment=content.get("environment", {}),
+            date=content.get("date", ""),
+            execution=ExecutionRecord(**_declared_keys(ExecutionRecord, execution)),
+            rounds=content["rounds"],
+            seconds=content["seconds"],
+            note=content.get("note", ""),
+            costs=UnknownCosts(str(costs["unknown"]))
+            if "unknown" in costs
+            else Costs(**_declared_keys(Costs, costs)),
+        )
+
+
+def _declared_keys(
+    target: type[Costs] | type[ExecutionRecord], content: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key in target.__dataclass_fields__}
