@@ -82,7 +82,7 @@ def _set_once(keys: dict[str, Any], name: str, value: Any, argument: str) -> Non
         earlier = name if argument == singular else singular
         raise ConfigError(
             CALL / argument,
-            f"and {earlier} set the same key",
+            f"is given in addition to {earlier}",
             advice=f"give either `{argument}` or `{earlier}`, not both",
         )
     keys[name] = value

@@ -22,11 +22,17 @@ class Setting:
         id: Hash of the values of the three, without the seeds of data set and partition.
         title: Name in reports: the user's titles, else names with the keys that the study sets.
         short_title: The title without what all settings of the study share (`StudyPlan.shared`).
+        dataset: The data set as the study writes it, without the seeds of draws.
+        partition: The partition, likewise.
+        model: The model as the study writes it.
     """
 
     id: str
     title: str
     short_title: str
+    dataset: str
+    partition: str
+    model: str
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,10 @@ def study_settings(runs: Iterable[Run]) -> StudySettings:
     shared, short_titles = _short_titles(list(described.values()))
     settings = [
         Setting(
-            setting_id, " · ".join(description.text for description in descriptions), short_title
+            setting_id,
+            " · ".join(description.text for description in descriptions),
+            short_title,
+            *(text_of(description.name, description.written) for description in descriptions),
         )
         for (setting_id, descriptions), short_title in zip(
             described.items(), short_titles, strict=True

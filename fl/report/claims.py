@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.schema import SETTING, SHARES
-from fl.report.summaries import KEY, complete, final, rising, undrawn
+from fl.report.summaries import KEY, SettingByScenario, complete, final, rising
 
 LEVEL = 0.05
 AHEAD, BEHIND, OPEN, UNINFORMATIVE = "ahead", "behind", "not told apart", "uninformative"
@@ -91,10 +91,10 @@ def compared(
     metric: str,
     baseline: str | None,
     contrasts: Mapping[str, str] | None = None,
+    *,
+    settings: SettingByScenario,
 ) -> pd.DataFrame:
-    """Each method against ``baseline``, or every pair where there is none; columns `COLUMNS`.
-
-    ``contrasts`` has further pairs: by method, the one that it is compared with.
+    """Return comparisons of each method with ``baseline``, or of all pairs; columns `COLUMNS`.
 
     ``dataset``, ``partition`` and ``model`` are without the seeds of draws. ``difference`` is the
     mean over ``n`` units (``unit``: `DRAW` or `SEED`) that both methods have, each by its mean over
@@ -105,23 +105,14 @@ def compared(
     entry gives, or if both err on less than one test sample of a draw.
     """
     last = complete(final(rows, metric), runs)
-    planned = runs[SETTING].drop_duplicates()
-    plain = undrawn(planned)
-    place = dict(
-        zip(
-            planned.itertuples(index=False, name=None),
-            plain.itertuples(index=False, name=None),
-            strict=True,
-        )
-    )
     last = last.assign(
         draw=pd.Series([*last[SETTING].itertuples(index=False, name=None)], last.index)
     )
     titles = dict(zip(runs["method"], runs["title"], strict=True))
     records: list[dict[str, Any]] = []
-    for setting, group in last.groupby(last["draw"].map(place), sort=False):
-        several = sum(other == setting for other in place.values()) > 1
-        unit = DRAW if several else SEED
+    for setting, group in last.groupby(last["draw"].map(settings), sort=False):
+        has_draws = sum(other == setting for other in settings.values()) > 1
+        unit = DRAW if has_draws else SEED
         order = [method for method in runs["method"].unique() if method in set(group["method"])]
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +17,6 @@ from fl.plan import plan_files
 from fl.report import analysis_section, claims, result_files, summaries
 from fl.report.analysis_section import Analysis
 from fl.report.partitions import Partition, read
-from fl.report.summaries import arguments
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,14 @@ class Facts:
 
     @cached_property
     def drawn(self) -> Facts | None:
-        """The same with all draws of a setting as one; None where nothing is drawn twice."""
-        plain = summaries.undrawn(self.runs[SETTING].drop_duplicates())
-        return replace(self, over_draws=True) if plain.duplicated().any() else None
+        """Return these facts with all draws of a setting as one; None without several draws."""
+        settings = self.setting_by_scenario.values()
+        return replace(self, over_draws=True) if len(set(settings)) < len(settings) else None
+
+    @cached_property
+    def setting_by_scenario(self) -> summaries.SettingByScenario:
+        """Return the setting of each data set, partition and model."""
+        return summaries.setting_by_scenario(self.plan)
 
     @property
     def replicates(self) -> str:
@@ -86,9 +88,8 @@ class Facts:
 
     @cached_property
     def names(self) -> Names:
-        """What the settings are called."""
-        titles = self.plan.get("titles") or {}
-        return names(self.settings, _undrawn_titles(titles) if self.over_draws else titles)
+        """Return the names of settings, by the plan."""
+        return setting_names(self.plan, self.over_draws)
 
     @property
     def everywhere(self) -> str:
@@ -123,7 +124,9 @@ class Facts:
 
     def placed(self, frame: pd.DataFrame) -> pd.DataFrame:
         """``frame`` with the settings as these facts have them."""
-        return frame.assign(**summaries.undrawn(frame)) if self.over_draws else frame
+        return (
+            summaries.without_draws(frame, self.setting_by_scenario) if self.over_draws else frame
+        )
 
     def replicated(self, frame: pd.DataFrame) -> pd.DataFrame:
         """``frame``, which has seeds, `placed`, and in a column ``unit`` what is replicated."""
@@ -136,7 +139,9 @@ class Facts:
         self, frame: pd.DataFrame, spreads: Mapping[str, str], keys: Sequence[str] = summaries.KEY
     ) -> pd.DataFrame:
         """`fl.report.summaries.over_draws` where a setting is all its draws, else ``frame``."""
-        return summaries.over_draws(frame, spreads, keys) if self.over_draws else frame
+        if not self.over_draws:
+            return frame
+        return summaries.over_draws(frame, self.setting_by_scenario, spreads, keys)
 
     def summarised(self, metric: str, split: str = "test") -> pd.DataFrame:
         """`fl.report.summaries.summarise` of a metric; over draws if settings are."""
@@ -152,7 +157,9 @@ class Facts:
     def claims(self) -> pd.DataFrame:
         """`fl.report.claims.compared` of the study's metric."""
         asked = self.plan.get("baseline"), self.plan.get("contrasts")
-        return claims.compared(self.rows, self.runs, self.metric, *asked)
+        return claims.compared(
+            self.rows, self.runs, self.metric, *asked, settings=self.setting_by_scenario
+        )
 
     @cached_property
     def unseen_summary(self) -> pd.DataFrame:
@@ -285,55 +292,25 @@ def _shown(results: Path, store: Path) -> str:
     return (str(store) if relative.startswith("..") else relative).replace(os.sep, "/")
 
 
-def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, str]]) -> Names:
-    """The names of ``settings``.
+def setting_names(plan: Mapping[str, Any], over_draws: bool) -> Names:
+    """Return the names of settings, or of their draws.
 
     Args:
-        titles: By column of `SETTING`, the titles of its texts.
+        plan: Plan of the study.
+        over_draws: Whether all draws of a setting have one name.
     """
-    common: list[str] = []
-    distinct: list[list[str]] = [[] for _ in settings]
-    for i, kind in enumerate(SETTING):
-        called = titles.get(kind, {})
-        texts = [called.get(setting[i], setting[i]) for setting in settings]
-        if len(settings) > 1 and len(set(texts)) == 1:
-            common.append(texts[0])
+    settings = {setting["id"]: setting for setting in plan["settings"]}
+    common = tuple(filter(None, [plan["shared"]]))
+    names: dict[StudySetting, tuple[str, ...]] = {}
+    for run in plan["runs"]:
+        setting = settings[run["setting"]]
+        if over_draws:
+            key = setting["dataset"], setting["partition"], setting["model"]
+            names[key] = (setting["short_title"],)
             continue
-        if not any(setting[i] in called for setting in settings):
-            shared, texts = _apart(texts)
-            common += shared
-        for words, text in zip(distinct, texts, strict=True):
-            words.append(text)
-    return Names(tuple(common), {s: tuple(w) for s, w in zip(settings, distinct, strict=True)})
-
-
-def _undrawn_titles(titles: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Titles of texts without their seeds: what the titles of all draws begin with."""
-    plain: dict[str, dict[str, str]] = {}
-    for kind, called in titles.items():
-        groups: dict[str, set[str]] = {}
-        for text, title in called.items():
-            groups.setdefault(summaries.without_seed(text), set()).add(title)
-        heads = {text: _shared_head(group) for text, group in groups.items()}
-        plain[kind] = {text: head for text, head in heads.items() if head}
-    return plain
-
-
-def _shared_head(titles: Collection[str]) -> str:
-    """What all begin with: ``Dirichlet 0.5`` of ``Dirichlet 0.5, 10`` and ``Dirichlet 0.5, 11``."""
-    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*titles, strict=False))
-    head = "".join(letters[0] for letters in alike)
-    return re.sub(r"[\s,;:(-]+\d*$", "", head) if len(titles) > 1 else head
-
-
-def _apart(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """``f(a=1, b=2)`` and ``f(a=1, b=3)`` as what they share, ``f(a=1)``, and what they do not."""
-    if len(set(texts)) < 2:
-        return [], list(texts)
-    parsed = [arguments(text) for text in texts]
-    name, first = parsed[0]
-    same = [key for key in first if all(key in keys for _, keys in parsed)]
-    rest = [[key for key in keys if key not in same] for _, keys in parsed]
-    if any(n != name for n, _ in parsed) or not all(rest):
-        return [], list(texts)
-    return [f"{name}({', '.join(same)})" if same else name], [", ".join(keys) for keys in rest]
+        key = run["dataset"], run["partition"], run["model"]
+        if len(settings) == 1 and run["draw"]:
+            common, names[key] = (setting["title"],), (run["draw"],)
+        else:
+            names[key] = tuple(filter(None, [setting["short_title"], run["draw"]]))
+    return Names(common, names)

@@ -7,13 +7,22 @@ Spread is reported twice and never mixed: over *seeds* (how repeatable a mean is
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from fl.base.schema import COMPLETE, DIVERGED, GLOBAL, MISSING, PERSONAL, REWEIGHTED, SETTING
+from fl.base.schema import (
+    COMPLETE,
+    DIVERGED,
+    GLOBAL,
+    MISSING,
+    PERSONAL,
+    REWEIGHTED,
+    SETTING,
+    StudySetting,
+)
 
 KEY = [*SETTING, "method"]
 
@@ -228,19 +237,24 @@ def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.D
 
 
 def over_draws(
-    frame: pd.DataFrame, spreads: Mapping[str, str], keys: Sequence[str] = KEY
+    frame: pd.DataFrame,
+    settings: SettingByScenario,
+    spreads: Mapping[str, str],
+    keys: Sequence[str] = KEY,
 ) -> pd.DataFrame:
-    """A row for all draws of a setting, which is without their seeds, in place of one for each.
+    """Return one row for all draws of a setting instead of one row for each draw.
 
-    A draw counts by its value, which may itself be a mean over training seeds. Numbers become means
+    A draw counts by its value, which can itself be a mean over training seeds. Numbers become means
     over the draws that have them, counts (`COUNTS`) sums or bounds, truths sums, ``n_seeds`` the
-    number of draws; of anything else the first is kept.
+    number of draws; of all other values the first one stays.
 
     Args:
-        spreads: By a column, the one that takes its standard deviation over draws.
-        keys: What tells rows apart, with `SETTING`.
+        frame: A row for each draw, with the columns `SETTING`.
+        settings: Setting of each data set, partition and model.
+        spreads: Column of the standard deviation over draws, by column of the mean.
+        keys: Columns that identify a row, with `SETTING`.
     """
-    frame = frame.assign(**undrawn(frame))
+    frame = without_draws(frame, settings)
     numbers = frame.columns[[pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]]
     ways = {name: "mean" if name in numbers else "first" for name in frame if name not in keys}
     ways |= {name: "sum" for name in ways if frame[name].dtype == bool}
@@ -255,23 +269,28 @@ def over_draws(
     return table.reset_index()[[*frame.columns]]
 
 
-def undrawn(frame: pd.DataFrame) -> pd.DataFrame:
-    """The settings of ``frame`` without the seeds of their data sets and partitions."""
-    plain = {
-        kind: frame[kind].map({text: without_seed(text) for text in frame[kind].unique()})
-        for kind in SETTING
+SettingByScenario = Mapping[StudySetting, StudySetting]
+"""By data set, partition and model of a run, those of its setting, without the seeds of draws."""
+
+
+def setting_by_scenario(plan: Mapping[str, Any]) -> SettingByScenario:
+    """Return the setting of each data set, partition and model of a study's plan."""
+    settings = {
+        setting["id"]: (setting["dataset"], setting["partition"], setting["model"])
+        for setting in plan["settings"]
     }
-    return pd.DataFrame(plain, index=frame.index)
+    return {
+        (run["dataset"], run["partition"], run["model"]): settings[run["setting"]]
+        for run in plan["runs"]
+    }
 
 
-def arguments(text: str) -> tuple[str, list[str]]:
-    """A data set, partition or model as its name and keys: ``f(a=1, b=[2, 3])`` has two."""
-    name, _, inside = text.partition("(")
-    return name, re.findall(r"\w+=.*?(?=, \w+=|$)", inside.removesuffix(")"))
-
-
-def without_seed(text: str) -> str:
-    """A data set, partition or model without its seed: ``synthetic(alpha=0.5)``."""
-    name, keys = arguments(text)
-    keys = [key for key in keys if not key.startswith("seed=")]
-    return f"{name}({', '.join(keys)})" if keys else name
+def without_draws(frame: pd.DataFrame, settings: SettingByScenario) -> pd.DataFrame:
+    """Return ``frame`` with the columns `SETTING` of settings instead of their draws."""
+    codes, scenarios = pd.factorize(pd.MultiIndex.from_frame(frame[SETTING]))
+    columns = zip(*(settings[scenario] for scenario in scenarios), strict=True)
+    values = {
+        kind: np.array(texts, dtype=object)[codes]
+        for kind, texts in zip(SETTING, columns, strict=False)
+    }
+    return frame.assign(**values) if len(frame) else frame

@@ -43,6 +43,8 @@ RUN_COLUMNS = {
     "partition": "string",
     "partition_id": "string",
     "model": "string",
+    "setting": "string",
+    "draw": "string",
     "method": "string",
     "title": "string",
     "point": "string",

@@ -35,7 +35,7 @@ Final test accuracy (%): mean over clients, then mean ± standard deviation over
 partition. Best of each setting in bold. Differences in accuracy (%) are tested over 6 draws \
 (exact sign-flip test, 5 %), by Holm's correction for 1 comparison. Ahead of FedAvg: Ditto.
 
-| Method | digits<br>dirichlet(alpha=0.3)<br>mlp |
+| Method | digits · dirichlet(alpha=0.3) · mlp |
 | :--- | ---: |
 | FedAvg | 60.0 ± 18.7 |
 | Ditto | **65.0 ± 18.7** |

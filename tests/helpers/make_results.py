@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -52,10 +53,46 @@ def plan(runs: Sequence[Mapping[str, Any]], **choices: Any) -> dict[str, Any]:
         "hash": "cafe0123",
         "published": [],
     }
-    return plain | choices | {"runs": list(runs)}
+    return with_settings(plain | choices | {"runs": list(runs)})
+
+
+SEED = re.compile(r"(, )?\bseed=\d+(, )?")
+"""The seed of a draw in the texts that these tests write."""
+
+
+def with_settings(made: dict[str, Any]) -> dict[str, Any]:
+    """The plan with settings and draws of its runs, found in their texts."""
+    titles = made.get("titles") or {}
+    kinds = ("dataset", "partition", "model")
+    settings: dict[str, dict[str, Any]] = {}
+    words: dict[str, list[str]] = {}
+    scenarios: dict[str, set[tuple[str, ...]]] = {}
+    for run in made["runs"]:
+        texts = tuple(run[kind] for kind in kinds)
+        plain = [SEED.sub("", text).replace("()", "") for text in texts]
+        run["setting"] = key = " / ".join(plain)
+        scenarios.setdefault(key, set()).add(texts)
+        words[key] = [
+            re.sub(r", \d+$", "", titles.get(kind, {}).get(text, base))
+            for kind, text, base in zip(kinds, texts, plain, strict=True)
+        ]
+        settings[key] = {"id": key, "title": " · ".join(words[key])} | dict(
+            zip(kinds, plain, strict=True)
+        )
+    alike = [len({tuple(w[i : i + 1]) for w in words.values()}) == 1 for i in range(3)]
+    several = len(settings) > 1
+    for key, setting in settings.items():
+        own = [w for w, same in zip(words[key], alike, strict=True) if not (several and same)]
+        setting["short_title"] = " · ".join(own)
+    for run in made["runs"]:
+        drawn = [f"{kind} {m[0].strip(', ')}" for kind in kinds if (m := SEED.search(run[kind]))]
+        run["draw"] = ", ".join(drawn) if len(scenarios[run["setting"]]) > 1 else ""
+    shared = [w for w, same in zip(next(iter(words.values()), []), alike, strict=False) if same]
+    return {**made, "settings": [*settings.values()], "shared": " · ".join(shared) * several}
 
 
 def write_plan(results: Path, made: Mapping[str, Any]) -> None:
+    made = with_settings(dict(made))
     plan_files.write(results / "plan" / "studies" / f"{made['study']}.json", dict(made))
 
 

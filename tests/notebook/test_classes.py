@@ -126,20 +126,20 @@ def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:
 
 
 def test_the_source_holds_all_that_decides_and_nothing_else(cells: Any) -> None:
-    text = source.module(cells.ShortOutputs, "Mine.")
+    text = source.module_text(cells.ShortOutputs, "Mine.")
     assert "HALF = 0.5\n\n\ndef size(outputs):" in text
     assert "from fl.api import weighted_mean as over_samples\n" in text
     assert "Net" not in text
     assert "math" not in text
     cell(cells, "unrelated = 3\nHALF = 0.5")
-    assert source.module(cells.ShortOutputs, "Mine.") == text
+    assert source.module_text(cells.ShortOutputs, "Mine.") == text
     cell(cells, "HALF = 0.25")
-    assert source.module(cells.ShortOutputs, "Mine.") == text.replace("0.5", "0.25")
+    assert source.module_text(cells.ShortOutputs, "Mine.") == text.replace("0.5", "0.25")
 
 
 REFUSED = {
-    "array": ("import numpy as np\ndata = np.zeros(3)", "return data", "reads 'data', a ndarray"),
-    "own module": ("import helpers", "return helpers", "reads 'helpers', a module of your own"),
+    "array": ("import numpy as np\ndata = np.zeros(3)", "return data", "variable 'data' .ndarray."),
+    "own module": ("import helpers", "return helpers", "variable 'helpers' .module of your own."),
     "lambda": ("f = lambda: 1", "return f", "its source cannot be found"),
 }
 
@@ -164,8 +164,8 @@ def test_what_is_no_class_of_a_study_is_refused(cells: Any) -> None:
 
     cell(cells, "class Plain(layers.Module):\n    pass")
     for changes, message in (
-        ({"model": Inner()}, "models.0: .*Inner: is defined inside of a function"),
-        ({"model": cells.Plain}, "models.0: is of the class Plain, which is no model. Allowed"),
+        ({"model": Inner()}, "models.0: .*Inner: is defined inside a function"),
+        ({"model": cells.Plain}, "models.0: is of the class Plain, which is no model. Try"),
         ({"methods": [np.float64]}, "methods.float64: is of the class float64, which is no method"),
         ({"methods": {"a": cells.ShortOutputs(strength=-1.0)}}, "methods.a.strength: is -1.0"),
     ):

@@ -71,7 +71,7 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     assert set(measured.table["n"]) == {3}
     said = repr(measured)
     assert "tiny: fedprox has" in said and "of 4 by mean rank" in said
-    assert "tiny: fedavg came out as kept in all 3 draws" in said
+    assert "tiny: fedavg has its published results in all 3 draws" in said
     assert "tiny: fedprox had 6 grid points, the others four" in said
     # An entry of the tracks brings what it starts from, and stands in place of its kept lines.
     assert compare.main(["fedavg-ft"]) == 0
@@ -121,8 +121,8 @@ def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
     kept.loc[off, ["accuracy", "numbers"]] = [kept.loc[off, "accuracy"].item() - 0.3, "core 0"]
     tracks.write(Path("config"), kept)
     said = repr(fl.compare("fedprox", mu=0.1, progress=False))
-    assert "is not as kept: 3 of 3 draws, +10.00 points in the mean, up to 30.00 in a draw" in said
-    assert "kept are numbers of core 0" in said
+    assert "(3 of 3 draws): +10.00 points on average, at most 30.00 in a draw" in said
+    assert "published numbers are of core 0" in said
 
 
 def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
@@ -134,13 +134,13 @@ def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
 
 
 def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> None:
-    with pytest.raises(FedloomError, match="dataset: is set, and clients are the track's"):
+    with pytest.raises(FedloomError, match="dataset: would change the track"):
         fl.compare("fedprox", dataset="digits", progress=False)
     (lab / "config/studies/track-none.yaml").write_text(yaml.safe_dump(TRACK))
-    with pytest.raises(FedloomError, match="only: unknown kept track 'none'"):
+    with pytest.raises(FedloomError, match="only: unknown published track 'none'"):
         fl.compare("fedprox", only="none", progress=False)
     said = repr(fl.compare("fedprox", only="tiny", rounds=2, progress=False))
-    assert "fedprox has its own rounds; the others have the track's budget" in said
+    assert "fedprox has its own rounds; the other methods have the track's budget" in said
     said = repr(fl.compare("fedprox", only="tiny", lr=1e30, progress=False))
     assert "tiny: nothing of fedprox to compare" in said
     assert "tiny: 3 runs of fedprox diverged" in said

@@ -159,14 +159,14 @@ WRONG = {
     "no y": (lambda: fl.arrays(X), "y is missing"),
     "ragged": (
         lambda: fl.arrays(Ragged()),
-        "float32 [2] in sample 1, and float32 [1] in the first",
+        "float32 [2] in sample 1, but float32 [1] in the first",
     ),
     "channels last": (
         lambda: fl.arrays(PIXELS, Y),
         "x is uint8 [60, 8, 9, 3], with channels last. Allowed: images as [samples, channels, "
-        "height, width]; write x.transpose(0, 3, 1, 2) in place of x",
+        "height, width]. Try: write x.transpose(0, 3, 1, 2) instead of x",
     ),
-    "no channels": (lambda: fl.arrays(PIXELS[..., 0], Y), "write x[:, None] in place of x"),
+    "no channels": (lambda: fl.arrays(PIXELS[..., 0], Y), "write x[:, None] instead of x"),
     "deep pictures": (
         lambda: fl.arrays(Photos(np.full((60, 8, 9), 300, np.uint16))),
         "a picture: is a picture of mode I;16. Allowed: RGB, 1, L",

@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score, recall_score
 import fl
 from fl.base.errors import FedloomError
 from fl.cli import main
-from fl.notebook import bar, kernel, training
+from fl.notebook import kernel, progress_bar, training
 from fl.plan import plan
 from fl.store import maintenance
 from fl.store.store import Store
@@ -72,7 +72,7 @@ def test_what_a_command_trained_is_found_and_gets_weights_only_if_asked(lab: Pat
     config = lab / "other" / "config"
     found = fl.run(methods="fedavg", config=config, **CALL)
     assert ids(found) == set(trained.runs("fedavg"))
-    with pytest.raises(FedloomError, match=r"weights were not kept.*keep_weights=True"):
+    with pytest.raises(FedloomError, match=r"weights are not stored.*keep_weights=True"):
         found.model("fedavg")
     kept = fl.run(methods="fedavg", config=config, keep_weights=True, **CALL)
     assert kept.model("fedavg").training is False
@@ -150,16 +150,16 @@ def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:
 
 WRONG = {
     "round": ({"round": 5}, "fl.run: round: unknown key 'round' (did you mean 'rounds'?)"),
-    "twice": ({"datasets": ["digits"]}, "datasets: stands beside dataset, which says it too"),
+    "twice": ({"datasets": ["digits"]}, "datasets: is given in addition to dataset"),
     "arrays": (
         {"dataset": ([[1.0]], [0])},
         "dataset: is a tuple. Allowed: a name, a name with its keys, or data of your",
     ),
-    "no seeds": ({"seeds": 0}, "seeds: is 0. Allowed: how many, 1 or more, or a list of seeds"),
+    "no seeds": ({"seeds": 0}, "seeds: is 0. Allowed: a number of seeds, 1 or"),
     "none": ({"methods": []}, "fl.run: methods: is empty"),
     "name": ({"name": "a/b"}, "fl.run: name: 'a/b' is no name for a study"),
     "taken": ({"name": "tiny"}, "name: is 'tiny', which is the study in config/studies/tiny.yaml"),
-    "processes": ({"execution": {"processes": 2}}, "execution.processes: is 2, and a call trains"),
+    "processes": ({"execution": {"processes": 2}}, "execution.processes: is 2, but a call trains"),
     "config": ({"config": "nowhere"}, "nowhere/config.yaml: does not exist"),
 }
 
@@ -180,9 +180,9 @@ def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
     result = fl.run(methods=["fedavg", "local"], **{**call, **models, "rounds": 1})
     for wrong, message in (
         (lambda: result.model("fedavgg"), "unknown method 'fedavgg'"),
-        (lambda: result.model("fedavg"), "several settings. Allowed: model= one of"),
+        (lambda: result.model("fedavg"), "several settings. Allowed: model: "),
         (lambda: result.model("fedavg", modell="logistic"), "unknown argument 'modell'"),
-        (lambda: result.model("fedavg", seed=7, model="logistic"), "its seeds: 0"),
+        (lambda: result.model("fedavg", seed=7, model="logistic"), "planned seeds: 0"),
         (lambda: result.model("local", model="logistic"), "client= one of 0 to 3"),
         (lambda: result.model("local", client=4, model="logistic"), "client is 4. Allowed: its"),
         (
@@ -207,15 +207,15 @@ def test_an_interrupted_call_goes_on_with_the_same_bits(
     undisturbed = store.metrics(run)
     store.remove(run)
 
-    class Interrupting(bar.Rounds):
+    class Interrupting(progress_bar.Rounds):
         def show(self, finished: Mapping[str, Any]) -> None:
             super().show(finished)
             if finished[run].number == 3:
                 os.kill(os.getpid(), 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bar, "Rounds", Interrupting)
-        with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+        patch.setattr(progress_bar, "Rounds", Interrupting)
+        with pytest.raises(KeyboardInterrupt, match="the same call continues"):
             fl.run(methods=["fedavg"], **CALL)
     assert store.round(run) == 3
     fl.run(methods=["fedavg"], **CALL)
@@ -242,7 +242,7 @@ def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPa
         "fedavg": "complete",
         "local": "missing",
     }
-    with pytest.raises(FedloomError, match="no run came to its end:\nLocal"):
+    with pytest.raises(FedloomError, match="all runs failed:\nLocal"):
         fl.run(methods=["local"], **CALL)
 
 
@@ -278,9 +278,9 @@ def test_a_log_has_no_bar_and_a_terminal_has(capsys: pytest.CaptureFixture[str])
     def shown(terminal: bool) -> str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys.stderr, "isatty", lambda: terminal)
-            made = bar.Bar(6, shown=True)
-            made.say("training")
-            made.passed(6)
+            made = progress_bar.ProgressBar(6, is_visible=True)
+            made.describe("training")
+            made.add_rounds(6)
             made.close()
         return capsys.readouterr().err
 

@@ -185,7 +185,7 @@ def test_images_are_found_in_their_gradient() -> None:
     assert better > worse + 6
     assert pixels(x).min() >= 0
     assert pixels(x).max() <= 1
-    raw = simulation.arrays._map[4]
+    raw = simulation.arrays._source[4]
     assert np.abs(pixels(x)[0].numpy() - raw).max() < 1e-6
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_results import clients, entry, plan, write_plan, write_run
+from make_results import clients, entry, plan, with_settings, write_plan, write_run
 from scipy.stats import binomtest
 
-from fl.report import claims, claims_tables, tables
+from fl.report import claims, claims_tables, summaries, tables
 from fl.report.facts import gather
 
 
@@ -72,9 +72,15 @@ SCORES = {
 }
 
 
+def settings_of(made: dict) -> summaries.SettingByScenario:
+    return summaries.setting_by_scenario(with_settings(made))
+
+
 def verdicts(made: dict, store: Path) -> dict[str, tuple]:
     rows, runs = tables.collect(made, store)
-    frame = claims.compared(rows, runs, made["metric"], made["baseline"])
+    frame = claims.compared(
+        rows, runs, made["metric"], made["baseline"], settings=settings_of(made)
+    )
     return {r["method"]: (r["verdict"], r["reason"]) for r in frame.to_dict("records")}
 
 
@@ -87,7 +93,9 @@ def test_verdicts_over_ten_draws(tmp_path):
         "same": ("uninformative", "SAME equals BASE"),
     }
     rows, runs = tables.collect(made, tmp_path)
-    frame = claims.compared(rows, runs, "accuracy", "base").set_index("method")
+    frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made)).set_index(
+        "method"
+    )
     up = frame.loc["up"]
     # Three are tested, and `up` comes first: 2/1024 x 3.
     assert (up["n"], up["unit"], up["p"]) == (10, "draw", 2 / 1024)
@@ -142,7 +150,7 @@ def test_a_baseline_may_equal_another_entry(tmp_path):
 def test_without_a_baseline_every_pair_is_tested(tmp_path):
     made = draws(tmp_path, {name: SCORES[name] for name in ("down", "base", "up")})
     rows, runs = tables.collect(made, tmp_path)
-    frame = claims.compared(rows, runs, "accuracy", None)
+    frame = claims.compared(rows, runs, "accuracy", None, settings=settings_of(made))
     pairs = frame[["method", "other"]].values.tolist()
     assert pairs == [["up", "base"], ["up", "down"], ["base", "down"]]
     assert set(frame["verdict"]) == {"ahead"}

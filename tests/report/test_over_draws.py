@@ -82,7 +82,7 @@ def test_the_main_table_is_over_draws_and_says_so(results: Path) -> None:
 
 def test_each_draw_is_folded_with_its_own_seeds(results: Path) -> None:
     table = tables(results)["settings"]
-    assert len(table.columns) == 13 and table.columns[1].name == "Dirichlet 0.1, 0"
+    assert len(table.columns) == 13 and table.columns[1].name == "Dirichlet 0.1\npartition seed=0"
     assert cells(table)[0][1] == "30.5 ± 0.7"
 
 
@@ -135,7 +135,8 @@ def test_one_row_for_all_draws_by_hand() -> None:
     rows = [("d(seed=0)", "p", 0.4, True, 1, "x"), ("d(seed=1)", "p", 0.6, True, 0, "y")]
     columns = ["dataset", "partition", "mean", "selected", "n_missing", "stage"]
     frame = pd.DataFrame(rows, columns=columns).assign(model="m", method="f", sd=0.1, n_seeds=3)
-    [row] = summaries.over_draws(frame, {"mean": "sd"}).to_dict("records")
+    settings = {(f"d(seed={seed})", "p", "m"): ("d", "p", "m") for seed in (0, 1)}
+    [row] = summaries.over_draws(frame, settings, {"mean": "sd"}).to_dict("records")
     assert row == {
         **{"dataset": "d", "partition": "p", "model": "m", "method": "f", "stage": "x"},
         **{"mean": pytest.approx(0.5), "sd": pytest.approx(0.2 / np.sqrt(2))},

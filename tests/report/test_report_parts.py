@@ -12,7 +12,7 @@ from make_results import clients, entry, plan, told, write_partition, write_plan
 from fl import report
 from fl.report import effort, method_tables, over_rounds, summaries, training
 from fl.report.cells import NOTHING, Table, number, transposed
-from fl.report.facts import Facts, gather, names
+from fl.report.facts import Facts, gather
 from fl.report.outline import Fold, Section, blocks, outline
 
 
@@ -21,31 +21,11 @@ def facts_of(results: Path, *runs: dict, **choices) -> Facts:
     return gather("small", results, results / "runs")
 
 
+SKEWED = "dirichlet(clients=8, alpha=0.1)"
+
+
 def shown(table: Table) -> dict[str, list[str]]:
     return {row.head: [cell.text for cell in row.cells] for row in table.rows}
-
-
-A, B = "dirichlet(clients=8, alpha=0.1)", "dirichlet(clients=8, alpha=0.5)"
-
-
-def test_what_all_settings_share_is_said_once():
-    both = names([("digits", A, "mlp"), ("digits", B, "mlp")], {})
-    assert both.common == ("digits", "dirichlet(clients=8)", "mlp")
-    assert list(both.distinct.values()) == [("alpha=0.1",), ("alpha=0.5",)]
-    lists = names([("d", "p", f"mlp(hidden=[{h}], bias=True)") for h in ("8", "8, 8")], {})
-    assert lists.common == ("d", "p", "mlp(bias=True)")
-    assert list(lists.distinct.values()) == [("hidden=[8]",), ("hidden=[8, 8]",)]
-    unlike = names([("d", A, "mlp"), ("d", "natural", "mlp")], {})
-    assert list(unlike.distinct.values()) == [(A,), ("natural",)]
-    # One that has nothing of its own would have no name.
-    less = names([("d", "p(a=1)", "m"), ("d", "p(a=1, b=2)", "m")], {})
-    assert list(less.distinct.values()) == [("p(a=1)",), ("p(a=1, b=2)",)]
-    alone = names([("digits", A, "mlp")], {})
-    assert alone.common == () and alone.distinct["digits", A, "mlp"] == ("digits", A, "mlp")
-    titles = {"partition": {A: "Skewed", B: "Mixed"}, "dataset": {"digits": "Digits"}}
-    titled = names([("digits", A, "mlp"), ("digits", B, "mlp")], titles)
-    assert titled.common == ("Digits", "mlp")
-    assert list(titled.distinct.values()) == [("Skewed",), ("Mixed",)]
 
 
 def test_tables_are_numbered_as_they_are_shown(tmp_path):
@@ -74,7 +54,7 @@ def test_many_settings_stand_below_each_other(n, corner, tmp_path):
     table = transposed(method_tables.main_table(facts))
     assert table.columns[0].name == corner
     rows = shown(table)
-    assert rows["clients=3"] == ["50.0"] if n > 6 else rows["fedavg"] == ["50.0"] * 6
+    assert rows["iid(clients=3)"] == ["50.0"] if n > 6 else rows["fedavg"] == ["50.0"] * 6
 
 
 def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(tmp_path):
@@ -107,14 +87,14 @@ def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):
     fedprox = given["entries"]["fedprox"]["training"]
     fedprox |= {"schedule": ["step"], "lr_decay": [0.5], "weighting": ["uniform"]}
     runs = [entry(m, m) for m in ("fedavg", "fedprox", "fedavg-ft")]
-    called = {"model": {"mlp": "A small network"}, "partition": {A: "Skewed"}}
+    called = {"model": {"mlp": "A small network"}, "partition": {SKEWED: "Skewed"}}
     facts = facts_of(tmp_path, *runs, titles=called, **given)
     shared, by_method = training.training_tables(facts)
     lines = {head: text for head, (text,) in shown(shared).items()}
     assert lines["local epochs"] == "1"
     assert lines["optimizer"] == "sgd"
     assert lines["Model: A small network"] == "mlp, 12,000 parameters"
-    assert lines["Partition: Skewed"] == A
+    assert lines["Partition: Skewed"] == SKEWED
     assert lines["Training seeds"] == "0, 1, 2"
     assert not {"rounds", "schedule", "precision", "local steps"} & set(lines)
     names = [column.name for column in by_method.columns]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from make_results import clients, entry, plan, write_run
+from make_results import clients, entry, plan, with_settings, write_run
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
@@ -223,17 +223,23 @@ def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path)
     made = two_seeds(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
     rows, runs = tables.collect(made, tmp_path)
-    (measured,) = claims.compared(rows, runs, "accuracy", "fedavg").to_dict("records")
+    settings = summaries.setting_by_scenario(with_settings(made))
+    (measured,) = claims.compared(rows, runs, "accuracy", "fedavg", settings=settings).to_dict(
+        "records"
+    )
     # Local minus FedAvg: client 0 gains 0.4, client 1 nothing.
     assert (measured["n"], measured["difference"]) == (1, pytest.approx(0.2))
     assert (measured["better"], measured["worse"]) == (0.5, 0.0)
-    measured = claims.compared(rows, runs, "accuracy", "nobody")
+    measured = claims.compared(rows, runs, "accuracy", "nobody", settings=settings)
     assert measured.empty and list(measured.columns) == claims.COLUMNS
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
     rows, runs = tables.collect(made, tmp_path / "grid")
-    (measured,) = claims.compared(rows, runs, "accuracy", "fedprox").to_dict("records")
+    settings = summaries.setting_by_scenario(with_settings(made))
+    (measured,) = claims.compared(rows, runs, "accuracy", "fedprox", settings=settings).to_dict(
+        "records"
+    )
     assert measured["difference"] == pytest.approx(-0.1)
 
 

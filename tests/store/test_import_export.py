@@ -63,7 +63,7 @@ def test_the_same_run_may_differ_in_last_digits(
     assert before["metrics.parquet"] != content(ours, run)["metrics.parquet"]
     moved = import_export.copy_run(run, ours, theirs)
     assert moved.outcome == outcome
-    assert ("has other numbers" in moved.reason) is (outcome == CONFLICT)
+    assert ("differs from" in moved.reason) is (outcome == CONFLICT)
     assert content(theirs, run) == before
 
 
@@ -80,7 +80,7 @@ def test_other_numbers_of_another_stack_are_told_and_what_is_there_stays(
     before = content(theirs, run)
     moved = import_export.copy_run(run, ours, theirs)
     assert moved.outcome == EXISTING
-    assert moved.reason.endswith("(metrics.parquet), as its stack is another; it is kept")
+    assert moved.reason.endswith("(metrics.parquet), because its stack differs; it stays")
     assert content(theirs, run) == before
 
 
@@ -129,7 +129,7 @@ def test_a_run_under_the_name_of_another_does_not_arrive(ours: Store, theirs: St
     (ours.root / run).rename(ours.root / wrong)
     moved = import_export.copy_run(wrong, ours, theirs)
     assert moved.outcome == DAMAGED
-    assert f"is, by what its record says, run {run}" in moved.reason
+    assert f"its record is that of run {run}" in moved.reason
 
 
 def test_a_run_that_is_being_computed_is_passed_over(ours: Store, theirs: Store):
@@ -178,7 +178,7 @@ def test_through_a_tar_file_and_back(ours: Store, theirs: Store, tmp_path: Path)
             NEW
         ] * 3
     assert all(content(theirs, run) == content(ours, run) for run in runs)
-    with pytest.raises(FedloomError, match=r"runs\.tar: is there already"):
+    with pytest.raises(FedloomError, match=r"runs\.tar: exists already"):
         list(import_export.write_tar(runs, ours, path))
 
 
@@ -213,7 +213,7 @@ def test_a_tar_file_of_too_many_files_is_refused(
     shelving.add(ours)
     path = packed(ours, tmp_path / "runs.tar")
     monkeypatch.setattr(import_export, "MAX_MEMBERS", 1)
-    with pytest.raises(DataError, match=r"runs\.tar: has more files than are unpacked. Allowed: 1"):
+    with pytest.raises(DataError, match=r"runs\.tar: has too many files. Allowed: at most 1"):
         import_export.open_source(path).__enter__()
 
 

@@ -106,11 +106,11 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "start that is none of the spec": ({"start": "f" * 16}, "Allowed: None, as in the spec"),
     "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5. Allowed: a"),
     "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
-    "rounds": ({"rounds": 49}, "rounds: is 49. Allowed: 50, as the spec says"),
-    "other name": ({"run": "f" * 16}, "is, by what its record says, run "),
+    "rounds": ({"rounds": 49}, "rounds: is 49. Allowed: 50, as in the spec"),
+    "other name": ({"run": "f" * 16}, "its record is that of run "),
     "no number": (
         {"spec": {**SPEC, "model": {"name": "mlp", "x": float("nan")}}},
-        "its record has what no spec has",
+        "its record has an invalid spec",
     ),
 }
 
@@ -136,7 +136,7 @@ def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
     faster = {**SPEC, "training": {"rounds": 50, "lr": 0.5}}
     circle = {run: other, other: run}
     for edits, problem in (
-        ({run: {"spec": faster}}, "is, by what its record says, run "),
+        ({run: {"spec": faster}}, "its record is that of run "),
         ({run: {"start": run}}, "Allowed: the name of another run"),
         ({run: {"start": other} for run, other in circle.items()}, "from itself"),
     ):

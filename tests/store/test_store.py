@@ -103,7 +103,7 @@ def test_a_finished_run_reads_back(weights: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a.partial"])
 def test_a_name_that_is_no_identity_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not the name of a run"):
+    with pytest.raises(ValueError, match="is no name of a run"):
         store_of(tmp_path).has(name)
 
 
@@ -129,11 +129,11 @@ def test_damage_is_found_and_named(name: str, harm: str, tmp_path: Path) -> None
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     store = store_of(tmp_path)
-    with pytest.raises(DataError, match=f"{RUN}: there is no such finished run"):
+    with pytest.raises(DataError, match=f"{RUN}: is no finished run"):
         store.record(RUN)
-    assert "no such finished run" in store.verify(RUN)[0]
+    assert "is no finished run" in store.verify(RUN)[0]
     compute(tmp_path)
-    with pytest.raises(DataError, match=r"final.safetensors: was not kept"):
+    with pytest.raises(DataError, match=r"final.safetensors: was not stored"):
         store.weights(RUN)
     (tmp_path / RUN / "metrics.parquet").unlink()
     assert "metrics.parquet: is missing" in store.verify(RUN)[0]

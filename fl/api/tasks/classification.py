@@ -1,6 +1,6 @@
 """Classification: one class for each sample.
 
-No paper. Training minimises cross-entropy; accuracy and balanced accuracy are reported.
+No paper: training minimises cross-entropy, accuracy and balanced accuracy are reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Segmentation: a class for each pixel of an image.
 
 M. Jiang, Z. Wang and Q. Dou. HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on
-Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775 (loss and metric; FedFA uses the same).
+Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775 (loss and metric, which FedFA uses too).
 
 The loss is the mean of two losses: the mean cross-entropy over all pixels of a batch, and the soft
 Dice loss of F. Milletari, N. Navab and S.-A. Ahmadi (V-Net. 3DV 2016). Overlaps and volumes of each
