@@ -153,7 +153,7 @@ def _check_dropped(
 
 @dataclass(frozen=True)
 class _Layout:
-    """How an upload becomes a row of numbers: its floating-point leaves, one after another.
+    """Layout of an upload as a row of numbers: its floating-point leaves, one after another.
 
     Attributes:
         leaves: The leaves of the upload of a client that took no step, in order.

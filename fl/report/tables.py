@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fl.report.privacy import PRIVACY, UNCOUNTED, installed, told
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
+from fl.store.run_record import Costs, RunRecord, UnknownCosts
 from fl.store.store import Store
 
 POINT_COLUMNS = {"point": "string", "selected": "bool"}
@@ -134,47 +136,46 @@ def _reported(rows: pd.DataFrame, owner: np.ndarray) -> pd.Series:
     return personal | ~(rows["round"] >= first)
 
 
-def _record(store: Store, run: str) -> dict[str, Any] | None:
+def _record(store: Store, run: str) -> RunRecord | None:
     """What ``run.json`` says, or nothing for a run that is not finished."""
     if not store.has(run):
         return None
     record, place = store.record(run), str(store.folder(run) / RECORD)
     run_check.check_record(record, Location(place))
     run_check.check_id(record, run, place)
-    return record
+    return RunRecord.from_json(record)
 
 
 def _run_row(
-    study: str, entry: Mapping[str, Any], record: Mapping[str, Any] | None, store: Store
+    study: str, entry: Mapping[str, Any], record: RunRecord | None, store: Store
 ) -> dict[str, Any]:
     row = {column: entry[column] for column in RUN_COLUMNS if column in entry} | {
         "study": study,
         "title": entry.get("title") or entry["method"],
         "point": point_text(entry.get("point") or {}),
-        "state": record["state"] if record else MISSING,
+        "state": record.state if record else MISSING,
         "selected": False,
     }
     return row if record is None else row | _computed(record) | _before(record, store)
 
 
-def _computed(record: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(record: RunRecord) -> dict[str, Any]:
     """How a run was computed, and its costs as far as its record tells them."""
-    execution, costs = record.get("execution", {}), record.get("costs") or {}
     row = {
-        "rounds": record.get("rounds"),
-        "seconds": record.get("seconds"),
-        "stack": ", ".join(execution.get("stack") or [record["run"]]),
-        "backend": execution.get("backend"),
-        "device": execution.get("device"),
-        "processor": record.get("environment", {}).get("processor"),
-        "numbers": _numbers(record.get("code", {})),
+        "rounds": record.rounds,
+        "seconds": record.seconds,
+        "stack": ", ".join(record.execution.stack or [record.run]),
+        "backend": record.execution.backend,
+        "device": record.execution.device,
+        "processor": record.environment.get("processor"),
+        "numbers": _numbers(record.code),
     }
-    row |= {name: text for name, text in record.get("versions", {}).items() if name in RUN_COLUMNS}
-    row |= told(record)
-    if "traffic" not in costs:
+    row |= {name: text for name, text in record.versions.items() if name in RUN_COLUMNS}
+    row |= told(record.to_json())
+    if isinstance(record.costs, UnknownCosts) or not record.costs.traffic:
         return row
-    known = {column: costs[column] for column in RUN_COLUMNS if column in costs}
-    return row | known | {"traffic": json.dumps(costs["traffic"])}
+    costs = {key: value for key, value in asdict(record.costs).items() if key in RUN_COLUMNS}
+    return row | costs | {"traffic": json.dumps(record.costs.traffic)}
 
 
 def _numbers(code: Mapping[str, str]) -> str:
@@ -184,10 +185,10 @@ def _numbers(code: Mapping[str, str]) -> str:
     return ", ".join(f"{k} {v}" for k, v in code.items() if k not in ("dataset", "partition"))
 
 
-def _before(record: Mapping[str, Any], store: Store) -> dict[str, Any]:
+def _before(record: RunRecord, store: Store) -> dict[str, Any]:
     """What all earlier runs took, in the chain of runs that a run starts from."""
     rounds, seconds, total = 0, 0.0, 0.0
-    passed, start = [record["run"]], record.get("start")
+    passed, start = [record.run], record.start
     while start is not None:
         if start in passed:
             raise DataError(f"{store.folder(start)}: starts, by what records say, from itself")
@@ -195,13 +196,18 @@ def _before(record: Mapping[str, Any], store: Store) -> dict[str, Any]:
         earlier = _record(store, start)
         if earlier is None:
             return {}
-        rounds += earlier["rounds"]
-        seconds += earlier["seconds"]
-        costs = earlier.get("costs") or {}
-        each = costs.get("participants", np.nan)
-        total += each * sum(n * (down + up) for n, down, up in costs.get("traffic", []))
-        start = earlier.get("start")
+        rounds += earlier.rounds
+        seconds += earlier.seconds
+        total += _total_bytes(earlier.costs)
+        start = earlier.start
     return {"rounds_before": rounds, "seconds_before": seconds, "bytes_before": total}
+
+
+def _total_bytes(costs: Costs | UnknownCosts) -> float:
+    """Return the bytes between server and clients in a whole run; NaN if unknown."""
+    if isinstance(costs, UnknownCosts) or costs.participants is None:
+        return float("nan")
+    return costs.participants * sum(n * (down + up) for n, down, up in costs.traffic)
 
 
 def _hyper_columns(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -260,7 +266,7 @@ def _metrics(
         ]
     sources = [str(store.folder(run) / METRICS) for run in runs]
     try:
-        rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
+        rows = run_check.joined_metrics(recorded, [records[run].to_json() for run in runs], sources)
     except DataError as error:
         remedy = "`fedloom store verify --remove`, and train it again"
         raise DataError(f"{error}; {remedy}") from error
@@ -270,14 +276,14 @@ def _metrics(
 
 
 def _with_predicted(
-    table: pd.DataFrame, store: Store, record: Mapping[str, Any], wanted: list[str]
+    table: pd.DataFrame, store: Store, record: RunRecord, wanted: list[str]
 ) -> pd.DataFrame:
     """A complete run's rows with those of `fl.report.metrics`."""
     from fl.report import metrics
 
-    if record["state"] != COMPLETE:
+    if record.state != COMPLETE:
         return table
-    more = metrics.rows(store, record["run"], record["rounds"], wanted)
+    more = metrics.rows(store, record.run, record.rounds, wanted)
     return pd.concat([table, more.astype(table.dtypes)], ignore_index=True) if len(more) else table
 
 
