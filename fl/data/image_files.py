@@ -1,7 +1,6 @@
-"""Pictures, decoded to arrays of one shape. Pillow does the work, at preparation only.
+"""Images: decoding by Pillow, and lists of the user's own images with their labels.
 
-Where pictures of the user's own are, and what each of them shows: in folders, by a table, or in
-Parquet files that hold them.
+Images of the user's own are in folders by class, named by a table, or inside Parquet files.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-UNREADABLE = ("cannot be read as a picture", "get it again, or its archive")
-"""What is wrong with what Pillow cannot read, and what to do."""
+UNREADABLE = ("cannot be read as an image", "get the image, or its archive, again")
+"""Problem and advice for images that Pillow cannot read."""
 
 GREY_MODES = ("1", "L", "LA")
 MODES = (*GREY_MODES, "P", "RGB", "RGBA", "CMYK")
-"""Pillow's names of the kinds of images that are taken."""
+"""Modes of images that are accepted, by Pillow's names."""
 
 EXIF, ORIENTATION, UPSIDE_DOWN = "exif", 0x0112, 4
-"""What Pillow calls EXIF data, the number of the orientation there, and the last of its values by
-which height and width stay what they are."""
+"""Pillow's name of EXIF data, the number of their orientation, and its largest value for which
+height and width are not exchanged."""
 
 Box = tuple[int, int, int, int]
 """Left, upper, right, lower, in pixels."""
@@ -54,21 +53,24 @@ def decode_image(
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear",
     name: str = "",
 ) -> np.ndarray:
-    """A picture as an array.
+    """Decode an image to an array.
 
     Args:
-        size: (height, width) that it is brought to; None keeps its own.
-        crop: What is cut out first: a box, or the largest square in the middle.
-        upright: Whether it is turned as its camera says (EXIF's orientation).
-        converts: The modes that are converted where the picture has one of them in place of
-            ``mode``, by Pillow's names (1, L, P, RGB, RGBA, CMYK, I;16, ...).
-        name: What errors call the picture, where it is not a member of an archive.
+        stream: The image.
+        size: (height, width) to which it is resized; None keeps its size.
+        mode: Pillow's name of the mode of the result.
+        crop: Region that is cut out first: a box, or the largest square in the centre.
+        upright: Whether to turn it by the orientation in its EXIF data.
+        converts: Other modes that are converted to ``mode``, by Pillow's names (1, L, P, RGB, RGBA,
+            CMYK, I;16, ...).
+        resample: Pillow's name of the filter for resizing.
+        name: Name for errors if it is not a member of an archive.
 
     Returns:
         uint8 ``[3, height, width]``, or ``[1, height, width]`` for mode ``L``.
 
     Raises:
-        DataError: If its mode is another one, or if it cannot be read.
+        DataError: If its mode is not accepted, or if it cannot be read.
     """
     from PIL import Image, ImageOps
 
@@ -88,8 +90,10 @@ def decode_image(
 
 
 def image_array(picture: Image) -> np.ndarray:
-    """A picture of the user's own in memory, uint8: ``[1, height, width]`` where it is grey, else
-    ``[3, height, width]``; `DataError` for one whose mode is none of `MODES`.
+    """Return an image in memory as uint8 [1, height, width] if it is grey, else [3, height, width].
+
+    Raises:
+        DataError: If its mode is none of `MODES`.
     """
     mode = "L" if picture.mode in GREY_MODES else "RGB"
     return _to_array(_convert_mode(picture, mode, MODES, "a picture"))
@@ -101,12 +105,11 @@ def _to_array(picture: Image) -> np.ndarray:
 
 
 def read_image_header(picture: Path | bytes, name: str) -> tuple[str, tuple[int, int]]:
-    """The mode of a picture by Pillow's name, and (height, width) when it is upright; read from its
-    first bytes alone.
+    """Read the mode (Pillow's name) and the upright (height, width) from the header of an image.
 
     Args:
-        picture: Its file, or what is in it.
-        name: What errors call it.
+        picture: Its file or its bytes.
+        name: Its name for errors.
 
     Raises:
         DataError: If it cannot be read.
@@ -125,32 +128,36 @@ def _convert_mode(image: Image, mode: str, converts: tuple[str, ...], name: str)
         return image.copy()
     if image.mode not in converts:
         allowed = ", ".join(dict.fromkeys((mode, *converts)))
-        raise DataError(f"{name}: is a picture of mode {image.mode}. Allowed: {allowed}")
+        raise DataError(f"{name}: the image has mode {image.mode}", allowed)
     return image.convert(mode)
 
 
 def _centre_square(width: int, height: int) -> Box:
     side = min(width, height)
-    left, upper = (width - side) // 2, (height - side) // 2
-    return left, upper, left + side, upper + side
+    x, y = (width - side) // 2, (height - side) // 2
+    return x, y, x + side, y + side
 
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 SPLIT_BY_NAME = {name: name for name in SPLIT_NAMES} | {"valid": "val", "validation": "val"}
-"""The split by what its folders and files are called."""
+"""Split by the name of its folders and files."""
 SHARD = re.compile(r"([a-z]+)(?:-\d{5}-of-\d{5})?\.(?:parquet|pq)", re.IGNORECASE)
-"""What Hugging Face calls the files of a split, ``train-00000-of-00002.parquet``."""
+"""Names of the files of a split by Hugging Face, ``train-00000-of-00002.parquet``."""
 PARQUET_BATCH = 100
-"""Rows of Parquet that are held at once."""
+"""Number of rows of Parquet that are in memory at once."""
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """Pictures with the label of each, and its client and published split if any.
+    """Images with their labels and, if known, clients and published splits.
 
     Attributes:
-        files: What is read: pictures, or Parquet files that hold them in ``column``.
-        order: The classes, in order.
+        files: Image files, or Parquet files that contain images in ``column``.
+        labels: Label of each image.
+        order: The classes in order.
+        clients: Natural client of each image, or empty.
+        splits: Published split of each image, or empty.
+        column: Column of the images in Parquet files, or "".
     """
 
     files: tuple[Path, ...]
@@ -161,7 +168,7 @@ class ImageList:
     column: str = ""
 
     def pictures(self) -> Iterator[tuple[str, Path | bytes]]:
-        """Each in order, as a file or as its bytes, under its name in errors."""
+        """Yield each image in order: its name for errors, and its file or its bytes."""
         for file in self.files:
             if self.column:
                 yield from _iter_embedded(file, self.column)
@@ -170,48 +177,48 @@ class ImageList:
 
 
 def list_folders(top: Path) -> ImageList:
-    """Pictures in a folder for each class, or for each split and class."""
+    """List the images in folders by class, or by split and class."""
     split_of = _split_folders(top, _folders(top))
     files: list[Path] = []
     labels: list[str] = []
     splits: list[str] = []
     for parent in split_of or [top]:
         for folder in _folders(parent):
-            inside = [file for file in list_files_below(folder) if is_image(file)]
-            if not inside:
-                raise DataError(f"{folder}: holds no image. Allowed: {_suffix_text()}")
-            files += inside
-            labels += [folder.name] * len(inside)
-            splits += [split_of[parent]] * len(inside) if split_of else []
+            images = [file for file in list_files_below(folder) if is_image(file)]
+            if not images:
+                raise DataError(f"{folder}: contains no image", _suffix_text())
+            files += images
+            labels += [folder.name] * len(images)
+            splits += [split_of[parent]] * len(images) if split_of else []
     for row in _duplicates(files):
-        raise DataError(f"{files[row]}: is in {top} twice, by a link. Allowed: each image once")
+        problem = f"{files[row]}: a link adds the image to {top} a second time"
+        raise DataError(problem, advice="delete the link")
     return ImageList(tuple(files), tuple(labels), _classes(top, labels), splits=tuple(splits))
 
 
 def _split_folders(top: Path, folders: list[Path]) -> dict[Path, str]:
-    """The published split of each folder, in the order of `SPLIT_NAMES`; empty if the folders are
-    classes.
+    """Return the published split of each folder in the order of `SPLIT_NAMES`; empty for classes.
 
-    A folder that is called like a split may be a class, as trains are of vehicles: then its images
-    lie in it, and other classes beside it.
+    A folder with the name of a split may be a class, such as trains among vehicles. Then it
+    contains images directly and is beside folders of other classes.
 
     Raises:
-        DataError: If some of the folders are splits and others are not, if one split has two
-            folders, or if there is none for training.
+        DataError: If some folders are splits and others are not, if one split has two folders, or
+            if no folder is for training.
     """
-    named = {
+    split_by_folder = {
         folder: SPLIT_BY_NAME[folder.name.lower()] for folder in folders if _is_split_folder(folder)
     }
-    if not any(child.is_dir() for folder in named for child in folder.iterdir()):
+    if not any(child.is_dir() for folder in split_by_folder for child in folder.iterdir()):
         return {}
-    splits = [*named.values()]
-    if len(named) < len(folders) or len({*splits}) < len(splits) or "train" not in splits:
+    splits = [*split_by_folder.values()]
+    if len(split_by_folder) < len(folders) or len({*splits}) < len(splits) or "train" not in splits:
         listed = ", ".join(folder.name for folder in folders[:20])
         raise DataError(
-            f"{top}: has the folders {listed}. Allowed: folders of classes alone, or of splits"
-            " alone: train, and beside it test, val (or valid, validation)"
+            f"{top}: has the folders {listed}",
+            "folders of classes only, or of splits only: train, test, val (or valid, validation)",
         )
-    return dict(sorted(named.items(), key=lambda item: SPLIT_NAMES.index(item[1])))
+    return dict(sorted(split_by_folder.items(), key=lambda item: SPLIT_NAMES.index(item[1])))
 
 
 def _is_split_folder(folder: Path) -> bool:
@@ -219,86 +226,89 @@ def _is_split_folder(folder: Path) -> bool:
 
 
 def _folders(top: Path) -> list[Path]:
-    """The folders in a folder, in which no image may lie beside them."""
-    inside = sorted(path for path in top.iterdir() if not path.name.startswith("."))
-    for path in inside:
+    """Return the folders in a folder; raise a `DataError` for an image beside them."""
+    paths = sorted(path for path in top.iterdir() if not path.name.startswith("."))
+    for path in paths:
         if is_image(path):
             raise DataError(
-                f"{path}: lies in no folder of a class. Allowed: {top}/CLASS/{path.name}"
+                f"{path}: the image is in no folder of a class", f"{top}/CLASS/{path.name}"
             )
-    folders = [path for path in inside if path.is_dir()]
+    folders = [path for path in paths if path.is_dir()]
     if not folders:
-        raise DataError(f"{top}: has no folders. Allowed: one for each class, with images in it")
+        raise DataError(f"{top}: has no folders", "a folder for each class, with images in it")
     return folders
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is one by its name."""
+    """Whether the name of a file is that of an image."""
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir()
 
 
 def _duplicates(files: Sequence[Path]) -> Iterator[int]:
-    """The places of files that were there before, under whatever path."""
-    real = {folder: folder.resolve() for folder in {file.parent for file in files}}
-    seen: set[Path] = set()
-    for place, file in enumerate(files):
-        path = real[file.parent] / file.name
-        if path in seen:
-            yield place
-        seen.add(path)
+    """Yield the indices of files that occur a second time, by any path."""
+    resolved = {folder: folder.resolve() for folder in {file.parent for file in files}}
+    previous: set[Path] = set()
+    for index, file in enumerate(files):
+        path = resolved[file.parent] / file.name
+        if path in previous:
+            yield index
+        previous.add(path)
 
 
 def _suffix_text() -> str:
-    return "files that end in " + ", ".join(sorted(IMAGE_SUFFIXES))
+    return "images, files that end in " + ", ".join(sorted(IMAGE_SUFFIXES))
 
 
 def list_table(path: Path, keys: Mapping[str, str]) -> ImageList:
-    """Pictures that a table names, from the folder where it lies.
+    """List the images that a table names, relative to its folder.
 
     Args:
-        keys: The columns ``image`` and ``label``, and ``client`` and ``split`` where there are.
+        path: The table.
+        keys: Names of the columns by key: ``image``, ``label``, and perhaps ``client`` and
+            ``split``.
     """
     texts = _read_texts(path, keys)
     files = [path.parent / text for text in texts["image"]]
     for row, file in enumerate(files, 1):
         if not is_file(file):
-            raise DataError(f"{path}: column {keys['image']!r}, row {row}: {file} is not there")
+            raise DataError(f"{path}: column {keys['image']!r}, row {row}: {file} does not exist")
     for row in _duplicates(files):
-        problem = f"{files[row]} stands twice"
+        problem = f"{files[row]} occurs twice"
         raise DataError(f"{path}: column {keys['image']!r}, row {row + 1}: {problem}")
     return _image_list(path, tuple(files), texts)
 
 
 def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> ImageList:
-    """Pictures that Parquet files hold, as ``datasets`` of Hugging Face writes them.
+    """List the images inside Parquet files of Hugging Face's ``datasets``.
 
-    A picture is in a struct with its ``bytes``, or is bytes itself. Where the files say that labels
-    are a ``ClassLabel``, its names are the classes, in its order.
+    An image is a struct with its ``bytes``, or bytes. If the files say that labels are a
+    ``ClassLabel``, its names are the classes, in its order.
 
     Args:
         path: A file, or the folder of the files.
-        keys: As of `list_table`.
+        files: The files.
+        keys: Names of the columns by key, see `list_table`.
     """
     texts: dict[str, list[str]] = {key: [] for key in keys if key != "image"}
     splits = [] if "split" in keys else _splits_by_file_name(path, files)
     published: list[str] = []
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         if not holds_images(file, keys["image"]):
-            problem = f"column {keys['image']!r} holds no pictures"
-            raise DataError(f"{file}: {problem}. Allowed: bytes, or a struct that has `bytes`")
+            problem = f"{file}: column {keys['image']!r} contains no images"
+            raise DataError(problem, "bytes, or a struct with `bytes`")
         rows = _read_texts(file, {key: column for key, column in keys.items() if key != "image"})
-        named = class_names(file, keys["label"])
-        rows["label"] = [_class_of_number(file, text, named) for text in rows["label"]]
+        names = class_names(file, keys["label"])
+        rows["label"] = [_class_of_number(file, text, names) for text in rows["label"]]
         for key, column in rows.items():
             texts[key] += column
-        published += [splits[place]] * len(rows["label"]) if splits else []
+        published += [splits[index]] * len(rows["label"]) if splits else []
     order = class_names(files[0], keys["label"])
     listed = _image_list(path, tuple(files), texts | ({"split": published} if published else {}))
     return replace(listed, column=keys["image"], order=order or listed.order)
 
 
 def holds_images(path: Path, column: str) -> bool:
-    """Whether a file is Parquet whose column is pictures, and not their paths."""
+    """Whether a file is Parquet with images, and not their paths, in a column."""
     import pyarrow.parquet as pq
     from pyarrow import types
 
@@ -312,27 +322,27 @@ def holds_images(path: Path, column: str) -> bool:
 
 
 def class_names(path: Path, column: str) -> tuple[str, ...]:
-    """The names of a column's classes, where a file of Hugging Face's says them."""
+    """Return the names of a column's classes from a Hugging Face file, or an empty tuple."""
     import pyarrow.parquet as pq
 
     text = (pq.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
-    with wrap_read_errors(path, "says nothing readable under `huggingface`"):
+    with wrap_read_errors(path, "has metadata `huggingface` that cannot be read"):
         feature = json.loads(text).get("info", {}).get("features", {}).get(column, {})
         return tuple(map(str, feature.get("names") or ()))
 
 
 def _class_of_number(path: Path, text: str, names: Sequence[str]) -> str:
-    """The class of a label that is a number among names, or the label itself."""
+    """Return the class of a label that is an index of ``names``; without names, the label."""
     if not names:
         return text
     if not text.isdecimal() or int(text) >= len(names):
-        problem = f"{path}: has the label {text}, and {len(names)} names of classes"
-        raise DataError(f"{problem}. Allowed: 0 to {len(names) - 1}")
+        problem = f"{path}: has the label {text}, but {len(names)} names of classes"
+        raise DataError(problem, f"0 to {len(names) - 1}")
     return names[int(text)]
 
 
 def _splits_by_file_name(path: Path, files: Sequence[Path]) -> list[str]:
-    """The split of each file by its name, or by its folder's; none where no name is a split's."""
+    """Return the split of each file by its name or its folder's; empty if no name is a split."""
     by_name = [
         SPLIT_BY_NAME.get(match[1].lower() if (match := SHARD.fullmatch(file.name)) else "")
         if file.parent == path or path == file
@@ -343,8 +353,9 @@ def _splits_by_file_name(path: Path, files: Sequence[Path]) -> list[str]:
         return []
     for file, split in zip(files, by_name, strict=True):
         if split is None:
-            named = "train, test, val (or valid, validation)"
-            raise DataError(f"{file}: its name is no split's, unlike others. Allowed: {named}")
+            allowed = "train, test, val (or valid, validation)"
+            problem = f"{file}: the file name does not say the split, but other names do"
+            raise DataError(problem, allowed)
     return [split for split in by_name if split is not None]
 
 
@@ -359,18 +370,18 @@ def _iter_embedded(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
                 content = value.get("bytes") if isinstance(value, dict) else value
                 name = f"{path}: row {row}"
                 if not content:
-                    raise DataError(f"{name}: holds no picture. Allowed: its bytes in the file")
+                    raise DataError(f"{name}: the cell contains no image", "bytes of an image")
                 yield name, content
 
 
 def _read_texts(path: Path, keys: Mapping[str, str]) -> dict[str, list[str]]:
-    """The columns of a table by the keys that name them."""
-    there = tables.column_names(path, other=", or a folder of images")
+    """Return the columns of a table by the keys that name them."""
+    existing = tables.column_names(path, alternatives=", or a folder of images")
     for key, column in keys.items():
-        tables.require_column(path, there, key, column)
-    kinds = {column: SPLIT_NAME if key == "split" else TEXT for key, column in keys.items()}
+        tables.require_column(path, existing, key, column)
+    column_types = {column: SPLIT_NAME if key == "split" else TEXT for key, column in keys.items()}
     texts: dict[str, list[str]] = {key: [] for key in keys}
-    for piece in tables.read_pieces(path, kinds):
+    for piece in tables.read_pieces(path, column_types):
         for key, column in keys.items():
             texts[key] += piece[column].tolist()
     return texts

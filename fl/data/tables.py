@@ -1,9 +1,6 @@
-"""Columns of a table of the user's own, a CSV or a Parquet file, read in pieces of rows.
+"""Columns of tables, CSV or Parquet files, read in pieces of rows.
 
-Rows are counted from 1, the one below the header being the first.
-
-Texts as tokens: characters of LEAF's alphabet, or words numbered by how common they are. And
-tables of texts, row by row.
+Rows are counted from 1, the first row below the header.
 """
 
 from __future__ import annotations
@@ -29,69 +26,72 @@ PIECE_ROWS = 50_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 EMPTY_CELLS = ("", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
-"""What stands for an empty cell where numbers or dates stand, without blanks around it."""
+"""Texts of an empty cell among numbers or dates, without surrounding blanks."""
 PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
-"""The columns in which pandas keeps the index of a table in Parquet."""
+"""Names of columns in which pandas stores the index of a table in Parquet."""
 MAX_CATEGORIES = 1000
-"""Different values of a column that becomes a feature for each."""
+"""Largest number of different values of a categorical column."""
 MAX_LISTED_COLUMNS = 20
-"""Columns that one message names."""
+"""Largest number of columns that one message names."""
 
 
 class CellError(Exception):
-    """A cell that is not of its column's kind.
+    """A cell whose value does not fit the type of its column.
 
-    row: its place in the piece that was read. what: is wrong with it.
+    Attributes:
+        row: Index of the row in the piece that was read.
+        problem: What is wrong, a predicate.
     """
 
-    def __init__(self, row: int, what: str) -> None:
-        self.row, self.what = row, what
-        super().__init__(what)
+    def __init__(self, row: int, problem: str) -> None:
+        self.row, self.problem = row, problem
+        super().__init__(problem)
 
     @classmethod
-    def check(cls, wrong: pd.Series[Any] | np.ndarray, what: Callable[[int], str]) -> None:
-        """Raise for the first cell that is marked."""
-        marked = np.asarray(wrong, bool)
-        if marked.any():
-            row = int(marked.argmax())
-            raise cls(row, what(row))
+    def check(cls, is_wrong: pd.Series[Any] | np.ndarray, problem: Callable[[int], str]) -> None:
+        """Raise for the first wrong cell; ``problem`` returns the text for its row."""
+        is_marked = np.asarray(is_wrong, bool)
+        if is_marked.any():
+            row = int(is_marked.argmax())
+            raise cls(row, problem(row))
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """What the cells of a column are.
+    """Type of the cells of a column.
 
     Attributes:
-        convert: Makes an array of a piece of the column. The second argument says whether cells may
-            be empty; these become NaN, or "" among texts.
-        takes: The types of Parquet's columns that are of this kind, by functions of pyarrow.
-        allowed: Of these, in words.
-        written: Whether cells of a CSV file are taken as they are written, ``01`` for example.
+        convert: Returns an array from a piece of the column. The second argument says whether
+            cells may be empty; these become NaN, or "" among texts.
+        arrow_types: Names of pyarrow's functions for the types of Parquet columns that are
+            allowed.
+        allowed: The allowed values in words.
+        as_text: Whether cells of a CSV file are read as text, such as ``01``.
     """
 
     convert: Callable[[pd.Series[Any], bool], np.ndarray]
-    takes: tuple[str, ...]
+    arrow_types: tuple[str, ...]
     allowed: str
-    written: bool = True
+    as_text: bool = True
 
 
 def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
-    """float64; one that no float32 holds is wrong."""
+    """Return numbers as float64; numbers beyond float32 are refused."""
     gaps, cells = values.isna(), values
     if values.dtype.kind not in "biuf":
         texts = values.astype(str).str.strip()
         gaps |= texts.isin(EMPTY_CELLS)
         cells = pd.to_numeric(texts, errors="coerce")
     numbers = np.where(gaps, np.nan, cells.to_numpy(np.float64))
-    fits = np.abs(numbers) <= MAX_FLOAT32
+    is_valid = np.abs(numbers) <= MAX_FLOAT32
     CellError.check(
-        ~(fits | gaps if empty else fits), lambda row: _describe_cell(values, row, "number")
+        ~(is_valid | gaps if empty else is_valid), lambda row: _describe_cell(values, row, "number")
     )
     return numbers
 
 
 def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
-    """Days since 1970 began, float64; a time without a zone is Greenwich's."""
+    """Return days since the begin of 1970 as float64; a time without a zone is UTC."""
     gaps, cells = values.isna(), values
     if values.dtype.kind != "M":
         texts = values.astype(str).str.strip()
@@ -100,39 +100,40 @@ def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
     moments = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
     days = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
     numbers = np.where(gaps, np.nan, days.to_numpy(np.float64))
-    strange = np.isnan(numbers) & ~gaps if empty else np.isnan(numbers)
-    CellError.check(strange, lambda row: _describe_cell(values, row, "date (YYYY-MM-DD)"))
+    is_wrong = np.isnan(numbers) & ~gaps if empty else np.isnan(numbers)
+    CellError.check(is_wrong, lambda row: _describe_cell(values, row, "date (YYYY-MM-DD)"))
     return numbers
 
 
-def _describe_cell(values: pd.Series[Any], row: int, what: str) -> str:
+def _describe_cell(values: pd.Series[Any], row: int, noun: str) -> str:
     text = str(values.iloc[row])[:100]
     shown = "an empty cell" if text.strip().lower() in ("", "nan", "nat", "none") else repr(text)
-    return f"{shown} is no {what}"
+    return f"{shown} is no {noun}"
 
 
 def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
-    """Texts without blanks around them; of Parquet's floats, which are whole numbers where a cell
-    can be empty, as such.
+    """Return texts without surrounding blanks.
+
+    Floats of Parquet, which has them for whole numbers with empty cells, become whole numbers.
     """
     gaps = values.isna() | (values.astype(str).str.strip() == "")
     if not empty:
         CellError.check(gaps, lambda _: "is empty. Allowed: a name")
     if values.dtype.kind == "f":
-        # Above that, whole numbers that differ are one float.
-        broken = ~gaps & ((values != values.round()) | (values.abs() > 2**53))
+        # Beyond 2^53, different whole numbers may be the same float.
+        is_fraction = ~gaps & ((values != values.round()) | (values.abs() > 2**53))
         allowed = "Allowed: text or whole numbers"
-        CellError.check(broken, lambda row: f"{values.iloc[row]} is no class; {allowed}")
+        CellError.check(is_fraction, lambda row: f"{values.iloc[row]} is no class; {allowed}")
         values = values.fillna(0).astype(np.int64)
     pairs = zip(values, gaps, strict=True)
     return np.array(["" if gap else str(value).strip() for value, gap in pairs], object)
 
 
 def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
-    """Names of splits."""
+    """Return names of splits."""
     texts = _texts(values, empty)
-    known = np.isin(texts, [*SPLIT_NAMES, ""])
-    CellError.check(~known, lambda row: f"is {texts[row]!r}. Allowed: {', '.join(SPLIT_NAMES)}")
+    is_known = np.isin(texts, [*SPLIT_NAMES, ""])
+    CellError.check(~is_known, lambda row: f"is {texts[row]!r}. Allowed: {', '.join(SPLIT_NAMES)}")
     return texts
 
 
@@ -144,31 +145,36 @@ NAME_TYPES = (
     "is_floating",
     "is_dictionary",
 )
-NUMBER = ColumnType(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", written=False)
+NUMBER = ColumnType(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", as_text=False)
 DATE = ColumnType(_dates, ("is_date", "is_timestamp", "is_string", "is_large_string"), "dates")
 TEXT = ColumnType(_texts, NAME_TYPES, "text or whole numbers")
 SPLIT_NAME = ColumnType(_splits, NAME_TYPES, "text or whole numbers")
 
 
-def column_names(path: Path, separator: str = ",", other: str = "") -> list[str]:
-    """The columns of the table at ``path``; `DataError` if there is none, or one stands twice.
+def column_names(path: Path, separator: str = ",", alternatives: str = "") -> list[str]:
+    """Return the names of the columns of a table.
 
-    A column without a name is left out: pandas writes the numbers of rows so, and a comma at the
-    end of lines makes an empty one.
+    A column without a name is left out: pandas writes row numbers in such a column, and a comma at
+    the end of lines makes an empty one.
 
     Args:
-        other: What might lie there instead, for the error where nothing does.
+        path: The table.
+        separator: The separator of a CSV file.
+        alternatives: What else would be allowed at ``path``, for the error.
+
+    Raises:
+        DataError: If the file does not exist or is no table, or if a name occurs twice.
     """
-    allowed = "Allowed: a CSV file with a header, or Parquet"
+    allowed = f"a CSV file with a header, or Parquet{alternatives}"
     if not is_file(path):
-        raise DataError(f"{path}: there is no such file; {allowed}{other}")
-    with wrap_read_errors(path, "cannot be read as a table", allowed):
+        raise DataError(f"{path}: the file does not exist", allowed)
+    with wrap_read_errors(path, "cannot be read as a table", f"write {allowed}"):
         header = (
             _parquet_names(path) if path.suffix in PARQUET_SUFFIXES else _csv_names(path, separator)
         )
     for name in header:
         if header.count(name) > 1:
-            raise DataError(f"{path}: column {name!r} stands twice. Allowed: each name once")
+            raise DataError(f"{path}: column {name!r} occurs twice", "different names")
     return header
 
 
@@ -183,7 +189,7 @@ def _csv_names(path: Path, separator: str) -> list[str]:
         rows = csv.reader(file, delimiter=separator)
         header = next(rows, None)
         if header is None:
-            raise ValueError("it is empty")
+            raise ValueError("the file is empty")
         first = next(rows, header)
     if len(first) != len(header):
         raise ValueError(
@@ -192,13 +198,13 @@ def _csv_names(path: Path, separator: str) -> list[str]:
     return [name for name in header if name]
 
 
-def require_column(path: Path, there: Iterable[str], key: str, column: str) -> None:
-    """Raise a `DataError` unless the table has the column that a config key names."""
-    there = list(there)
-    if column not in there:
-        listed = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
-        near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+def require_column(path: Path, existing: Iterable[str], key: str, column: str) -> None:
+    """Raise a `DataError` unless a table has the column that a config key names."""
+    existing = list(existing)
+    if column not in existing:
+        listed = ", ".join(existing[:20]) + (", ..." if len(existing) > 20 else "")
+        similar = difflib.get_close_matches(column, existing, n=1, cutoff=0.5)
+        hint = f" (did you mean {similar[0]!r}?)" if similar else ""
         raise DataError(
             f"{path}: {key} is {column!r}, but there is no such column{hint}; there are: {listed}"
         )
@@ -206,106 +212,109 @@ def require_column(path: Path, there: Iterable[str], key: str, column: str) -> N
 
 def read_pieces(
     path: Path,
-    kinds: Mapping[str, ColumnType],
+    column_types: Mapping[str, ColumnType],
     gaps: Collection[str] = (),
     separator: str = ",",
-    remedy: str = "",
+    advice: str = "",
 ) -> Iterator[dict[str, np.ndarray]]:
     """Read some columns of a table, up to `PIECE_ROWS` rows at a time.
 
     Args:
-        kinds: Of the columns that are read.
-        gaps: The columns in which cells may be empty.
-        remedy: What an error for cells that are not of their kind ends with.
+        path: The table.
+        column_types: Type of each column to read.
+        gaps: Columns in which cells may be empty.
+        separator: The separator of a CSV file.
+        advice: Advice for cells that do not fit the type of their column.
 
     Yields:
-        A piece of each column, as its kind converts it.
+        A piece of each column, converted by its type.
 
     Raises:
-        DataError: For a damaged file; after the last row, for all columns with cells that are not
-            of their kind.
+        DataError: For a damaged file; after the last row, for all columns with cells that do not
+            fit their type.
     """
-    wrong: dict[str, str] = {}
+    problems: dict[str, str] = {}
     first = 1
     with wrap_read_errors(path, "cannot be read as a table"):
         for piece in (_parquet if path.suffix in PARQUET_SUFFIXES else _csv)(
-            path, kinds, separator, wrong
+            path, column_types, separator, problems
         ):
             converted = {}
-            for name in kinds.keys() - wrong.keys():
+            for name in column_types.keys() - problems.keys():
                 try:
-                    converted[name] = kinds[name].convert(piece[name], name in gaps)
-                except CellError as problem:
-                    row = first + problem.row
-                    wrong[name] = f"column {name!r}, row {row}: {problem.what}"
-            if len(piece) and not wrong:
+                    converted[name] = column_types[name].convert(piece[name], name in gaps)
+                except CellError as error:
+                    row = first + error.row
+                    problems[name] = f"column {name!r}, row {row}: {error.problem}"
+            if len(piece) and not problems:
                 yield converted
             first += len(piece)
-    if wrong:
-        told = [wrong[name] for name in kinds if name in wrong]
-        more = (
-            [f"and {len(told) - MAX_LISTED_COLUMNS} columns more"]
-            if len(told) > MAX_LISTED_COLUMNS
+    if problems:
+        listed = [problems[name] for name in column_types if name in problems]
+        unlisted = (
+            [f"and {len(listed) - MAX_LISTED_COLUMNS} columns more"]
+            if len(listed) > MAX_LISTED_COLUMNS
             else []
         )
-        raise DataError(
-            f"{path}: {'; '.join([*told[:MAX_LISTED_COLUMNS], *more])}{remedy and '; '}{remedy}"
-        )
+        text = "; ".join([*listed[:MAX_LISTED_COLUMNS], *unlisted])
+        raise DataError(f"{path}: {text}", advice=advice)
 
 
 def _parquet(
-    path: Path, kinds: Mapping[str, ColumnType], separator: str, wrong: dict[str, str]
+    path: Path, column_types: Mapping[str, ColumnType], separator: str, problems: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     import pyarrow.parquet as pq
     from pyarrow import int8, types
 
     with pq.ParquetFile(path) as file:
-        for name, kind in kinds.items():
+        for name, column_type in column_types.items():
             type_ = file.schema_arrow.field(name).type
-            if not any(getattr(types, takes)(type_) for takes in kind.takes):
+            if not any(getattr(types, is_type)(type_) for is_type in column_type.arrow_types):
                 shown = str(type_)[:100]
-                wrong[name] = f"column {name!r} is of type {shown}. Allowed: {kind.allowed}"
-        fine = [name for name in kinds if name not in wrong]
-        for batch in file.iter_batches(PIECE_ROWS, columns=fine):
-            # Truths with gaps would be objects.
+                problems[name] = (
+                    f"column {name!r} is of type {shown}. Allowed: {column_type.allowed}"
+                )
+        valid = [name for name in column_types if name not in problems]
+        for batch in file.iter_batches(PIECE_ROWS, columns=valid):
+            # Booleans with gaps would become objects.
             cast = {
                 name: batch[name].cast(int8())
-                if kinds[name] is NUMBER and types.is_boolean(batch[name].type)
+                if column_types[name] is NUMBER and types.is_boolean(batch[name].type)
                 else batch[name]
-                for name in fine
+                for name in valid
             }
             yield pd.DataFrame({name: values.to_pandas() for name, values in cast.items()})
 
 
 def _csv(
-    path: Path, kinds: Mapping[str, ColumnType], separator: str, wrong: dict[str, str]
+    path: Path, column_types: Mapping[str, ColumnType], separator: str, problems: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
-    truths: dict[str, bool] = {}
+    is_boolean_by_name: dict[str, bool] = {}
     with pd.read_csv(
         path,
         sep=separator,
-        dtype={name: str for name, kind in kinds.items() if kind.written},
-        keep_default_na=False,  # So that an error can say what stands there.
+        dtype={name: str for name, column_type in column_types.items() if column_type.as_text},
+        keep_default_na=False,  # So that an error can quote the cell.
         chunksize=PIECE_ROWS,
         low_memory=False,
         encoding="utf-8-sig",
     ) as chunks:
         for chunk in chunks:
-            for name in kinds.keys() - wrong.keys():
-                # As within a piece, where both make a column of texts.
-                truth = chunk[name].dtype == bool
-                if truths.setdefault(name, truth) != truth:
+            for name in column_types.keys() - problems.keys():
+                # Within one piece, such a mixture makes a column of texts, which is refused too.
+                is_boolean = chunk[name].dtype == bool
+                if is_boolean_by_name.setdefault(name, is_boolean) != is_boolean:
                     row = chunk.index[0] + 1
                     mixed = "numbers and True or False"
-                    wrong[name] = (
+                    problems[name] = (
                         f"column {name!r}: {mixed}, from row {row} on. Allowed: one of both"
                     )
-            # All were read: pandas passes over surplus cells where it is to read some columns.
-            yield chunk[list(kinds)]
+            # All columns were read: with `usecols`, pandas would ignore surplus cells.
+            yield chunk[list(column_types)]
 
 
 def sort_texts(texts: Iterable[str]) -> list[str]:
-    """Different texts in order: whole numbers by their value, anything else by spelling."""
+    """Return the different texts in order: whole numbers by value, others by spelling."""
     different = set(texts)
     if all(text.removeprefix("-").isdecimal() and len(text) < 4000 for text in different):
         return sorted(different, key=lambda text: (int(text), text))
@@ -313,41 +322,41 @@ def sort_texts(texts: Iterable[str]) -> list[str]:
 
 
 def number_texts(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
-    """The place of each text in ``order``, int64."""
-    place = {text: i for i, text in enumerate(order)}
-    return np.array([place[text] for text in texts], np.int64)
+    """Return the index of each text in ``order``, int64."""
+    number = {text: i for i, text in enumerate(order)}
+    return np.array([number[text] for text in texts], np.int64)
 
 
 def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) -> None:
-    """Raise a `DataError` for labels that are no classes."""
+    """Raise a `DataError` for labels that cannot be classes."""
     if not samples:
-        raise DataError(f"{path}: has no rows. Allowed: at least one below the header")
+        raise DataError(f"{path}: has no rows", "at least one row below the header")
     if len(classes) < 2:
-        raise DataError(f"{path}: {key} has one value only, {classes[0]!r}. Allowed: two classes")
+        raise DataError(f"{path}: {key} has one value only, {classes[0]!r}", "two classes or more")
     _check_repeated(path, key, classes, samples)
 
 
 def check_categories(path: Path, name: str, values: Sequence[str], samples: int) -> None:
-    """Raise a `DataError` for a column with too many values to be as many features."""
+    """Raise a `DataError` for a categorical column with too many values."""
     if len(values) > MAX_CATEGORIES:
         problem = f"{path}: column {name!r} has {len(values)} different values"
-        raise DataError(f"{problem}. Allowed: up to {MAX_CATEGORIES}, or name it under `drop`")
+        raise DataError(problem, f"up to {MAX_CATEGORIES}", "name it under `drop`")
     _check_repeated(path, f"column {name!r}", values, samples)
 
 
 def _check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -> None:
-    """Raise a `DataError` for a column in which nearly every row has a value of its own."""
+    """Raise a `DataError` for a column with different values in nearly all rows."""
     if 2 * len(values) > samples:
         problem = f"{path}: {key} has {len(values)} different values in {samples} rows"
-        raise DataError(f"{problem}. Allowed: classes of two samples or more, on average")
+        raise DataError(problem, "classes of two samples or more, on average")
 
 
 def csv_rows(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, each with its number from 1.
+    """Yield the rows of a CSV file with their numbers from 1.
 
     Raises:
-        DataError: For what is no such row; it names the stream.
+        DataError: If the stream is no CSV file; it names the stream.
     """
     rows = csv.reader(io.TextIOWrapper(stream, encoding, newline=""), strict=True)
-    with wrap_read_errors(stream_name(stream), "is no csv file"):
+    with wrap_read_errors(stream_name(stream), "is no CSV file"):
         yield from enumerate(rows, 1)

@@ -64,9 +64,9 @@ def check_missing(file: Path, missing: Iterable[object]) -> None:
     """Raise a `DataError` that names the first missing item of a file, if any."""
     names = [str(name) for name in missing]
     if names:
-        rest = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        others_text = f" and {len(names) - 1} others" if len(names) > 1 else ""
         advice = "delete the file to fetch it again"
-        raise DataError(f"{file}: lacks {names[0]}{rest}", advice=advice)
+        raise DataError(f"{file}: lacks {names[0]}{others_text}", advice=advice)
 
 
 def check_whole_numbers(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:

@@ -34,7 +34,7 @@ def digits(raw):
 
 @pytest.fixture(scope="module")
 def home(digits):
-    return digits_domains.deal(digits[1])
+    return digits_domains.assign_domains(digits[1])
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_crop_comes_before_size():
 @pytest.mark.parametrize("mode", ["RGBA", "P"])
 def test_wrong_mode_is_named_unless_it_may_be_converted(mode):
     with pytest.raises(
-        DataError, match=rf"set\.zip: cat/1\.png: is a picture of mode {mode}. Allowed: RGB, L$"
+        DataError, match=rf"set\.zip: cat/1\.png: the image has mode {mode}. Allowed: RGB, L$"
     ):
         decode_image(stream(COLOUR, mode), (4, 6))
     assert decode_image(stream(COLOUR, mode), (4, 6), converts=(mode,)).shape == (3, 4, 6)

@@ -133,14 +133,18 @@ def test_words_are_those_of_the_data_set_sent140(tmp_path: Path) -> None:
 
 VECTOR = ([[0.0, 1.0]] * 4, [0, 1, 0, 1])
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "no key": ({"users": VECTOR}, {}, "lacks a key. Allowed: users, num_samples and user_data"),
+    "no key": (
+        {"users": VECTOR},
+        {},
+        "a key is missing. Allowed: users, num_samples and user_data",
+    ),
     "a count": ({"a": VECTOR}, {"num_samples": [3]}, "'a': has 4 x and 4 y, .* says 3"),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
     "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'.* `text`"),
     "lengths": (
         {"a": VECTOR, "b": ([[1.0]] * 4, VECTOR[1])},
         {},
-        "'b': x has inputs of 1, and in .* of 2",
+        "'b': x has inputs of length 1, but in .* of 2",
     ),
     "ragged": ({"a": ([[1.0], [1.0, 2.0]] * 2, VECTOR[1])}, {}, "'a': x: is no list of vectors"),
     "nan": ({"a": ([[float("nan")]] * 4, VECTOR[1])}, {}, "'a': x has .* not finite"),
@@ -166,7 +170,9 @@ def test_what_is_not_as_leaf_writes_it_is_refused_by_file_and_user(
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
-    with pytest.raises(DataError, match=r"holds no \.json. Allowed: LEAF's files, or train/"):
+    with pytest.raises(
+        DataError, match=r"contains no \.json file. Allowed: LEAF's files, or folders train"
+    ):
         _ = leaf(tmp_path).shape
 
 

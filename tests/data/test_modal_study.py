@@ -106,7 +106,7 @@ WRONG = {
     "a server that mixes models": (
         {"methods": {"pfedgraph": None}},
         r"methods\.pfedgraph: with image-text\(.*\): the server does more than average what is "
-        "sent, but image and text have classifier.bias, classifier.weight in common",
+        "sent, but image and text share the weights classifier.bias, classifier.weight",
     ),
     "an analysis of one network": (
         {"analyses": ["features"]},

@@ -303,7 +303,7 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         r"column 'split', row 2: is 'dev'. Allowed: train, test, val",
     ),
     "no separator": ({}, {**OWN, "separator": ""}, "cannot be read as a table"),
-    "no feature": ({}, {**OWN, "drop": ["name", "age", "height", "smokes"]}, r"no column left"),
+    "no feature": ({}, {**OWN, "drop": ["name", "age", "height", "smokes"]}, r"no column is left"),
 }
 
 
@@ -321,7 +321,7 @@ def test_a_table_of_which_no_data_set_can_be_made_is_refused_by_column_and_row(
     ("text", "message"),
     [
         ("", "cannot be read as a table"),
-        ("a,a,y\n1,2,3\n", "column 'a' stands twice"),
+        ("a,a,y\n1,2,3\n", "column 'a' occurs twice"),
         ("a,y\n1,2\n1,2,3\n", r"cannot be read as a table \(.*[Ee]xpected 2 fields in line 3"),
         ("a,y\n", "has no rows"),
     ],
@@ -339,7 +339,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -
     table = patients(path).set_index(np.arange(60) * 7)
     table.to_csv(path) if suffix == ".csv" else table.to_parquet(path)
     made = dataset("table", path, **OWN)
-    assert [*made.kinds] == ["age", "height", "smokes", "diagnosis", "hospital"]
+    assert [*made.column_types] == ["age", "height", "smokes", "diagnosis", "hospital"]
     assert prepared(made, tmp_path).x.shape == (60, 3)
 
 
@@ -514,7 +514,7 @@ def test_all_columns_that_cannot_be_read_are_named_in_one_error(
         "column 'ward', row 1: 'a' is no number",
         "column 'seen', row 1: '2024-02-27 00:00:00' is no number",
         "column 'hospital', row 1: is '8'. Allowed: train, test, val",
-        "`categorical`, `dates` or `drop`, or say under `missing`",
+        "`categorical`, `dates` or `drop`, or write the key `missing`",
     ):
         assert said in str(caught.value)
     pd.read_csv(tmp_path / "v.csv", parse_dates=["seen"]).to_parquet(tmp_path / "v.parquet")
@@ -527,11 +527,11 @@ def test_all_columns_that_cannot_be_read_are_named_in_one_error(
 UNREAD: dict[str, tuple[dict[str, Any], str]] = {
     "mean of a label": (
         {"missing": "mean", "label": "ward", "categorical": ["diagnosis"]},
-        "'ward', row 3: is empty.*`drop`, or say `missing: drop`, which leaves out rows",
+        "'ward', row 3: is empty.*`drop`, or write `missing: drop`, which leaves out rows",
     ),
     "no category": ({"missing": "category"}, "'height', row 4: an empty cell is no number"),
     "no date": ({"dates": ["ward"], "categorical": []}, "'ward', row 1: 'a' is no date"),
-    "two meanings": ({"dates": ["ward"]}, "column 'ward' stands under 2 keys"),
+    "two meanings": ({"dates": ["ward"]}, "column 'ward' is named by 2 keys"),
     "no column": (
         {"categorical": ["wards"]},
         r"no such column \(did you mean 'ward'\?\); there are: ",
@@ -637,9 +637,7 @@ def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> Non
 def test_images_of_different_sizes_and_kinds_are_brought_to_one(tmp_path: Path) -> None:
     photos(tmp_path / "photos")
     photo(tmp_path / "photos" / "dog" / "9.png", 7, (8, 9), "RGB")
-    with pytest.raises(
-        DataError, match=r"9\.png: is of 8 x 9 pixels, but .*1\.png of 6 x 5.*pixel"
-    ):
+    with pytest.raises(DataError, match=r"9\.png: has 8 x 9 pixels, but .*1\.png has 6 x 5.*pixel"):
         _ = dataset("images", tmp_path / "photos").shape
     made = dataset("images", tmp_path / "photos", pixels=4)
     assert made.shape == (3, 4, 4)
@@ -650,10 +648,14 @@ def test_images_of_different_sizes_and_kinds_are_brought_to_one(tmp_path: Path) 
 
 
 PICTURES: dict[str, tuple[str, bytes | None, str]] = {
-    "no folders": ("", None, r"photos: has no folders. Allowed: one for each class"),
-    "an image of no class": ("9.png", b"?", r"9\.png: lies in no folder of a class"),
-    "an empty class": ("fox/a.txt", b"", r"fox: holds no image. Allowed: files that end in \.bmp"),
-    "no picture": ("dog/9.png", b"?", r"dog/9\.png: cannot be read as a picture"),
+    "no folders": ("", None, r"photos: has no folders. Allowed: a folder for each class"),
+    "an image of no class": ("9.png", b"?", r"9\.png: the image is in no folder of a class"),
+    "an empty class": (
+        "fox/a.txt",
+        b"",
+        r"fox: contains no image. Allowed: images, files that end in \.bmp",
+    ),
+    "no picture": ("dog/9.png", b"?", r"dog/9\.png: cannot be read as an image"),
 }
 
 
@@ -671,8 +673,8 @@ def test_a_folder_of_which_no_data_set_can_be_made_is_refused(tmp_path: Path, fa
 
 def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) -> None:
     photos(tmp_path)
-    twice = "stands twice"
-    wrong = [("cat/9.png", "is not there"), ("cat/1.png", twice), ("dog/../cat/1.png", twice)]
+    twice = "occurs twice"
+    wrong = [("cat/9.png", "does not exist"), ("cat/1.png", twice), ("dog/../cat/1.png", twice)]
     for row, message in wrong:
         (tmp_path / "t.csv").write_text(
             f"path,label\ncat/1.png,a\n{row},b\ndog/1.png,a\ncat/2.png,b"
@@ -692,7 +694,7 @@ def test_a_picture_that_its_reader_chokes_on_is_named(tmp_path: Path) -> None:
     text = PngInfo()
     text.add_text("a", "x" * 100_000_000, zip=True)
     Image.fromarray(np.zeros((6, 5), np.uint8)).save(tmp_path / "photos/dog/9.png", pnginfo=text)
-    with pytest.raises(DataError, match=r"9\.png: cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"9\.png: cannot be read as an image"):
         _ = prepared(dataset("images", tmp_path / "photos"), tmp_path)
 
 
@@ -723,7 +725,7 @@ def test_links_to_folders_are_followed_and_no_image_counts_twice(tmp_path: Path)
     for place in ("photos", "photos/cat"):
         link.unlink()
         link.symlink_to(tmp_path / place)
-        with pytest.raises(DataError, match=r"1\.png: is in .*photos twice"):
+        with pytest.raises(DataError, match=r"1\.png: a link adds the image to .*photos a second"):
             _ = dataset("images", tmp_path / "photos").shape
 
 
@@ -824,17 +826,17 @@ def test_parquet_without_pictures_or_with_labels_of_no_class_is_refused(tmp_path
         _ = dataset("images", path, image="image").shape
     gone: list[Any] = [{"bytes": None, "path": "cat.png"}] * 4
     in_parquet(path, [0, 1, 1, 0], image=gone)
-    with pytest.raises(DataError, match=r"t\.parquet: row 1: holds no picture"):
+    with pytest.raises(DataError, match=r"t\.parquet: row 1: the cell contains no image"):
         _ = dataset("images", path, image="image").shape
     in_parquet(path, [0, 1, 1, 0], image=[{"bytes": b"?", "path": None}] * 4)
-    with pytest.raises(DataError, match=r"t\.parquet: row 1: cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"t\.parquet: row 1: cannot be read as an image"):
         _ = dataset("images", path, image="image").shape
     with pytest.raises(DataError, match=r"image is 'path', .* there are: image, label"):
         _ = dataset("images", path).shape
     folder = tmp_path / "data"
     in_parquet(folder / "train.parquet", [0, 1, 1, 0])
     in_parquet(folder / "dev.parquet", [0, 1, 1, 0])
-    with pytest.raises(DataError, match=r"dev\.parquet: its name is no split's"):
+    with pytest.raises(DataError, match=r"dev\.parquet: the file name does not say the split"):
         _ = dataset("images", folder, image="image").shape
     (folder / "dev.parquet").unlink()
     with pytest.raises(DataError, match=r"column 'label' holds no pictures"):

@@ -33,7 +33,7 @@ def read(name, folder, **params):
         ("fed-isic2019", {}, 23_247),
         ("prostate-mri", {}, 1_111 + 369 + 369),
         ("abide", {}, 175 + 71 + 140 + 98),
-        ("abide", {"sites": list(abide.PUBLISHED)}, 1_035),
+        ("abide", {"sites": list(abide.SUBJECTS_BY_SITE)}, 1_035),
         ("rxrx1", {"top": 10}, 2 * 204 * 10),
         ("cifar10-c", {}, 19 * 5 * 10_000),
         ("cifar10-c", {"corruptions": list(CORRUPTIONS[:10]), "severities": [3]}, 100_000),
@@ -65,7 +65,9 @@ def test_printed_sizes_of_prostate_come_of_sites_as_large_as_they_are(slices, si
     cases[site, "Case00"] = list(range(slices))
     order, split = ProstateMri()._divide(tmp_path, cases)
     mine = split[[at[0] == site for at in order]]
-    assert [int(np.sum(mine == code)) for code in (0, 2, 1)] == list(prostate_mri.PUBLISHED[site])
+    assert [int(np.sum(mine == code)) for code in (0, 2, 1)] == list(
+        prostate_mri.SLICES_BY_SITE[site]
+    )
     assert len({at for at in order if at[0] == site}) == len(mine)
 
 
@@ -106,7 +108,7 @@ def test_roles_of_few_samples_are_left_out(tmp_path):
 def test_lines_after_the_plays_are_not_read(tmp_path):
     lines = plays_made.text().splitlines()
     last = next(i for i, line in enumerate(lines) if "children read it" in line)
-    plays = dict(shakespeare.plays(plays_made.text(), tmp_path, last=last - 1))
+    plays = dict(shakespeare.read_plays(plays_made.text(), tmp_path, last=last - 1))
     assert list(plays) == ["ALL'S WELL THAT ENDS WELL"]
     assert plays["ALL'S WELL THAT ENDS WELL"]["HELENA"] == [
         "The sand remembers what the water wrote upon it,",
@@ -118,7 +120,7 @@ def test_a_title_may_stand_up_to_seven_lines_above(tmp_path):
     def title(blanks):
         head = f"x\nby William Shakespeare\n{'x' * 9}\nOLD\nNAME{chr(10) * (blanks + 1)}next\n"
         text = head.replace("next", "by William Shakespeare")
-        return shakespeare.plays(text, tmp_path)[0][0]
+        return shakespeare.read_plays(text, tmp_path)[0][0]
 
     assert title(0) == "OLD"  # The line right above does not count.
     assert [title(blanks) for blanks in (1, 3, 6, 7)] == ["NAME"] * 3 + [""]
@@ -181,5 +183,5 @@ def test_photographs_of_cifar10_c_stand_once_in_a_domain_and_in_one_split(tmp_pa
     assert all(drawn == photographs[0] for drawn in photographs)
     small = prepared("cifar10-c", tmp_path / "files", tmp_path / "small", pixels=28, **keys)
     assert small.x.shape == (19 * 8, 3, 28, 28)
-    with pytest.raises(DataError, match="has 10 photographs, but 11 are asked for"):
+    with pytest.raises(DataError, match="has 10 photographs, but the config asks for 11"):
         prepared("cifar10-c", tmp_path / "files", tmp_path / "more", photographs=11)

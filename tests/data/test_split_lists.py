@@ -34,14 +34,16 @@ def lists(training, test):
 
 @pytest.fixture(scope="module")
 def all_of_domainnet():
-    return lists(LISTED, {name: sizes[2] for name, sizes in domainnet.PUBLISHED.items()})
+    return lists(LISTED, {name: sizes[2] for name, sizes in domainnet.IMAGES_BY_DOMAIN.items()})
 
 
 def test_printed_sizes_of_domainnet_come_of_fedfas_share(all_of_domainnet):
     dataset = DomainNet(train_share=0.4)
-    samples = published_domains.divide_lists(all_of_domainnet, dataset.domains, dataset._ends)
+    samples = published_domains.divide_lists(
+        all_of_domainnet, dataset.domains, dataset._count_train_val
+    )
     assert samples.counts(dataset.domains) == published_domains.published_counts(
-        domainnet.PUBLISHED
+        domainnet.IMAGES_BY_DOMAIN
     )
     assert len(samples.path) == dataset.size == 5847 + 3653 + 4573
     dataset._hold(samples, Path("lists.zip"))
@@ -49,7 +51,9 @@ def test_printed_sizes_of_domainnet_come_of_fedfas_share(all_of_domainnet):
 
 def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
     dataset = DomainNet()
-    samples = published_domains.divide_lists(all_of_domainnet, dataset.domains, dataset._ends)
+    samples = published_domains.divide_lists(
+        all_of_domainnet, dataset.domains, dataset._count_train_val
+    )
     found = samples.counts(dataset.domains)
     assert [found[f"{name} train"] for name in LISTED] == [n - n // 5 for n in LISTED.values()]
     assert len(samples.path) == sum(LISTED.values()) + 4573
@@ -59,13 +63,15 @@ def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
 
 
 def test_printed_sizes_of_office_come_of_sixty_per_cent():
-    training = {name: sizes[0] + sizes[1] for name, sizes in office_caltech10.PUBLISHED.items()}
-    test = {name: sizes[2] for name, sizes in office_caltech10.PUBLISHED.items()}
+    training = {
+        name: sizes[0] + sizes[1] for name, sizes in office_caltech10.IMAGES_BY_DOMAIN.items()
+    }
+    test = {name: sizes[2] for name, sizes in office_caltech10.IMAGES_BY_DOMAIN.items()}
     samples = published_domains.divide_lists(
-        lists(training, test), tuple(training), office_caltech10._ends
+        lists(training, test), tuple(training), office_caltech10._count_train_val
     )
     assert samples.counts(tuple(training)) == published_domains.published_counts(
-        office_caltech10.PUBLISHED
+        office_caltech10.IMAGES_BY_DOMAIN
     )
     assert len(samples.path) == OfficeCaltech10().size == 2533
 

@@ -45,7 +45,7 @@ from fl.data.prepared import Writer
 from fl.data.published_domains import matching_name, write_labels
 
 REGIONS = 111
-CLASSES = ("control", "autism")
+DIAGNOSES = ("control", "autism")
 Site = Literal[
     "CALTECH",
     "CMU",
@@ -66,7 +66,7 @@ Site = Literal[
     "YALE",
 ]
 SUBJECTS = (37, 27, 48, 63, 52, 175, 26, 34, 56, 30, 36, 39, 47, 98, 140, 71, 56)
-PUBLISHED: dict[str, int] = dict(zip(get_args(Site), SUBJECTS, strict=True))
+SUBJECTS_BY_SITE: dict[str, int] = dict(zip(get_args(Site), SUBJECTS, strict=True))
 """Subjects with time series, 1,035 in all: A. S. Heinsfeld et al. NeuroImage: Clinical 2018."""
 
 NO_FILE = "no_filename"
@@ -97,7 +97,7 @@ class Abide:
         ),
     )
     shape: ClassVar[tuple[int, ...]] = (REGIONS * (REGIONS - 1) // 2,)
-    classes: ClassVar[int] = len(CLASSES)
+    classes: ClassVar[int] = len(DIAGNOSES)
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -107,13 +107,13 @@ class Abide:
 
     @property
     def natural_clients(self) -> int:
-        """How many clients it has of its own: one a site."""
+        """Number of natural clients: one for each site."""
         return len(self.domains)
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED[site] for site in self.domains) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(SUBJECTS_BY_SITE[site] for site in self.domains) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[subjects, 6105]``, y int64, domain and client int32 ``[subjects]``.
@@ -123,7 +123,7 @@ class Abide:
         path, archive = (raw / source.name for source in self.sources)
         table = self._subjects(path)
         if self.complete:
-            published = {site: PUBLISHED[site] for site in self.domains}
+            published = {site: SUBJECTS_BY_SITE[site] for site in self.domains}
             validation.check_sizes(
                 Counter(table["site"]), published, str(path), "Heinsfeld et al. 2018"
             )
@@ -140,15 +140,15 @@ class Abide:
         writer.save("x", x)
         domain = table["site"].map(self.domains.index).to_numpy()
         write_labels(writer, (table["DX_GROUP"] == 1).to_numpy(), domain, None)
-        writer.describe(CLASSES, domains=self.domains)
+        writer.describe(DIAGNOSES, domains=self.domains)
 
     def _subjects(self, path: Path) -> pd.DataFrame:
         columns = ["SITE_ID", "FILE_ID", "DX_GROUP"]
         try:
             table = pd.read_csv(path, usecols=columns)
         except (ValueError, OSError) as error:
-            wanted = ", ".join(columns)
-            raise DataError(f"{path}: is no table with the columns {wanted} ({error})") from error
+            required = ", ".join(columns)
+            raise DataError(f"{path}: is no table with the columns {required} ({error})") from error
         table["site"] = table["SITE_ID"].str.upper().str.replace(r"_[12]$", "", regex=True)
         table = table[table["site"].isin(self.domains) & (table["FILE_ID"] != NO_FILE)]
         for site in self.domains:

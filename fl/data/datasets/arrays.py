@@ -33,8 +33,8 @@ from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import SPLIT_NAMES, Writer
 
-NAMED = ("y", "client", "domain", "split")
-"""The arrays beside ``x``."""
+LABEL_ARRAYS = ("y", "client", "domain", "split")
+"""Names of the arrays other than ``x``."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Arrays:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is in the file, checked; it is read once for each time that it has changed."""
+        """The checked arrays of the file, which is read again only after a change."""
         return _read(self.path, change_stamp([path_of(self.path)]))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an input."""
+        """Shape of an input."""
         return self.arrays["x"].shape[1:]
 
     @property
@@ -70,21 +70,21 @@ class Arrays:
 
     @property
     def classes(self) -> int:
-        """How many different labels there are."""
+        """Number of different labels."""
         return len(_order(self.arrays["y"]))
 
     @property
     def natural_clients(self) -> int | None:
-        """How many different clients there are, if the file says whose samples are."""
+        """Number of different clients, or None if the file has no clients."""
         return len(_order(self.arrays["client"])) if "client" in self.arrays else None
 
     @property
     def size(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(self.arrays["x"])
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x as it is; y int64, client and domain int32, split int8 ``[samples]``."""
+        """Write x unchanged; y int64, client and domain int32, split int8 ``[samples]``."""
         arrays, domains = self.arrays, list[str]()
         writer.save("x", arrays["x"])
         classes = _order(arrays["y"])
@@ -112,44 +112,45 @@ class Arrays:
 
 @lru_cache(maxsize=4)
 def _read(path: str, stamped: str) -> dict[str, np.ndarray]:
-    place = path_of(path)
+    file = path_of(path)
     with (
-        wrap_read_errors(place, "is no archive of NumPy's arrays", "numpy.savez writes one"),
-        np.load(place, allow_pickle=False) as archive,
+        wrap_read_errors(file, "is no archive of NumPy arrays", "write it by numpy.savez"),
+        np.load(file, allow_pickle=False) as archive,
     ):
         arrays = {name: archive[name] for name in archive.files}
-    check(arrays, str(place))
+    check(arrays, str(file))
     return arrays
 
 
 def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
-    """Refuse (`DataError`) arrays of which no data set can be made.
+    """Raise a `DataError` unless arrays are those of a data set.
 
     Args:
-        name: What errors call it.
+        arrays: The arrays by name.
+        name: Their file, for errors.
     """
     for key in ("x", "y"):
         if key not in arrays:
-            raise DataError(f"{name}: has no {key}. Allowed: x and y, and {', '.join(NAMED[1:])}")
+            raise DataError(
+                f"{name}: has no {key}. Allowed: x and y, and {', '.join(LABEL_ARRAYS[1:])}"
+            )
     for key in arrays:
-        if key not in ("x", *NAMED):
-            raise DataError(f"{name}: has {key!r}. Allowed: x, {', '.join(NAMED)}")
+        if key not in ("x", *LABEL_ARRAYS):
+            raise DataError(f"{name}: has {key!r}. Allowed: x, {', '.join(LABEL_ARRAYS)}")
     x = arrays["x"]
     if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
         problem = f"{name}: x is {x.dtype} {list(x.shape)}"
-        raise DataError(
-            f"{problem}. Allowed: numbers [samples, ...] of one dimension more or several"
-        )
-    if x.dtype == np.uint8 and (rather := _channels_first(x.shape)):
-        problem = f"{name}: x is uint8 {list(x.shape)}, like images without a dimension of channels"
+        raise DataError(f"{problem}. Allowed: numbers [samples, ...] with two dimensions or more")
+    if x.dtype == np.uint8 and (replacement := _channels_first(x.shape)):
+        problem = f"{name}: x is uint8 {list(x.shape)}, images without a dimension of channels"
         if x.ndim == 4:
             problem = f"{name}: x is uint8 {list(x.shape)}, with channels last"
         allowed = "images as [samples, channels, height, width]"
-        raise DataError(problem, allowed, f"write {rather} instead of x")
-    wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    if wrong.any():
-        more = f" and of {int(wrong.sum()) - 1} others" if wrong.sum() > 1 else ""
-        problem = f"x of sample {int(wrong.argmax())}{more}"
+        raise DataError(problem, allowed, f"write {replacement} instead of x")
+    is_wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    if is_wrong.any():
+        others_text = f" and of {int(is_wrong.sum()) - 1} others" if is_wrong.sum() > 1 else ""
+        problem = f"x of sample {int(is_wrong.argmax())}{others_text}"
         raise DataError(
             f"{name}: {problem} has numbers that are not finite; leave these samples out"
         )
@@ -157,7 +158,7 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         raise DataError(
             f"{name}: x has whole numbers below 0. Allowed: tokens from 0 on, or floats"
         )
-    for key in NAMED:
+    for key in LABEL_ARRAYS:
         if key in arrays:
             _check_names(key, arrays[key], len(x), name)
     tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
@@ -170,15 +171,15 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
     if values.dtype.kind not in "uiU":
         problem = f"{name}: {key} is {values.dtype}"
         raise DataError(f"{problem}. Allowed: whole numbers or texts")
-    others = set(values.tolist()) - set(SPLIT_NAMES)
-    if key == "split" and others:
+    unknown = set(values.tolist()) - set(SPLIT_NAMES)
+    if key == "split" and unknown:
         raise DataError(
-            f"{name}: split has {min(map(str, others))!r}. Allowed: {', '.join(SPLIT_NAMES)}"
+            f"{name}: split has {min(map(str, unknown))!r}. Allowed: {', '.join(SPLIT_NAMES)}"
         )
 
 
 def _channels_first(shape: tuple[int, ...]) -> str:
-    """What brings images of such a shape into order; "" where they are."""
+    """Return the expression that moves channels to the second axis, or "" if they are there."""
     if len(shape) == 3:
         return "x[:, None]"
     colours = (1, 3, 4)

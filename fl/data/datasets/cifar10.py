@@ -9,7 +9,7 @@ The Python version is read, straight from its archive and without running what i
 Rows are in the published order: the five training batches, then the test batch; ``split`` says
 which is which.
 
-Beside the arrays that it maps, preparing files of the full size holds some 110 MB at most: one
+Beside the arrays that it maps, preparing files of the full size needs some 110 MB at most: one
 batch, twice while it is unpickled.
 """
 
@@ -31,14 +31,14 @@ from fl.data.validation import check_missing, check_sizes, check_whole_numbers
 
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
 BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
-PUBLISHED = {"train": 50_000, "test": 10_000}
-SHAPE = (3, 32, 32)
-CLASSES = (
+IMAGES_BY_SPLIT = {"train": 50_000, "test": 10_000}
+IMAGE_SHAPE = (3, 32, 32)
+OBJECTS = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
 """The names in ``batches.meta``, for sets that have the classes and not the file."""
-NORMALISATION = {
+CIFAR10_NORMALISATION = {
     "scale": 1 / 255,
     "mean": [0.4914, 0.4822, 0.4465],
     "sd": [0.2470, 0.2435, 0.2616],
@@ -63,49 +63,51 @@ class CIFAR10:
             "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
         ),
     )
-    shape: ClassVar[tuple[int, ...]] = SHAPE
+    shape: ClassVar[tuple[int, ...]] = IMAGE_SHAPE
     classes: ClassVar[int] = 10
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED.values()) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(IMAGES_BY_SPLIT.values()) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive, x, size = raw / self.sources[0].name, None, 0
-        read: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for path, content in iter_members(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
-                read[META] = labels_of(
+                arrays[META] = read_class_names(
                     pickles.load_pickle(content), b"label_names", content, self.classes
                 )
             if name not in BATCHES:
                 continue
-            # The archive is in an order of its own; batches are of one size, and so have a place.
-            images, read[name] = batch(
+            # The archive has its own order; as batches have one size, their rows are known.
+            images, arrays[name] = read_batch(
                 pickles.load_pickle(content), b"labels", content, self.classes
             )
             if x is None:
                 size = len(images)
-                x = writer.create("x", (size * len(BATCHES), *SHAPE), np.uint8)
+                x = writer.create("x", (size * len(BATCHES), *IMAGE_SHAPE), np.uint8)
             if len(images) != size:
                 problem = f"has {len(images)} images, another batch {size}"
-                raise DataError(f"{stream_name(content)}: {problem}; expected: batches of one size")
-            place = BATCHES.index(name) * size
-            x[place : place + size] = images
-        check_missing(archive, [name for name in (META, *BATCHES) if name not in read])
-        writer.save("y", np.concatenate([read[name] for name in BATCHES]))
+                raise DataError(f"{stream_name(content)}: {problem}. Allowed: batches of one size")
+            start = BATCHES.index(name) * size
+            x[start : start + size] = images
+        check_missing(archive, [name for name in (META, *BATCHES) if name not in arrays])
+        writer.save("y", np.concatenate([arrays[name] for name in BATCHES]))
         writer.save("split", np.repeat(np.array([0, 1], np.int8), [5 * size, size]))
         if self.complete:
-            check_sizes({"train": 5 * size, "test": size}, PUBLISHED, "cifar10", "Krizhevsky 2009")
-        writer.describe(read[META], normalisation=NORMALISATION)
+            check_sizes(
+                {"train": 5 * size, "test": size}, IMAGES_BY_SPLIT, "cifar10", "Krizhevsky 2009"
+            )
+        writer.describe(arrays[META], normalisation=CIFAR10_NORMALISATION)
 
 
-def batch(
+def read_batch(
     content: Any, key: bytes, stream: BinaryIO, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 ``[n, 3, 32, 32]`` and labels int64 ``[n]`` of an unpickled batch.
@@ -115,7 +117,7 @@ def batch(
     """
     data, labels = (_entry(content, name, stream) for name in (b"data", key))
     y = check_whole_numbers(labels, 0, classes - 1, stream_name(stream), key.decode())
-    width = int(np.prod(SHAPE))
+    width = int(np.prod(IMAGE_SHAPE))
     if not isinstance(data, np.ndarray) or data.shape != (*y.shape, width):
         kind = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataError(
@@ -123,10 +125,10 @@ def batch(
             f" [{len(y)}, {width}]"
         )
     x = check_whole_numbers(data, 0, 255, stream_name(stream), "data").astype(np.uint8, copy=False)
-    return x.reshape(-1, *SHAPE), y.astype(np.int64)
+    return x.reshape(-1, *IMAGE_SHAPE), y.astype(np.int64)
 
 
-def labels_of(content: Any, key: bytes, stream: BinaryIO, classes: int) -> list[str]:
+def read_class_names(content: Any, key: bytes, stream: BinaryIO, classes: int) -> list[str]:
     """The names of so many classes under ``key`` of an unpickled description."""
     names = _entry(content, key, stream)
     if (

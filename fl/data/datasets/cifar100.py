@@ -8,8 +8,8 @@ Licence: none is stated at https://www.cs.toronto.edu/~kriz/cifar.html, where th
 The Python version is read, straight from its archive and without running what is pickled in it. The
 50,000 images to train on come first, then the 10,000 to test on; ``split`` says which is which.
 
-Beside the arrays, preparing files of the full size holds some 350 MB at most: the training set is
-one pickle, which is there twice while it is unpickled.
+Memory: besides the arrays, preparation needs 350 MB at most: the training set is one pickle, of
+which two copies exist while it is read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from fl.data import pickles
 from fl.data.archives import iter_members
-from fl.data.datasets.cifar10 import PUBLISHED, SHAPE, batch, labels_of
+from fl.data.datasets.cifar10 import IMAGE_SHAPE, IMAGES_BY_SPLIT, read_batch, read_class_names
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.validation import check_missing, check_sizes
 
 FOLDER, META = "cifar-100-python", "meta"
-PARTS = ("train", "test")
-NORMALISATION = {
+SUBSETS = ("train", "test")
+CIFAR100_NORMALISATION = {
     "scale": 1 / 255,
     "mean": [0.5071, 0.4865, 0.4409],
     "sd": [0.2673, 0.2564, 0.2762],
@@ -56,39 +56,41 @@ class CIFAR100:
             "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
         ),
     )
-    shape: ClassVar[tuple[int, ...]] = SHAPE
+    shape: ClassVar[tuple[int, ...]] = IMAGE_SHAPE
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return 100 if self.labels == "fine" else 20
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED.values()) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(IMAGES_BY_SPLIT.values()) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive = raw / self.sources[0].name
-        read: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for path, content in iter_members(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
                 key = f"{self.labels}_label_names".encode()
-                read[META] = labels_of(pickles.load_pickle(content), key, content, self.classes)
-            elif name in PARTS:
+                arrays[META] = read_class_names(
+                    pickles.load_pickle(content), key, content, self.classes
+                )
+            elif name in SUBSETS:
                 key = f"{self.labels}_labels".encode()
-                read[name] = batch(pickles.load_pickle(content), key, content, self.classes)
-        check_missing(archive, [name for name in (META, *PARTS) if name not in read])
-        for split, subset in enumerate(PARTS):
-            images, labels = read[subset]
+                arrays[name] = read_batch(pickles.load_pickle(content), key, content, self.classes)
+        check_missing(archive, [name for name in (META, *SUBSETS) if name not in arrays])
+        for split, subset in enumerate(SUBSETS):
+            images, labels = arrays[subset]
             writer.append("x", images)
             writer.append("y", labels)
             writer.append("split", np.full(len(labels), split, np.int8))
         if self.complete:
-            sizes = {subset: len(read[subset][1]) for subset in PARTS}
-            check_sizes(sizes, PUBLISHED, "cifar100", "Krizhevsky 2009")
-        writer.describe(read[META], normalisation=NORMALISATION)
+            sizes = {subset: len(arrays[subset][1]) for subset in SUBSETS}
+            check_sizes(sizes, IMAGES_BY_SPLIT, "cifar100", "Krizhevsky 2009")
+        writer.describe(arrays[META], normalisation=CIFAR100_NORMALISATION)

@@ -15,7 +15,7 @@ and trains on 80 % of each, and FedLGD 6,000 photographs of each of all nineteen
 of which severities it does not say.
 
 Images are copied from the archive into place in pieces of 1,000. Beside the arrays that it maps,
-preparing holds some 11 MB at most, of 95,000 images as of 19,000.
+preparing needs some 11 MB at most, of 95,000 images as of 19,000.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fl.base.errors import ConfigError, DataError, Location, wrap_read_errors
 from fl.base.fields import Bound
 from fl.base.rng import generator
 from fl.data.archives import iter_members, stream_name
-from fl.data.datasets.cifar10 import CLASSES, NORMALISATION
+from fl.data.datasets.cifar10 import CIFAR10_NORMALISATION, OBJECTS
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.validation import check_missing, check_sizes, check_whole_numbers
@@ -58,8 +58,8 @@ Corruption = Literal[
     "zoom_blur",
 ]
 CORRUPTIONS: tuple[Corruption, ...] = Corruption.__args__  # type: ignore[attr-defined]
-SEVERITIES, CHUNK = 5, 1000
-IMAGES = 10_000
+SEVERITIES, PIECE_ROWS = 5, 1000
+IMAGES_PER_SEVERITY = 10_000
 """Published images of a corruption at a severity."""
 
 
@@ -80,7 +80,7 @@ class CIFAR10C:
 
     corruptions: tuple[Corruption, ...] = CORRUPTIONS
     severities: tuple[Literal[1, 2, 3, 4, 5], ...] = (1, 2, 3, 4, 5)
-    photographs: Annotated[int, Bound(low=5, high=IMAGES)] | None = None
+    photographs: Annotated[int, Bound(low=5, high=IMAGES_PER_SEVERITY)] | None = None
     pixels: Annotated[int, Bound(low=8, high=32)] = 32
     complete: bool = True
 
@@ -103,12 +103,12 @@ class CIFAR10C:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an image."""
+        """Shape of an image."""
         return (3, self.pixels, self.pixels)
 
     @property
     def published_splits(self) -> tuple[str, ...]:
-        """All are test images, but where photographs are drawn."""
+        """All images are test images unless photographs are drawn."""
         return ("test",) if self.photographs is None else ("train", "test")
 
     @property
@@ -118,81 +118,87 @@ class CIFAR10C:
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
+        """Number of samples, or None for a subset."""
         if self.photographs is not None:
             return len(self.corruptions) * self.photographs
-        return len(self.corruptions) * len(self.severities) * IMAGES if self.complete else None
+        return (
+            len(self.corruptions) * len(self.severities) * IMAGES_PER_SEVERITY
+            if self.complete
+            else None
+        )
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[n, 3, pixels, pixels]``, y, domain and split ``[n]``."""
         archive, images, x = raw / self.sources[0].name, 0, None
         rows = np.empty(0, np.int64)
-        labels, seen = np.empty(0, np.int64), set[str]()
+        labels, existing = np.empty(0, np.int64), set[str]()
         for path, content in iter_members(archive, lambda path: path.endswith(".npy")):
             name = PurePosixPath(path).stem
             if name == "labels":
-                parts = [piece for _, _, piece in pieces(content, 10**6)]
-                numbers = np.concatenate(parts) if parts else labels
+                label_pieces = [piece for _, _, piece in read_array_pieces(content, 10**6)]
+                numbers = np.concatenate(label_pieces) if label_pieces else labels
                 labels = check_whole_numbers(
                     numbers, 0, self.classes - 1, stream_name(content), "labels"
                 )
             if name not in self.corruptions:
                 continue
-            for at, total, piece in pieces(content, CHUNK):
+            for first, total, piece in read_array_pieces(content, PIECE_ROWS):
                 if x is None:
                     images = total // SEVERITIES
                     rows = self._rows(archive, images)
                     count = len(self.corruptions) * int((rows >= 0).sum())
                     x = writer.create("x", (count, *self.shape), np.uint8)
                 _check_piece(piece, total, images, content)
-                self._place(x, name, piece, rows[at : at + len(piece)])
-            seen.add(name)
-        self._check(archive, seen, labels, images)
-        # Of one domain, in the order of its rows: which image of the archive's array.
-        taken = np.flatnonzero(rows >= 0)
-        taken = taken[rows[taken].argsort()]
+                self._place(x, name, piece, rows[first : first + len(piece)])
+            existing.add(name)
+        self._check(archive, existing, labels, images)
+        # Indices in the archive's array of the images of a domain, in the order of its rows.
+        used = np.flatnonzero(rows >= 0)
+        used = used[rows[used].argsort()]
         domains = len(self.corruptions)
-        split = np.ones(len(taken), np.int8)
+        split = np.ones(len(used), np.int8)
         if self.photographs is not None:
-            split[: len(taken) - len(taken) // 5] = 0
-        writer.save("y", np.tile(labels.astype(np.int64)[taken], domains))
-        writer.save("domain", np.repeat(np.arange(domains, dtype=np.int32), len(taken)))
+            split[: len(used) - len(used) // 5] = 0
+        writer.save("y", np.tile(labels.astype(np.int64)[used], domains))
+        writer.save("domain", np.repeat(np.arange(domains, dtype=np.int32), len(used)))
         writer.save("split", np.tile(split, domains))
-        writer.describe(CLASSES, normalisation=NORMALISATION, domains=self.corruptions)
+        writer.describe(OBJECTS, normalisation=CIFAR10_NORMALISATION, domains=self.corruptions)
 
     def _rows(self, archive: Path, images: int) -> np.ndarray:
-        """Of each image of a corruption, [5 images], its row in the domain; -1: it has none."""
+        """Return the row in the domain of each image of a corruption, [5 images]; -1 for none."""
         rows = np.full((SEVERITIES, images), -1)
         if self.photographs is None:
-            for place, severity in enumerate(self.severities):
-                rows[severity - 1] = place * images + np.arange(images)
+            for index, severity in enumerate(self.severities):
+                rows[severity - 1] = index * images + np.arange(images)
             return rows.reshape(-1)
         if self.photographs > images:
-            problem = f"has {images:,} photographs, but {self.photographs:,} are asked for"
+            problem = f"has {images:,} photographs, but the config asks for {self.photographs:,}"
             raise DataError(f"{archive}: {problem}. Allowed: photographs: {images} or fewer")
-        drawn = generator(0, "photographs of CIFAR-10-C").permutation(images)[: self.photographs]
-        severities = np.array(self.severities)[np.arange(len(drawn)) % len(self.severities)]
-        rows[severities - 1, drawn] = np.arange(len(drawn))
+        photographs = generator(0, "photographs of CIFAR-10-C").permutation(images)[
+            : self.photographs
+        ]
+        severities = np.array(self.severities)[np.arange(len(photographs)) % len(self.severities)]
+        rows[severities - 1, photographs] = np.arange(len(photographs))
         return rows.reshape(-1)
 
     def _place(self, x: np.ndarray, name: str, piece: np.ndarray, rows: np.ndarray) -> None:
-        """Copy some images of a corruption to their rows within its domain; -1: it has none."""
+        """Copy images of a corruption to their rows in its domain; skip those with row -1."""
         first = self.corruptions.index(name) * (len(x) // len(self.corruptions))
         chosen = piece[rows >= 0]
         if self.pixels != chosen.shape[1]:
-            chosen = np.array([smaller(image, self.pixels) for image in chosen], np.uint8)
+            chosen = np.array([shrink(image, self.pixels) for image in chosen], np.uint8)
         if len(chosen):
             x[first + rows[rows >= 0]] = chosen.transpose(0, 3, 1, 2)
 
-    def _check(self, archive: Path, seen: set[str], labels: np.ndarray, images: int) -> None:
-        missing = [f"{name}.npy" for name in self.corruptions if name not in seen]
+    def _check(self, archive: Path, existing: set[str], labels: np.ndarray, images: int) -> None:
+        missing = [f"{name}.npy" for name in self.corruptions if name not in existing]
         missing += ["labels.npy"] if not len(labels) else []
         check_missing(archive, missing)
         if len(labels) != images * SEVERITIES:
             problem = f"labels.npy has {len(labels)} labels for {images * SEVERITIES} images"
-            raise DataError(f"{archive}: {problem}; expected: one for each")
+            raise DataError(f"{archive}: {problem}. Allowed: one for each image")
         if self.complete:
-            sizes, published = {"severity 1": images}, {"severity 1": IMAGES}
+            sizes, published = {"severity 1": images}, {"severity 1": IMAGES_PER_SEVERITY}
             check_sizes(sizes, published, "cifar10-c", "Hendrycks and Dietterich 2019")
 
 
@@ -207,26 +213,30 @@ def _check_piece(piece: np.ndarray, total: int, images: int, stream: BinaryIO) -
         )
 
 
-def smaller(image: np.ndarray, pixels: int) -> np.ndarray:
-    """A picture, uint8 [h, w, 3], as [pixels, pixels, 3]."""
+def shrink(image: np.ndarray, pixels: int) -> np.ndarray:
+    """Return an image, uint8 [h, w, 3], resized to [pixels, pixels, 3]."""
     from PIL import Image
 
     picture = Image.fromarray(image).resize((pixels, pixels), Image.Resampling.BILINEAR)
     return np.asarray(picture)
 
 
-def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """A ``.npy`` stream, up to ``rows`` rows at a time.
+def read_array_pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Read a ``.npy`` stream, up to ``rows`` rows at a time.
+
+    Args:
+        stream: The stream.
+        rows: Largest number of rows of a piece.
 
     Yields:
-        The number of the first row, how many rows there are in all, and the piece.
+        The index of the first row, the number of rows of the array, and the piece.
 
     Raises:
         DataError: If the stream is no such array, holds objects, or ends early; it names the
             stream.
     """
     name = stream_name(stream)
-    with wrap_read_errors(name, "is no array of numpy's"):
+    with wrap_read_errors(name, "is no NumPy array"):
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0
         if version != (1, 0):
@@ -240,6 +250,7 @@ def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]
         content = stream.read(count * width)
         if len(content) != count * width:
             raise DataError(
-                f"{name}: ends early, in row {first + len(content) // width:,}; fetch it again"
+                f"{name}: ends early, in row {first + len(content) // width:,}",
+                advice="fetch it again",
             )
         yield first, shape[0], np.frombuffer(content, dtype).reshape(count, *shape[1:])

@@ -9,7 +9,7 @@ Pictures are decoded as they are (grey ones among them become colour) in the arc
 ``split`` says which are the published 90,000 each to train, to validate and to test on; every split
 has 9,000 of every class.
 
-Beside the arrays, preparing holds some 10 MB at most, of 7,500 pictures as of 1,500.
+Memory: besides the arrays, preparation needs 10 MB at most for any number of images.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data.archives import iter_members
-from fl.data.datasets.cifar10 import CLASSES
+from fl.data.datasets.cifar10 import OBJECTS
 from fl.data.download import Source
 from fl.data.image_files import decode_image
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.validation import check_missing, check_sizes
 
-FOLDERS = {"train": "train", "test": "test", "valid": "val"}
+SPLIT_BY_FOLDER = {"train": "train", "test": "test", "valid": "val"}
 """The split by the name of its folder."""
-SIDE, EACH = 32, 9000
-NORMALISATION = {
+IMAGE_SIDE, IMAGES_PER_FOLDER = 32, 9000
+CINIC10_NORMALISATION = {
     "scale": 1 / 255,
     "mean": [0.47889522, 0.47227842, 0.43047404],
     "sd": [0.24205776, 0.23828046, 0.25874835],
@@ -57,24 +57,24 @@ class CINIC10:
             "31b095acf6d75e25a9e028bae82a07a0f94ff6b00671be2802d34ac4efa81a9e",
         ),
     )
-    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
+    shape: ClassVar[tuple[int, ...]] = (3, IMAGE_SIDE, IMAGE_SIDE)
     classes: ClassVar[int] = 10
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return len(FOLDERS) * len(CLASSES) * EACH if self.complete else None
+        """Number of samples, or None for a subset."""
+        return len(SPLIT_BY_FOLDER) * len(OBJECTS) * IMAGES_PER_FOLDER if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[270000, 3, 32, 32]``, y int64 and split int8 ``[270000]``."""
         archive, counts = raw / self.sources[0].name, Counter[str]()
         for path, content in iter_members(archive, lambda path: path.endswith(".png")):
-            folder, _, rest = path.partition("/")
-            name = rest.partition("/")[0]
-            if folder not in FOLDERS or name not in CLASSES:
-                allowed = f"{', '.join(FOLDERS)}, and in each {', '.join(CLASSES)}"
+            folder, _, inner_path = path.partition("/")
+            name = inner_path.partition("/")[0]
+            if folder not in SPLIT_BY_FOLDER or name not in OBJECTS:
+                allowed = f"{', '.join(SPLIT_BY_FOLDER)}, and in each {', '.join(OBJECTS)}"
                 raise DataError(
                     f"{archive}: member {path} is in no folder of CINIC-10's; {allowed}"
                 )
@@ -82,11 +82,13 @@ class CINIC10:
             if image.shape != self.shape:
                 problem = f"is {image.shape[2]} x {image.shape[1]} pixels. Allowed: 32 x 32"
                 raise DataError(f"{archive}: member {path} {problem}")
-            split = np.int8(SPLIT_NAMES.index(FOLDERS[folder]))
-            writer.add(x=image, y=np.int64(CLASSES.index(name)), split=split)
+            split = np.int8(SPLIT_NAMES.index(SPLIT_BY_FOLDER[folder]))
+            writer.add(x=image, y=np.int64(OBJECTS.index(name)), split=split)
             counts[f"{folder}/{name}"] += 1
-        parts = [f"{folder}/{name}" for folder in FOLDERS for name in CLASSES]
-        check_missing(archive, [subset for subset in parts if not counts[subset]])
+        folders = [f"{folder}/{name}" for folder in SPLIT_BY_FOLDER for name in OBJECTS]
+        check_missing(archive, [subset for subset in folders if not counts[subset]])
         if self.complete:
-            check_sizes(counts, dict.fromkeys(parts, EACH), "cinic10", "Darlow et al. 2018")
-        writer.describe(CLASSES, normalisation=NORMALISATION)
+            check_sizes(
+                counts, dict.fromkeys(folders, IMAGES_PER_FOLDER), "cinic10", "Darlow et al. 2018"
+            )
+        writer.describe(OBJECTS, normalisation=CINIC10_NORMALISATION)

@@ -21,7 +21,7 @@ photographs or its vocabulary. The published split (train, test) is ``train_test
 
 ``complete`` holds the photographs to 11,788, of which 5,994 are for training and 5,794 for testing.
 
-Beside the arrays that it maps, preparing files of the full size holds some 200 MB at most.
+Beside the arrays that it maps, preparing files of the full size needs some 200 MB at most.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from fl.data.tokens import encode_words, vocabulary
 from fl.data.validation import check_missing, check_sizes
 
 CAPTIONS = 10
-SIZES = {"training": 5_994, "test": 5_794}
-ROOT = "CUB_200_2011/"
-LISTS = ("classes.txt", "images.txt", "image_class_labels.txt", "train_test_split.txt")
-WORD = re.compile(r"[a-z0-9]+")
+PHOTOGRAPHS_BY_SPLIT = {"training": 5_994, "test": 5_794}
+ARCHIVE_FOLDER = "CUB_200_2011/"
+LIST_FILES = ("classes.txt", "images.txt", "image_class_labels.txt", "train_test_split.txt")
+CAPTION_WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CUB200:
         Source(
             "cvpr2016_cub.tar.gz",
             None,
-            note="the captions lie on Google Drive, linked as `birds` from"
+            note="the captions are on Google Drive, linked as `birds` from"
             " https://github.com/reedscot/cvpr2016",
         ),
     )
@@ -96,19 +96,17 @@ class CUB200:
 
     @property
     def size(self) -> int | None:
-        """How many photographs there are."""
-        return sum(SIZES.values()) if self.complete else None
+        """Number of photographs."""
+        return sum(PHOTOGRAPHS_BY_SPLIT.values()) if self.complete else None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a photograph."""
+        """Shape of a photograph."""
         return (3, self.side, self.side)
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """Of a client that has one kind of input: photographs, or their captions one after the
-        other.
-        """
+        """The modalities: photographs, and the captions of each photograph one after the other."""
         captions = Modality("text", "text", (CAPTIONS, self.words), self.vocabulary + 1)
         return Modality("image", "x", self.shape), captions
 
@@ -118,54 +116,60 @@ class CUB200:
         index = read_index(archive)
         if self.complete:
             counts = np.bincount(index.split, minlength=2).tolist()
-            sizes = dict(zip(SIZES, counts, strict=True))
-            check_sizes(sizes, SIZES, str(archive), "Wah et al.", "photographs")
-        said = read_captions(captions, index.names)
-        writer.save("text", self._tokens(said, index.split == 0))
+            sizes = dict(zip(PHOTOGRAPHS_BY_SPLIT, counts, strict=True))
+            check_sizes(sizes, PHOTOGRAPHS_BY_SPLIT, str(archive), "Wah et al.", "photographs")
+        words = read_captions(captions, index.names)
+        writer.save("text", self._tokens(words, index.split == 0))
         x = writer.create("x", (len(index.names), *self.shape), np.uint8)
         self._fill(x, archive, index.names)
         writer.save("y", index.species)
         writer.save("split", index.split)
-        writer.describe(index.classes, normalisation=_measured(x, np.flatnonzero(index.split == 0)))
+        writer.describe(
+            index.classes, normalisation=_measure_normalisation(x, np.flatnonzero(index.split == 0))
+        )
 
     def _tokens(self, captions: list[list[list[str]]], training: np.ndarray) -> np.ndarray:
         counts = Counter(
             word for i in np.flatnonzero(training) for words in captions[i] for word in words
         )
-        known = vocabulary(counts, self.vocabulary)
+        number_by_word = vocabulary(counts, self.vocabulary)
         encoded = [
-            [encode_words(words, known, self.words, self.vocabulary) for words in of_one]
+            [encode_words(words, number_by_word, self.words, self.vocabulary) for words in of_one]
             for of_one in captions
         ]
         return np.array(encoded, np.int32)
 
     def _fill(self, x: np.ndarray, archive: Path, names: list[str]) -> None:
-        missing = {f"{ROOT}images/{name}": i for i, name in enumerate(names)}
+        missing = {f"{ARCHIVE_FOLDER}images/{name}": i for i, name in enumerate(names)}
         for member, stream in iter_members(archive, missing.__contains__):
             x[missing.pop(member)] = image_files.decode_image(stream, (self.side, self.side))
         check_missing(archive, missing)
 
 
 def read_index(path: Path) -> Index:
-    """What the lists of the archive say, in their order."""
+    """Read the lists of photographs, species and splits in the archive."""
     lists = {
-        name.removeprefix(ROOT): [
+        name.removeprefix(ARCHIVE_FOLDER): [
             line.split() for line in stream.read().decode("utf-8", "replace").splitlines()
         ]
-        for name, stream in iter_members(path, lambda name: name.removeprefix(ROOT) in LISTS)
+        for name, stream in iter_members(
+            path, lambda name: name.removeprefix(ARCHIVE_FOLDER) in LIST_FILES
+        )
     }
-    check_missing(path, (f"{ROOT}{name}" for name in LISTS if name not in lists))
-    for name in LISTS:
+    check_missing(path, (f"{ARCHIVE_FOLDER}{name}" for name in LIST_FILES if name not in lists))
+    for name in LIST_FILES:
         if any(len(row) != 2 for row in lists[name]):
             raise DataError(f"{path}: {name} has rows that are not a number and a value")
-    classes, names, species, training = (dict(lists[name]) for name in LISTS)
-    known = (classes, {"0": "test", "1": "training"})
-    for name, given, values in zip(LISTS[2:], (species, training), known, strict=True):
-        if given.keys() != names.keys():
-            raise DataError(f"{path}: {name} and images.txt are of different photographs")
-        for value in sorted(set(given.values()) - values.keys())[:1]:
+    classes, names, species, training = (dict(lists[name]) for name in LIST_FILES)
+    allowed = (classes, {"0": "test", "1": "training"})
+    for name, values_by_photograph, values in zip(
+        LIST_FILES[2:], (species, training), allowed, strict=True
+    ):
+        if values_by_photograph.keys() != names.keys():
+            raise DataError(f"{path}: {name} and images.txt list different photographs")
+        for value in sorted(set(values_by_photograph.values()) - values.keys())[:1]:
             raise DataError(f"{path}: {name} has {value!r}. Allowed: {', '.join(values)}")
-    order = {number: place for place, number in enumerate(classes)}
+    order = {number: index for index, number in enumerate(classes)}
     return Index(
         names=list(names.values()),
         species=np.array([order[species[i]] for i in names], np.int64),
@@ -176,23 +180,23 @@ def read_index(path: Path) -> Index:
 
 def read_captions(path: Path, names: list[str]) -> list[list[list[str]]]:
     """The words of every caption: ``[photographs][10][words]``."""
-    place = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(names)}
+    index_by_name = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(names)}
     by_image: list[list[list[str]]] = [[] for _ in names]
     for member, stream in iter_members(path):
         name = member.rpartition("text_c10/")[2]
-        i = place.get(name.removesuffix(".txt"))
+        i = index_by_name.get(name.removesuffix(".txt"))
         if i is not None and name.endswith(".txt"):
             lines = stream.read().decode("utf-8", "replace").lower().splitlines()
-            by_image[i] = [WORD.findall(line) for line in lines if line.strip()]
+            by_image[i] = [CAPTION_WORD.findall(line) for line in lines if line.strip()]
             if len(by_image[i]) != CAPTIONS:
                 problem = f"{member} has {len(by_image[i])} captions. Allowed: {CAPTIONS}"
                 raise DataError(f"{path}: {problem}")
-    without = (name for name, captions in zip(names, by_image, strict=True) if not captions)
-    check_missing(path, (f"the captions of {name}" for name in without))
+    missing = (name for name, captions in zip(names, by_image, strict=True) if not captions)
+    check_missing(path, (f"the captions of {name}" for name in missing))
     return by_image
 
 
-def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+def _measure_normalisation(x: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
     """Mean and standard deviation of each channel over some rows, in one pass over them."""
     sums, squares = np.zeros(3), np.zeros(3)
     for i in rows:

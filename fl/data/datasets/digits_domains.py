@@ -89,18 +89,20 @@ class DigitsDomains:
         Rows are sorted by domain; a domain's digits are in their original order.
         """
         digits, labels = read_digits(raw / self.sources[0].name)
-        home, grey = deal(labels), enlarge(digits)
+        domain_of_digit, grey = assign_domains(labels), enlarge(digits)
         drawn = np.arange(self.size - len(labels)) % self.classes
         images = [
-            _in_colour(grey[home == 0]),
-            _in_colour(255 - grey[home == 1]),
-            blend(grey[home == 2], read_photographs([raw / name for name in PHOTOGRAPHS])),
-            _in_colour(disturb(grey[home == 3])),
-            draw(drawn, [raw / name for name in FONTS]),
+            _in_colour(grey[domain_of_digit == 0]),
+            _in_colour(255 - grey[domain_of_digit == 1]),
+            blend_with_patches(
+                grey[domain_of_digit == 2], read_photographs([raw / name for name in PHOTOGRAPHS])
+            ),
+            _in_colour(rotate_blur_noise(grey[domain_of_digit == 3])),
+            render_digits(drawn, [raw / name for name in FONTS]),
         ]
         domain = np.repeat(np.arange(5, dtype=np.int32), [len(of_domain) for of_domain in images])
         writer.save("x", np.concatenate(images))
-        writer.save("y", np.concatenate([*(labels[home == d] for d in range(4)), drawn]))
+        writer.save("y", np.concatenate([*(labels[domain_of_digit == d] for d in range(4)), drawn]))
         writer.save("domain", domain)
         writer.save("client", domain)
         normalisation = {"scale": 1 / 255, "mean": MEAN, "sd": SD}
@@ -116,28 +118,28 @@ def read_photographs(paths: Sequence[Path]) -> np.ndarray:
     return np.stack(pixels).transpose(0, 3, 1, 2)
 
 
-def deal(labels: np.ndarray) -> np.ndarray:
+def assign_domains(labels: np.ndarray) -> np.ndarray:
     """The domain, 0 to 3, of each handwritten digit: at random, sizes and classes alike."""
     shuffled = generator(0, "digits-domains deal").permutation(len(labels))
-    home = np.empty(len(labels), np.int64)
-    home[np.lexsort((shuffled, labels))] = np.arange(len(labels)) % 4
-    return home
+    domain_of_digit = np.empty(len(labels), np.int64)
+    domain_of_digit[np.lexsort((shuffled, labels))] = np.arange(len(labels)) % 4
+    return domain_of_digit
 
 
 def enlarge(digits: np.ndarray) -> np.ndarray:
     """Images ``[n, 8, 8]`` of 0 to 16 as uint8 ``[n, 16, 16]`` of 0 to 255, bilinearly."""
-    at = (np.arange(SIDE) + 0.5) / 2 - 0.5
-    weights = np.stack([np.interp(at, np.arange(8), row) for row in np.eye(8)], axis=1)
+    positions = (np.arange(SIDE) + 0.5) / 2 - 0.5
+    weights = np.stack([np.interp(positions, np.arange(8), row) for row in np.eye(8)], axis=1)
     return _bytes(weights @ digits @ weights.T * (255 / 16))
 
 
-def blend(grey: np.ndarray, photographs: np.ndarray) -> np.ndarray:
+def blend_with_patches(grey: np.ndarray, photographs: np.ndarray) -> np.ndarray:
     """Images ``[n, 16, 16]`` as ``|image - patch|`` of random patches, ``[n, 3, 16, 16]``."""
-    patches = cut(photographs, len(grey)).astype(np.int64)
+    patches = random_patches(photographs, len(grey)).astype(np.int64)
     return np.abs(grey[:, None].astype(np.int64) - patches).astype(np.uint8)
 
 
-def cut(photographs: np.ndarray, n: int) -> np.ndarray:
+def random_patches(photographs: np.ndarray, n: int) -> np.ndarray:
     """Patches ``[n, 3, 16, 16]`` from random places of random photographs."""
     rng = generator(0, "digits-domains patches")
     windows = np.lib.stride_tricks.sliding_window_view(photographs, (SIDE, SIDE), axis=(2, 3))
@@ -145,17 +147,17 @@ def cut(photographs: np.ndarray, n: int) -> np.ndarray:
     return windows[photograph, :, row, column]
 
 
-def disturb(grey: np.ndarray) -> np.ndarray:
+def rotate_blur_noise(grey: np.ndarray) -> np.ndarray:
     """Images ``[n, 16, 16]`` turned by up to 30 degrees, blurred and noised (sd 25)."""
     rng = generator(0, "digits-domains disturb")
-    turned = turn(grey, rng.uniform(-30, 30, len(grey)))
+    turned = rotate(grey, rng.uniform(-30, 30, len(grey)))
     padded = np.pad(turned, ((0, 0), (1, 1), (1, 1)), mode="edge")
     rows = (padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]) / 4
     blurred = (rows[:, :, :-2] + 2 * rows[:, :, 1:-1] + rows[:, :, 2:]) / 4
     return _bytes(blurred + rng.normal(0, 25, blurred.shape))
 
 
-def draw(labels: np.ndarray, fonts: Sequence[Path]) -> np.ndarray:
+def render_digits(labels: np.ndarray, fonts: Sequence[Path]) -> np.ndarray:
     """Digits in random fonts, sizes, places, angles and colours, ``[n, 3, 16, 16]``.
 
     Half are bright (144 to 255 in each colour) on dark (0 to 111), half the other way round.
@@ -171,7 +173,7 @@ def draw(labels: np.ndarray, fonts: Sequence[Path]) -> np.ndarray:
         x, y = (CANVAS // 2 + int(shift) for shift in rng.integers(-6, 7, 2))
         ImageDraw.Draw(canvas).text((x, y), str(label), fill=255, font=font, anchor="mm")
         mask[:] = np.asarray(canvas)
-    turned = turn(masks, rng.uniform(-15, 15, len(labels))) / 255
+    turned = rotate(masks, rng.uniform(-15, 15, len(labels))) / 255
     step = CANVAS // SIDE
     cover = turned.reshape(-1, 1, SIDE, step, SIDE, step).mean(axis=(3, 5))
     dark, bright = (rng.integers(*ends, (len(labels), 3, 1, 1)) for ends in ((0, 112), (144, 256)))
@@ -180,21 +182,30 @@ def draw(labels: np.ndarray, fonts: Sequence[Path]) -> np.ndarray:
     return _bytes(ground + (ink - ground) * cover)
 
 
-def turn(images: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+def rotate(images: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     """Images ``[n, s, s]`` turned about their centres, bilinearly; beyond their edges is 0."""
     side = images.shape[-1]
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1))).astype(np.float64)
-    at = np.arange(side) - (side - 1) / 2
+    offsets = np.arange(side) - (side - 1) / 2
     angle = np.deg2rad(degrees)[:, None, None]
     sine, cosine = np.sin(angle), np.cos(angle)
-    exact = (cosine * at[:, None] - sine * at, sine * at[:, None] + cosine * at)
-    row, column = (np.clip(place + (side + 1) / 2, 0, side + 1) for place in exact)
-    top, left = (np.minimum(place.astype(np.int64), side) for place in (row, column))
-    down, right = row - top, column - left
+    exact_positions = (
+        cosine * offsets[:, None] - sine * offsets,
+        sine * offsets[:, None] + cosine * offsets,
+    )
+    row, column = (np.clip(place + (side + 1) / 2, 0, side + 1) for place in exact_positions)
+    top_row, left_column = (np.minimum(place.astype(np.int64), side) for place in (row, column))
+    fraction_down, fraction_right = row - top_row, column - left_column
     image = np.arange(len(images))[:, None, None]
-    upper = padded[image, top, left] * (1 - right) + padded[image, top, left + 1] * right
-    lower = padded[image, top + 1, left] * (1 - right) + padded[image, top + 1, left + 1] * right
-    return upper * (1 - down) + lower * down
+    upper = (
+        padded[image, top_row, left_column] * (1 - fraction_right)
+        + padded[image, top_row, left_column + 1] * fraction_right
+    )
+    lower = (
+        padded[image, top_row + 1, left_column] * (1 - fraction_right)
+        + padded[image, top_row + 1, left_column + 1] * fraction_right
+    )
+    return upper * (1 - fraction_down) + lower * fraction_down
 
 
 def _in_colour(grey: np.ndarray) -> np.ndarray:

@@ -44,12 +44,12 @@ from fl.data.prepared import Writer
 from fl.data.published_domains import TEST, TRAIN, matching_name, write_labels
 from fl.data.validation import check_whole_numbers
 
-SIDE, PIECES, TRAINING = 28, 10, 7438
+IMAGE_SIDE, TRAINING_PIECES, TRAINING_IMAGES = 28, 10, 7438
 
-FOLDERS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST_M")
+DOMAIN_FOLDERS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST_M")
 """The pack's names of the domains."""
 
-TESTS = {"MNIST": 14000, "SVHN": 19858, "USPS": 1860, "SynthDigits": 97791, "MNIST-M": 14000}
+TEST_IMAGES = {"MNIST": 14000, "SVHN": 19858, "USPS": 1860, "SynthDigits": 97791, "MNIST-M": 14000}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DigitsFive:
         complete: Check the data against the published sizes; false reads a subset.
     """
 
-    parts: Annotated[int, Bound(low=1, high=PIECES)] = PIECES
+    parts: Annotated[int, Bound(low=1, high=TRAINING_PIECES)] = TRAINING_PIECES
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (
@@ -72,18 +72,20 @@ class DigitsFive:
             " 1moBE_ASD5vIOaU8ZHm_Nsj0KAfX5T0Sf (see https://github.com/med-air/FedBN)",
         ),
     )
-    domains: ClassVar[tuple[str, ...]] = tuple(TESTS)
-    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
+    domains: ClassVar[tuple[str, ...]] = tuple(TEST_IMAGES)
+    shape: ClassVar[tuple[int, ...]] = (3, IMAGE_SIDE, IMAGE_SIDE)
     classes: ClassVar[int] = 10
-    natural_clients: ClassVar[int | None] = len(TESTS)
+    natural_clients: ClassVar[int | None] = len(TEST_IMAGES)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
+        """Number of samples, or None for a subset."""
         if not self.complete:
             return None
-        return len(TESTS) * (TRAINING * self.parts // PIECES) + sum(TESTS.values())
+        return len(TEST_IMAGES) * (TRAINING_IMAGES * self.parts // TRAINING_PIECES) + sum(
+            TEST_IMAGES.values()
+        )
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[samples, 3, 28, 28]``, y, domain, client and split ``[samples]``.
@@ -97,13 +99,13 @@ class DigitsFive:
         x = writer.create("x", (sum(map(len, labels.values())), *self.shape), np.uint8)
         for name, images, y in self._pickles(archive):
             for row, image in enumerate(images[: len(y)], starts[name]):
-                x[row] = resized(image)
+                x[row] = resize(image)
 
     def _names(self) -> dict[str, tuple[int, int]]:
         """Domain and split of each pickle, in the order of the rows."""
         return {
             name: (domain, split)
-            for domain, folder in enumerate(FOLDERS)
+            for domain, folder in enumerate(DOMAIN_FOLDERS)
             for name, split in (
                 *((f"{folder}/partitions/train_part{n}.pkl", TRAIN) for n in range(self.parts)),
                 (f"{folder}/test.pkl", TEST),
@@ -115,7 +117,7 @@ class DigitsFive:
         for path, stream in iter_members(
             archive, lambda path: matching_name(path, names) is not None
         ):
-            images, y = _checked(pickles.load_pickle(stream), stream_name(stream))
+            images, y = _check_pickle(pickles.load_pickle(stream), stream_name(stream))
             yield str(matching_name(path, names)), images, y
 
     def _describe(
@@ -124,12 +126,14 @@ class DigitsFive:
         """Write all but the images; the first row of each pickle."""
         names = self._names()
         sizes = [len(labels[name]) for name in names]
-        domain, split = (np.repeat([at[i] for at in names.values()], sizes) for i in (0, 1))
+        domain, split = (
+            np.repeat([numbers[i] for numbers in names.values()], sizes) for i in (0, 1)
+        )
         if self.complete:
-            parts, share = ("train", "test"), TRAINING * self.parts // PIECES
-            counted = published_domains.domain_counts(domain, split, self.domains, parts)
+            splits, share = ("train", "test"), TRAINING_IMAGES * self.parts // TRAINING_PIECES
+            counted = published_domains.domain_counts(domain, split, self.domains, splits)
             published = published_domains.published_counts(
-                {name: (share, n) for name, n in TESTS.items()}, parts
+                {name: (share, n) for name, n in TEST_IMAGES.items()}, splits
             )
             validation.check_sizes(counted, published, str(archive), "FedBN")
         write_labels(writer, np.concatenate([labels[name] for name in names]), domain, split)
@@ -139,15 +143,17 @@ class DigitsFive:
         return dict(zip(names, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
 
 
-def resized(image: np.ndarray) -> np.ndarray:
+def resize(image: np.ndarray) -> np.ndarray:
     """An image ``[side, side]`` or ``[side, side, 3]`` as ``[3, 28, 28]``, bilinearly."""
     from PIL import Image
 
-    small = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
+    small = np.asarray(
+        Image.fromarray(image).resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BILINEAR)
+    )
     return small if small.ndim == 2 else small.transpose(2, 0, 1)
 
 
-def _checked(loaded: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _check_pickle(loaded: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(loaded, list | tuple) or len(loaded) != 2:
         raise DataError(f"{name}: is no pair of images and labels")
     images, labels = loaded

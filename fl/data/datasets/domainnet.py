@@ -51,7 +51,7 @@ CLASSES = (
     "wine_glass",
     "zebra",
 )
-PUBLISHED = {
+IMAGES_BY_DOMAIN = {
     "clipart": (672, 420, 526),
     "infograph": (840, 525, 657),
     "painting": (791, 494, 619),
@@ -64,8 +64,8 @@ PUBLISHED = {
 FEDFA_SHARE = 0.4
 """Of the four fifths that can be trained on: what makes the printed numbers of training samples."""
 
-SITE = "http://csr.bu.edu/ftp/visda/2019/multi-source"
-CLEANED = ("clipart", "painting")
+DOMAINNET_SERVER = "http://csr.bu.edu/ftp/visda/2019/multi-source"
+CLEANED_DOMAINS = ("clipart", "painting")
 
 
 @dataclass(frozen=True)
@@ -90,27 +90,30 @@ class DomainNet:
             " 1_dx2-YDdvnNlQ13DTgDnLoGvMZvMyccR (see https://github.com/med-air/FedBN)",
         ),
         *(
-            Source(f"{name}.zip", f"{SITE}/{'groundtruth/' * (name in CLEANED)}{name}.zip")
-            for name in PUBLISHED
+            Source(
+                f"{name}.zip",
+                f"{DOMAINNET_SERVER}/{'groundtruth/' * (name in CLEANED_DOMAINS)}{name}.zip",
+            )
+            for name in IMAGES_BY_DOMAIN
         ),
     )
-    domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
+    domains: ClassVar[tuple[str, ...]] = tuple(IMAGES_BY_DOMAIN)
     classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = len(PUBLISHED)
+    natural_clients: ClassVar[int | None] = len(IMAGES_BY_DOMAIN)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are, at other shares than FedFA's to within a few."""
+        """Number of samples, approximate unless the share is FedFA's; None for a subset."""
         if not self.complete:
             return None
-        train = sum(train for train, _, _ in PUBLISHED.values())
-        rest = sum(val + test for _, val, test in PUBLISHED.values())
-        return round(train * self.train_share / FEDFA_SHARE) + rest
+        train = sum(train for train, _, _ in IMAGES_BY_DOMAIN.values())
+        val_test = sum(val + test for _, val, test in IMAGES_BY_DOMAIN.values())
+        return round(train * self.train_share / FEDFA_SHARE) + val_test
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image."""
+        """Shape of one image."""
         return (3, self.side, self.side)
 
     def read(self, raw: Path, writer: Writer) -> None:
@@ -120,9 +123,9 @@ class DomainNet:
         """
         lists, *archives = (raw / source.name for source in self.sources)
         read_lists = published_domains.read_lists(lists, self.domains, CLASSES)
-        samples = published_domains.divide_lists(read_lists, self.domains, self._ends)
+        samples = published_domains.divide_lists(read_lists, self.domains, self._count_train_val)
         if self.complete:
-            self._hold(samples, lists)
+            self._check_published_sizes(samples, lists)
         x = writer.create("x", (len(samples.y), *self.shape), np.uint8)
         for domain, archive in enumerate(archives):
             # A list's paths start with a folder for the whole set, an archive's with the domain's.
@@ -132,14 +135,14 @@ class DomainNet:
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 
-    def _ends(self, total: int) -> tuple[int, int]:
+    def _count_train_val(self, total: int) -> tuple[int, int]:
         val = total // 5
         return int(0.8 * self.train_share * total) if self.train_share < 1 else total - val, val
 
-    def _hold(self, samples: ListedSamples, lists: Path) -> None:
+    def _check_published_sizes(self, samples: ListedSamples, lists: Path) -> None:
         sizes, published = (
             samples.counts(self.domains),
-            published_domains.published_counts(PUBLISHED),
+            published_domains.published_counts(IMAGES_BY_DOMAIN),
         )
         if self.train_share != FEDFA_SHARE:
             for name in self.domains:

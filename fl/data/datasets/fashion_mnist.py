@@ -17,8 +17,8 @@ from __future__ import annotations
 from fl.data.datasets.mnist import MNIST
 from fl.data.download import Source
 
-HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-CHECKSUMS = {
+FASHION_SERVER = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+FASHION_CHECKSUMS = {
     "train-images-idx3-ubyte.gz": (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
     ),
@@ -32,16 +32,19 @@ CHECKSUMS = {
         "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
     ),
 }
-CLASSES = (
+GARMENTS = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
-NORMALISATION = {"scale": 1 / 255, "mean": 0.2860, "sd": 0.3530}
+FASHION_NORMALISATION = {"scale": 1 / 255, "mean": 0.2860, "sd": 0.3530}
 """Of all pixels of the training set, on the scale from 0 to 1, as is customary to four digits."""
 
 
 class FashionMNIST(MNIST):  # noqa: D101 (the key's meaning is inherited)
-    sources = tuple(Source(name, HOME + name, checksum) for name, checksum in CHECKSUMS.items())
-    names = CLASSES
-    normalisation = NORMALISATION
-    stated = ("fashion-mnist", "Xiao et al. 2017")
+    sources = tuple(
+        Source(name, FASHION_SERVER + name, checksum)
+        for name, checksum in FASHION_CHECKSUMS.items()
+    )
+    names = GARMENTS
+    normalisation = FASHION_NORMALISATION
+    publication = ("fashion-mnist", "Xiao et al. 2017")

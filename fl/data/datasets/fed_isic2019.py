@@ -40,10 +40,10 @@ from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
 from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
 
-SIDE, POWER = 224, 6
+IMAGE_SIDE, NORM_POWER = 224, 6
 
-CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
-PUBLISHED = {
+LESIONS = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+IMAGES_BY_CENTRE = {
     "BCN": (9930, 2483),
     "HAM_vidir_molemax": (3163, 791),
     "HAM_vidir_modern": (2691, 672),
@@ -53,7 +53,7 @@ PUBLISHED = {
 }
 """Train and test samples of each centre, as FLamby states them."""
 
-MEAN, SD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN, IMAGENET_SD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """ImageNet's, by colour."""
 
 CHALLENGE = "https://isic-challenge-data.s3.amazonaws.com/2019"
@@ -82,16 +82,16 @@ class FedIsic2019:
         ),
         Source("train_test_split", f"{FLAMBY}/train_test_split"),
     )
-    domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
-    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
-    classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = len(PUBLISHED)
+    domains: ClassVar[tuple[str, ...]] = tuple(IMAGES_BY_CENTRE)
+    shape: ClassVar[tuple[int, ...]] = (3, IMAGE_SIDE, IMAGE_SIDE)
+    classes: ClassVar[int] = len(LESIONS)
+    natural_clients: ClassVar[int | None] = len(IMAGES_BY_CENTRE)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(map(sum, PUBLISHED.values())) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(map(sum, IMAGES_BY_CENTRE.values())) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[23247, 3, 224, 224]``, y, domain, client and split ``[23247]``.
@@ -99,21 +99,21 @@ class FedIsic2019:
         Rows are in the order of ``train_test_split``.
         """
         archive, metadata, truth, split = (raw / source.name for source in self.sources)
-        table = _split(split)
-        _agree_on_labels(table, truth, split)
-        _agree_on_centres(table, metadata, split)
+        table = _read_split(split)
+        _check_labels(table, truth, split)
+        _check_centres(table, metadata, split)
         if self.complete:
             by = zip(table["center"], table["fold"], strict=True)
             sizes = Counter(f"{self.domains[centre]} {fold}" for centre, fold in by)
-            published = published_domains.published_counts(PUBLISHED, ("train", "test"))
+            published = published_domains.published_counts(IMAGES_BY_CENTRE, ("train", "test"))
             validation.check_sizes(sizes, published, str(split), "FLamby")
         x = writer.create("x", (len(table), *self.shape), np.uint8)
         rows = {f"{image}.jpg": row for row, image in enumerate(table["image"])}
         fill_images(archive, rows, x, preprocess)
         fold = np.where(table["fold"] == "test", TEST, TRAIN)
         write_labels(writer, table["target"].to_numpy(), table["center"].to_numpy(), fold)
-        normalisation = {"scale": 1 / 255, "mean": list(MEAN), "sd": list(SD)}
-        writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
+        normalisation = {"scale": 1 / 255, "mean": list(IMAGENET_MEAN), "sd": list(IMAGENET_SD)}
+        writer.describe(LESIONS, normalisation=normalisation, domains=self.domains)
 
 
 def preprocess(stream: BinaryIO) -> np.ndarray:
@@ -122,56 +122,65 @@ def preprocess(stream: BinaryIO) -> np.ndarray:
 
     pixels = decode_image(stream, None)
     height, width = pixels.shape[1:]
-    ratio = SIDE / min(height, width)
+    ratio = IMAGE_SIDE / min(height, width)
     # A side that is 224 but for rounding stays 224: one pixel less could not be cut.
-    size = max(SIDE, int(width * ratio)), max(SIDE, int(height * ratio))
+    size = max(IMAGE_SIDE, int(width * ratio)), max(IMAGE_SIDE, int(height * ratio))
     picture = Image.fromarray(pixels.transpose(1, 2, 0))
     small = np.asarray(picture.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    top, left = (size[1] - SIDE) // 2, (size[0] - SIDE) // 2
-    return constant_colour(small)[:, top : top + SIDE, left : left + SIDE]
+    first_row, first_column = (size[1] - IMAGE_SIDE) // 2, (size[0] - IMAGE_SIDE) // 2
+    return constant_colour(small)[
+        :, first_row : first_row + IMAGE_SIDE, first_column : first_column + IMAGE_SIDE
+    ]
 
 
 def constant_colour(pixels: np.ndarray) -> np.ndarray:
     """Shades of grey with the 6-norm, uint8 ``[3, height, width]``; see the module's text."""
-    norms = np.mean(pixels.astype(np.float64) ** POWER, axis=(1, 2)) ** (1 / POWER)
+    norms = np.mean(pixels.astype(np.float64) ** NORM_POWER, axis=(1, 2)) ** (1 / NORM_POWER)
     light = norms / max(float(np.linalg.norm(norms)), np.finfo(float).tiny)
     gain = 1 / (np.sqrt(3) * np.maximum(light, np.finfo(float).tiny))
     return np.clip(pixels * gain[:, None, None], 0, 255).astype(np.uint8)
 
 
-def _split(path: Path) -> pd.DataFrame:
+def _read_split(path: Path) -> pd.DataFrame:
     """FLamby's table, whose last column says twice what two others say: so its end is known."""
-    table = _table(path, ["image", "target", "center", "fold", "fold2"])
-    twice = table["fold"].astype(str) + "_" + table["center"].astype(str)
-    short = table.isna().any(axis=1)
-    for row in np.flatnonzero(short if short.any() else twice != table["fold2"])[:1]:
+    table = _read_table(path, ["image", "target", "center", "fold", "fold2"])
+    expected = table["fold"].astype(str) + "_" + table["center"].astype(str)
+    is_incomplete = table.isna().any(axis=1)
+    for row in np.flatnonzero(is_incomplete if is_incomplete.any() else expected != table["fold2"])[
+        :1
+    ]:
         raise DataError(f"{path}: row {row + 1} is incomplete; delete the file to fetch it again")
     return table
 
 
-def _table(path: Path, columns: list[str]) -> pd.DataFrame:
+def _read_table(path: Path, columns: list[str]) -> pd.DataFrame:
     try:
         return pd.read_csv(path, usecols=columns)[columns]
     except (ValueError, OSError) as error:
-        wanted = ", ".join(columns)
-        raise DataError(f"{path}: is no table with the columns {wanted} ({error})") from error
+        required = ", ".join(columns)
+        raise DataError(f"{path}: is no table with the columns {required} ({error})") from error
 
 
-def _agree_on_labels(table: pd.DataFrame, truth: Path, split: Path) -> None:
-    known = _table(truth, ["image", *CLASSES]).set_index("image")
-    _same_images(table, known, truth, split)
-    label = known.loc[table["image"]].to_numpy().argmax(axis=1)
-    for row in np.flatnonzero(label != table["target"].to_numpy())[:1]:
+def _check_labels(table: pd.DataFrame, truth: Path, split: Path) -> None:
+    truth_table = _read_table(truth, ["image", *LESIONS]).set_index("image")
+    _check_same_images(table, truth_table, truth, split)
+    truth_label = truth_table.loc[table["image"]].to_numpy().argmax(axis=1)
+    for row in np.flatnonzero(truth_label != table["target"].to_numpy())[:1]:
         image, target = table["image"].iloc[row], table["target"].iloc[row]
-        raise DataError(f"{split}: {image} has target {target}, but {truth.name} says {label[row]}")
+        raise DataError(
+            f"{split}: {image} has target {target}, but {truth.name} says {truth_label[row]}"
+        )
 
 
-def _agree_on_centres(table: pd.DataFrame, metadata: Path, split: Path) -> None:
-    known = _table(metadata, ["image", "lesion_id"]).set_index("image")
-    _same_images(table, known, metadata, split)
-    names = list(PUBLISHED)
+def _check_centres(table: pd.DataFrame, metadata: Path, split: Path) -> None:
+    metadata_table = _read_table(metadata, ["image", "lesion_id"]).set_index("image")
+    _check_same_images(table, metadata_table, metadata, split)
+    names = list(IMAGES_BY_CENTRE)
     for image, lesion, centre in zip(
-        table["image"], known.loc[table["image"], "lesion_id"], table["center"], strict=True
+        table["image"],
+        metadata_table.loc[table["image"], "lesion_id"],
+        table["center"],
+        strict=True,
     ):
         if not 0 <= centre < len(names) or str(lesion)[:3] != names[centre][:3]:
             raise DataError(
@@ -180,6 +189,8 @@ def _agree_on_centres(table: pd.DataFrame, metadata: Path, split: Path) -> None:
             )
 
 
-def _same_images(table: pd.DataFrame, known: pd.DataFrame, path: Path, split: Path) -> None:
-    for image in table["image"][~table["image"].isin(known.index)][:1]:
+def _check_same_images(
+    table: pd.DataFrame, other_table: pd.DataFrame, path: Path, split: Path
+) -> None:
+    for image in table["image"][~table["image"].isin(other_table.index)][:1]:
         raise DataError(f"{path}: has no row for {image}, which is in {split.name}")

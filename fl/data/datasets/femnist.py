@@ -16,9 +16,8 @@ Ink is dark on white, 255, as LEAF has it. Classes are 0-9, A-Z, a-z. Pictures a
 every writer but the first twice; here it is there once. Nothing is left out: LEAF's figures,
 805,263 pictures of 3,550 writers, are held as the least that a complete set has.
 
-Beside the arrays, preparing 3,600 pictures holds some 6 MB, 18,000 some 16 MB: it grows with
-Python's list of the members of a zip, and by that rule holds about 0.6 GB at the full size, where
-``by_class.zip`` also lists copies.
+Memory: besides the arrays, preparation needs about 16 MB for 18,000 images. It grows with Python's
+list of the members of a zip, to about 0.6 GB for the full data set.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
 
 NIST = "https://s3.amazonaws.com/nist-srd/SD19/"
-CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
-SIDE = 28
-LEAST, WRITERS = 805_263, 3550
+CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+IMAGE_SIDE = 28
+MIN_IMAGES, MIN_WRITERS = 805_263, 3550
 """Pictures and writers that LEAF counts (table 1)."""
 
 
@@ -59,73 +58,81 @@ class FEMNIST:
         Source("by_class.zip", NIST + "by_class.zip"),
         Source("by_write.zip", NIST + "by_write.zip"),
     )
-    shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
-    classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = WRITERS
+    shape: ClassVar[tuple[int, ...]] = (1, IMAGE_SIDE, IMAGE_SIDE)
+    classes: ClassVar[int] = len(CHARACTERS)
+    natural_clients: ClassVar[int | None] = MIN_WRITERS
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def size(self) -> int | None:
-        """How many samples there are at least; None of a subset."""
-        return LEAST if self.complete else None
+        """Smallest number of samples, or None for a subset."""
+        return MIN_IMAGES if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[n, 1, 28, 28]``, y int64 and client int32 ``[n]``."""
-        shown, archive = Shown(raw / "by_class.zip"), raw / "by_write.zip"
+        labels_of_pictures, archive = PictureLabels(raw / "by_class.zip"), raw / "by_write.zip"
         writers: dict[str, int] = {}
         pictures = 0
         for path, content in iter_members(archive, _is_written):
             data = content.read()
-            label = shown.label(data)
+            label = labels_of_pictures.label(data)
             if label is None:
                 raise DataError(
-                    f"{archive}: member {path} is not in by_class.zip, which would say what it"
-                    " shows; delete both files to fetch them again"
+                    f"{archive}: member {path} is not in by_class.zip, so its class is unknown",
+                    advice="delete both files to fetch them again",
                 )
-            hand = writers.setdefault(PurePosixPath(path).parts[2], len(writers))
+            writer_number = writers.setdefault(PurePosixPath(path).parts[2], len(writers))
             image = decode_image(
                 data,
-                (SIDE, SIDE),
+                (IMAGE_SIDE, IMAGE_SIDE),
                 "L",
                 converts=("RGB", "1"),
                 resample="lanczos",
                 name=f"{archive}: {path}",
             )
-            writer.add(x=image, y=np.int64(label), client=np.int32(hand))
+            writer.add(x=image, y=np.int64(label), client=np.int32(writer_number))
             pictures += 1
-        if self.complete and (pictures < LEAST or len(writers) < WRITERS):
+        if self.complete and (pictures < MIN_IMAGES or len(writers) < MIN_WRITERS):
             raise DataError(
                 f"{archive}: has {pictures:,} pictures of {len(writers):,} writers, expected"
-                f" {LEAST:,} of {WRITERS:,} or more (LEAF, table 1); delete the file to fetch it"
-                " again, or say `complete: false` if it is meant to be a subset"
+                f" {MIN_IMAGES:,} of {MIN_WRITERS:,} or more (LEAF, table 1)",
+                advice="fetch the file again, or write `complete: false` if it is a subset",
             )
-        writer.describe(CLASSES, normalisation={"scale": 1 / 255, "mean": 0.0, "sd": 1.0})
+        writer.describe(CHARACTERS, normalisation={"scale": 1 / 255, "mean": 0.0, "sd": 1.0})
 
 
-class Shown:
-    """What each picture of ``by_class.zip`` shows, found by the picture's bytes."""
+class PictureLabels:
+    """Class of each image in ``by_class.zip``, found by the bytes of the image.
+
+    Args:
+        archive: The archive.
+    """
 
     def __init__(self, archive: Path) -> None:
         keys, labels = array("Q"), array("b")
         for path, content in iter_members(archive, _is_classified):
-            shown = PurePosixPath(path).parts[1]
+            code = PurePosixPath(path).parts[1]
             try:
-                label = CLASSES.index(bytes.fromhex(shown).decode("ascii"))
+                label = CHARACTERS.index(bytes.fromhex(code).decode("ascii"))
             except ValueError:
-                problem = f"folder {shown} is no class. Allowed: 30-39, 41-5a, 61-7a"
+                problem = f"folder {code} is no class. Allowed: 30-39, 41-5a, 61-7a"
                 raise DataError(f"{archive}: member {path}: {problem}") from None
             keys.append(_key(content.read()))
             labels.append(label)
         hashes = np.frombuffer(keys, np.uint64)
-        # Where a picture is there twice, the first counts, as in LEAF.
+        # Of equal images, the first one counts, as in LEAF.
         order = np.argsort(hashes, kind="stable")
         self._keys, self._labels = hashes[order], np.frombuffer(labels, np.int8)[order]
 
     def label(self, picture: bytes) -> int | None:
-        """The class of a picture, or None if it is not there."""
+        """Return the class of an image, or None if the archive does not contain it."""
         key = np.uint64(_key(picture))
-        at = int(np.searchsorted(self._keys, key))
-        return int(self._labels[at]) if at < len(self._keys) and self._keys[at] == key else None
+        index = int(np.searchsorted(self._keys, key))
+        return (
+            int(self._labels[index])
+            if index < len(self._keys) and self._keys[index] == key
+            else None
+        )
 
 
 def _key(picture: bytes) -> int:
@@ -134,8 +141,8 @@ def _key(picture: bytes) -> int:
 
 def _is_classified(path: str) -> bool:
     """``by_class/4a/hsf_0/hsf_0_00000.png``; the pictures in ``train_4a`` are copies."""
-    parts = PurePosixPath(path).parts
-    return len(parts) == 4 and parts[2].startswith("hsf") and path.endswith(".png")
+    names = PurePosixPath(path).parts
+    return len(names) == 4 and names[2].startswith("hsf") and path.endswith(".png")
 
 
 def _is_written(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Human activity by telephone: what 30 people do, told by 561 features of a smartphone's sensors.
+"""Human activity by smartphone: activities of 30 people from 561 features of sensors.
 
 D. Anguita, A. Ghio, L. Oneto, X. Parra and J. L. Reyes-Ortiz. A Public Domain Dataset for Human
 Activity Recognition Using Smartphones. ESANN 2013. doi:10.24432/C54S4K
@@ -35,18 +35,18 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.validation import check_missing, check_sizes
 
-INNER, FOLDER = "UCI HAR Dataset.zip", "UCI HAR Dataset/"
-ACTIVITIES = f"{FOLDER}activity_labels.txt"
-PARTS = ("train", "test")
+INNER_ZIP, INNER_FOLDER = "UCI HAR Dataset.zip", "UCI HAR Dataset/"
+ACTIVITY_FILE = f"{INNER_FOLDER}activity_labels.txt"
+SUBSETS = ("train", "test")
 ARCHIVE = Source(
     "human+activity+recognition+using+smartphones.zip",
     "https://archive.ics.uci.edu/static/public/240/"
     "human+activity+recognition+using+smartphones.zip",
     "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
 )
-PUBLISHED = {"train": 7_352, "test": 2_947}
-FEATURES, SUBJECTS = 561, 30
-CLASSES = (
+WINDOWS_BY_SUBSET = {"train": 7_352, "test": 2_947}
+FEATURE_COUNT, SUBJECT_COUNT = 561, 30
+ACTIVITY_NAMES = (
     *("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS"),
     *("SITTING", "STANDING", "LAYING"),
 )
@@ -63,51 +63,59 @@ class HAR:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
-    shape: ClassVar[tuple[int, ...]] = (FEATURES,)
-    classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = SUBJECTS
+    shape: ClassVar[tuple[int, ...]] = (FEATURE_COUNT,)
+    classes: ClassVar[int] = len(ACTIVITY_NAMES)
+    natural_clients: ClassVar[int | None] = SUBJECT_COUNT
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED.values()) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(WINDOWS_BY_SUBSET.values()) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[10299, 561]``; y int64, client int32 and split int8 ``[10299]``."""
-        tables = read_tables(raw / self.sources[0].name, {"X": FEATURES})
+        tables = read_tables(raw / self.sources[0].name, {"X": FEATURE_COUNT})
         write_people(tables, writer, self.complete)
-        for subset in PARTS:
+        for subset in SUBSETS:
             writer.append("x", tables[f"X_{subset}"].astype(np.float32))
-        writer.describe(CLASSES)
+        writer.describe(ACTIVITY_NAMES)
 
 
 def read_tables(archive: Path, tables: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """``y_train`` and ``subject_train`` int64 ``[n]``, and tables such as ``X_train`` float64 ``[n,
-    561]``; the same for ``test``.
+    """Read the tables of both subsets: ``y_train``, ``subject_train``, ``X_train`` and so on.
+
+    Labels and subjects are int64 ``[n]``, other tables float64 ``[n, width]``.
 
     Args:
-        tables: Where each table lies in the folder of a part, and how many numbers a row has.
+        archive: The archive.
+        tables: Width of each table, by its path in the folder of a subset.
 
     Raises:
-        DataError: For a file that is missing or is not what it should be.
+        DataError: For a missing or malformed file.
     """
     kinds = {**tables, "y": 0, "subject": 0}
     names = {
-        f"{FOLDER}{subset}/{kind}_{subset}.txt": n for subset in PARTS for kind, n in kinds.items()
+        f"{INNER_FOLDER}{subset}/{kind}_{subset}.txt": n
+        for subset in SUBSETS
+        for kind, n in kinds.items()
     }
     by_name: dict[str, np.ndarray] = {}
-    for _, inner in iter_members(archive, lambda name: name == INNER):
-        for name, stream in iter_members(inner, lambda name: name in names or name == ACTIVITIES):
-            if name == ACTIVITIES:
+    for _, inner in iter_members(archive, lambda name: name == INNER_ZIP):
+        for name, stream in iter_members(
+            inner, lambda name: name in names or name == ACTIVITY_FILE
+        ):
+            if name == ACTIVITY_FILE:
                 _check_activities(stream)
                 continue
             width = names[name]
-            by_name[Path(name).stem] = _rows(stream, width) if width else _numbers(stream)
+            by_name[Path(name).stem] = (
+                _feature_rows(stream, width) if width else _label_column(stream)
+            )
     check_missing(archive, [name for name in names if Path(name).stem not in by_name])
-    for subset in PARTS:
-        _check_range(archive, f"y_{subset}.txt", by_name[f"y_{subset}"], len(CLASSES))
-        _check_range(archive, f"subject_{subset}.txt", by_name[f"subject_{subset}"], SUBJECTS)
+    for subset in SUBSETS:
+        _check_range(archive, f"y_{subset}.txt", by_name[f"y_{subset}"], len(ACTIVITY_NAMES))
+        _check_range(archive, f"subject_{subset}.txt", by_name[f"subject_{subset}"], SUBJECT_COUNT)
     for name, table in by_name.items():
         rows = len(by_name[f"y_{name.rpartition('_')[2]}"])
         if len(table) != rows:
@@ -120,46 +128,50 @@ def write_people(tables: Mapping[str, np.ndarray], writer: Writer, complete: boo
     """Write y int64, client int32 and split int8, ``[samples]`` each, train before test.
 
     Raises:
-        DataError: If the set is to be ``complete`` and is not.
+        DataError: If sizes differ from the published ones and ``complete`` is true.
     """
-    sizes = {subset: len(tables[f"y_{subset}"]) for subset in PARTS}
-    subjects = np.concatenate([tables[f"subject_{subset}"] for subset in PARTS])
+    sizes = {subset: len(tables[f"y_{subset}"]) for subset in SUBSETS}
+    subjects = np.concatenate([tables[f"subject_{subset}"] for subset in SUBSETS])
     people, client = np.unique(subjects, return_inverse=True)
     if complete:
-        check_sizes(sizes, PUBLISHED, "har", "Anguita et al. 2013")
+        check_sizes(sizes, WINDOWS_BY_SUBSET, "har", "Anguita et al. 2013")
         check_sizes(
-            {"all": len(people)}, {"all": SUBJECTS}, "har", "Anguita et al. 2013", "subjects"
+            {"all": len(people)}, {"all": SUBJECT_COUNT}, "har", "Anguita et al. 2013", "subjects"
         )
-    writer.save("y", np.concatenate([tables[f"y_{subset}"] for subset in PARTS]) - 1)
+    writer.save("y", np.concatenate([tables[f"y_{subset}"] for subset in SUBSETS]) - 1)
     writer.save("client", client.astype(np.int32))
     writer.save("split", np.repeat(np.arange(2, dtype=np.int8), [*sizes.values()]))
 
 
 def _check_activities(stream: BinaryIO) -> None:
     rows = stream.read().decode("latin-1").split()
-    if rows != [word for n, name in enumerate(CLASSES, 1) for word in (str(n), name)]:
-        raise DataError(f"{stream_name(stream)}: names other activities than {', '.join(CLASSES)}")
+    if rows != [word for n, name in enumerate(ACTIVITY_NAMES, 1) for word in (str(n), name)]:
+        raise DataError(
+            f"{stream_name(stream)}: names other activities than {', '.join(ACTIVITY_NAMES)}"
+        )
 
 
-def _check_range(archive: Path, name: str, numbers: np.ndarray, most: int) -> None:
+def _check_range(archive: Path, name: str, numbers: np.ndarray, maximum: int) -> None:
     low, high = numbers.min(initial=1), numbers.max(initial=1)
-    if low < 1 or high > most:
-        raise DataError(f"{archive}: {name} has {low if low < 1 else high}. Allowed: 1 to {most}")
+    if low < 1 or high > maximum:
+        raise DataError(
+            f"{archive}: {name} has {low if low < 1 else high}. Allowed: 1 to {maximum}"
+        )
 
 
-def _rows(stream: BinaryIO, width: int) -> np.ndarray:
-    values = _table(stream, np.float64)
+def _feature_rows(stream: BinaryIO, width: int) -> np.ndarray:
+    values = _read_numbers(stream, np.float64)
     if values.shape[1:] != (width,):
         problem = f"rows of {values.shape[1]} numbers. Allowed: {width} each"
         raise DataError(f"{stream_name(stream)}: {problem}")
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0, 0]) + 1
-        raise DataError(f"{stream_name(stream)}: row {row} has what is no number")
+        raise DataError(f"{stream_name(stream)}: row {row} has values that are not finite")
     return values
 
 
-def _numbers(stream: BinaryIO) -> np.ndarray:
-    values = _table(stream, np.int64)
+def _label_column(stream: BinaryIO) -> np.ndarray:
+    values = _read_numbers(stream, np.int64)
     if values.shape[1:] != (1,):
         raise DataError(
             f"{stream_name(stream)}: rows of {values.shape[1]} numbers. Allowed: one each"
@@ -167,9 +179,9 @@ def _numbers(stream: BinaryIO) -> np.ndarray:
     return values[:, 0]
 
 
-def _table(stream: BinaryIO, kind: type) -> np.ndarray:
+def _read_numbers(stream: BinaryIO, kind: type) -> np.ndarray:
     try:
         return np.loadtxt(io.TextIOWrapper(stream, "latin-1"), kind, ndmin=2)
     except ValueError as error:
         problem = f"is no table of numbers, the same number in each row ({error})"
-        raise DataError(f"{stream_name(stream)}: {problem}; fetch it again") from error
+        raise DataError(f"{stream_name(stream)}: {problem}", advice="fetch it again") from error

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl.data.datasets.har import ARCHIVE, CLASSES, HAR, PARTS, read_tables, write_people
+from fl.data.datasets.har import ACTIVITY_NAMES, ARCHIVE, HAR, SUBSETS, read_tables, write_people
 from fl.data.inputs import Modality
 from fl.data.prepared import Writer
 
@@ -51,22 +51,26 @@ class HARSignals(HAR):
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x and input_gyroscope float32 ``[10299, 3, 128]``, and what `har` writes beside."""
-        names = [f"Inertial Signals/{kind}_{axis}" for kind in SIGNALS.values() for axis in AXES]
+        names = [
+            f"Inertial Signals/{file_prefix}_{axis}"
+            for file_prefix in SIGNALS.values()
+            for axis in AXES
+        ]
         tables = read_tables(raw / ARCHIVE.name, dict.fromkeys(names, READINGS))
         write_people(tables, writer, self.complete)
-        measured = {}
-        for array, kind in SIGNALS.items():
-            parts = {
-                name: np.stack([tables[f"{kind}_{axis}_{name}"] for axis in AXES], axis=1)
-                for name in PARTS
+        normalisations = {}
+        for array, file_prefix in SIGNALS.items():
+            signals = {
+                name: np.stack([tables[f"{file_prefix}_{axis}_{name}"] for axis in AXES], axis=1)
+                for name in SUBSETS
             }
-            measured[array] = _measured(parts["train"])
-            writer.save(array, np.concatenate([*parts.values()]).astype(np.float32))
-        first = measured.pop("x")
-        writer.describe(CLASSES, normalisation=first, inputs=measured)
+            normalisations[array] = _measure_normalisation(signals["train"])
+            writer.save(array, np.concatenate([*signals.values()]).astype(np.float32))
+        first = normalisations.pop("x")
+        writer.describe(ACTIVITY_NAMES, normalisation=first, inputs=normalisations)
 
 
-def _measured(series: np.ndarray) -> dict[str, Any]:
+def _measure_normalisation(series: np.ndarray) -> dict[str, Any]:
     """Mean and standard deviation of each channel of series ``[n, channels, length]``."""
     mean, sd = series.mean(axis=(0, 2)), series.std(axis=(0, 2))
     return {"scale": 1.0, "mean": mean.tolist(), "sd": np.where(sd > 0, sd, 1).tolist()}

@@ -77,12 +77,12 @@ class Images:
     @property
     def listed(self) -> ImageList:
         """The images; `DataError` if there are none."""
-        with wrap_read_errors(self.path, "cannot be read", "mend its name or its permissions"):
+        with wrap_read_errors(self.path, "cannot be read", "correct its name or its permissions"):
             return _listed(self, change_stamp([path_of(self.path)]))
 
     @property
     def files(self) -> list[Path]:
-        """All that is read: the folder, or the table and its images."""
+        """All files that are read: the folder, or the table and its images."""
         path = path_of(self.path)
         if is_folder(path) or self.listed.column:
             return [path]
@@ -95,17 +95,17 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """How many different labels there are."""
+        """Number of different labels."""
         return len(self.listed.order)
 
     @property
     def natural_clients(self) -> int | None:
-        """How many different clients there are, if there is a column of them."""
+        """Number of different clients, or None without a column of clients."""
         return len(set(self.listed.clients)) or None
 
     @property
     def size(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         return len(self.listed.labels)
 
     def read(self, raw: Path, writer: Writer) -> None:
@@ -140,8 +140,8 @@ def _listed(images: Images, stamped: str) -> ImageList:
         return image_files.list_parquet(path, files, keys)
     for key in ("client", "split"):
         if key in keys:
-            problem = f"{path}: is a folder, in which there is no column {keys[key]!r}"
-            raise DataError(f"{problem}. Allowed: {key} beside the path of a table")
+            problem = f"{path}: is a folder, which has no column {keys[key]!r}"
+            raise DataError(f"{problem}. Allowed: {key} with the path of a table")
     return image_files.list_folders(path)
 
 
@@ -151,14 +151,14 @@ def _shape(images: Images, stamped: str) -> tuple[int, ...]:
     for name, picture in images.listed.pictures():
         mode, size = read_image_header(picture, name)
         if mode not in MODES:
-            raise DataError(f"{name}: is an image of mode {mode}. Allowed: {', '.join(MODES)}")
+            raise DataError(f"{name}: the image has mode {mode}. Allowed: {', '.join(MODES)}")
         grey &= mode in GREY_MODES
         first, first_size = (first, first_size) if first else (name, size)
         if images.pixels is None and size != first_size:
             (height, width), (tall, wide) = first_size, size
-            problem = f"is of {tall} x {wide} pixels, but {first} of {height} x {width}"
-            allowed = "images of one size, or the key `pixels`, to which all are resized"
-            raise DataError(f"{name}: {problem}. Allowed: {allowed}")
+            problem = f"{name}: has {tall} x {wide} pixels, but {first} has {height} x {width}"
+            advice = "write the key `pixels`, to which all images are resized"
+            raise DataError(problem, "images of one size", advice)
     height, width = (images.pixels, images.pixels) if images.pixels else first_size
     return (1 if grey else 3, height, width)
 

@@ -46,12 +46,20 @@ from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
 
-LARGEST = 10_000
+MAX_LABEL = 10_000
 """Of labels that are numbers, so that no phone number becomes a class."""
 
 
 class User(NamedTuple):
-    """What a file has of one of its users, and the published split that the file is, or ""."""
+    """A user in a file.
+
+    Attributes:
+        name: Name of the user.
+        x: Inputs.
+        y: Labels.
+        split: Published split of the file, or "".
+        at: File and user, for errors.
+    """
 
     name: str
     x: list[Any]
@@ -62,7 +70,7 @@ class User(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """What files hold: users, classes, the shape of an input, and how many samples."""
+    """Summary of the files: users, classes, shape of an input, number of samples."""
 
     users: tuple[str, ...]
     classes: tuple[str, ...]
@@ -95,51 +103,51 @@ class Leaf:
 
     @property
     def files(self) -> list[Path]:
-        """All that is read."""
+        """All files that are read."""
         return [file for file, _ in _files(path_of(self.path))]
 
     @property
     def survey(self) -> Survey:
-        """What is in the files; they are read once for each time that one has changed."""
-        with wrap_read_errors(self.path, "cannot be read", "mend its name or its permissions"):
+        """The content of the files, which are read again only after a change."""
+        with wrap_read_errors(self.path, "cannot be read", "correct its name or its permissions"):
             return _survey(self, change_stamp(self.files))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an input."""
+        """Shape of an input."""
         return self.survey.shape
 
     @property
     def tokens(self) -> int:
-        """How many different characters or words there are; 0 of numbers."""
+        """Number of different characters or words; 0 for numbers."""
         return {None: 0, "characters": len(ALPHABET), "words": self.vocabulary + 1}[self.text]
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.survey.classes)
 
     @property
     def natural_clients(self) -> int | None:
-        """How many users there are."""
+        """Number of users."""
         return len(self.survey.users)
 
     @property
     def size(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x, float32 or tokens, ``[samples, ...]``; y int64, client int32, and split int8."""
         survey = self.survey
-        place = {name: number for number, name in enumerate(survey.users)}
-        known = self._words()
+        number_by_user = {name: number for number, name in enumerate(survey.users)}
+        number_by_word = self._words()
         for user in self.users():
             if not user.y:
                 continue
-            writer.append("x", self._inputs(user, known).reshape(-1, *survey.shape))
+            writer.append("x", self._inputs(user, number_by_word).reshape(-1, *survey.shape))
             writer.append("y", tables.number_texts(self.labels(user), survey.classes))
-            writer.append("client", np.full(len(user.y), place[user.name], np.int32))
+            writer.append("client", np.full(len(user.y), number_by_user[user.name], np.int32))
             if user.split:
                 writer.append("split", [user.split] * len(user.y))
         normalisation = (
@@ -157,7 +165,7 @@ class Leaf:
             yield from _users(file, split)
 
     def labels(self, user: User) -> list[str]:
-        """The names of the classes of a user's samples; `DataError` for what is none."""
+        """Return the classes of a user's samples; raise a `DataError` for other values."""
         if self.text == "characters" and all(isinstance(y, str) and len(y) == 1 for y in user.y):
             return [ALPHABET[number] for number in encode_characters("".join(user.y))]
         for kind in (int, str):
@@ -169,7 +177,7 @@ class Leaf:
         )
 
     def width(self, user: User) -> int:
-        """How many numbers or tokens each input of a user's is; `DataError` for what is none."""
+        """Return the number of numbers or tokens of each input of a user."""
         if self.text is None:
             return self._inputs(user, {}).shape[1]
         lengths = {len(text) for text in _texts(user)}
@@ -179,24 +187,26 @@ class Leaf:
             )
         return self.length if self.text == "words" else lengths.pop()
 
-    def _inputs(self, user: User, known: dict[str, int]) -> np.ndarray:
+    def _inputs(self, user: User, number_by_word: dict[str, int]) -> np.ndarray:
         if self.text == "characters":
             return np.stack([encode_characters(text) for text in _texts(user)])
         if self.text == "words":
             rows = [
-                encode_words(WORD_PATTERN.findall(text), known, self.length, self.vocabulary)
+                encode_words(
+                    WORD_PATTERN.findall(text), number_by_word, self.length, self.vocabulary
+                )
                 for text in _texts(user)
             ]
             return np.array(rows, np.int32)
         if any(isinstance(x, str) for x in user.x):
-            allowed = "numbers, or the key `text`: characters, or words"
-            raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}. Allowed: {allowed}")
+            advice = "write the key `text`: characters, or words"
+            raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}", "numbers", advice)
         with wrap_read_errors(
-            f"{user.at}: x", "is no list of vectors of one length", "mend the file"
+            f"{user.at}: x", "is no list of vectors of one length", "correct the file"
         ):
             vectors = np.asarray(user.x, np.float32)
         if vectors.ndim == 1 or not np.isfinite(vectors).all():
-            problem = f"{user.at}: x has single numbers, or ones that are not finite"
+            problem = f"{user.at}: x has single numbers, or numbers that are not finite"
             raise DataError(f"{problem}. Allowed: vectors of finite numbers")
         return vectors.reshape(len(vectors), -1)
 
@@ -224,7 +234,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     ]
     if not files:
         raise DataError(
-            f"{path}: holds no .json. Allowed: LEAF's files, or train/ and test/ with them"
+            f"{path}: contains no .json file", "LEAF's files, or folders train and test with them"
         )
     return files
 
@@ -232,19 +242,19 @@ def _files(path: Path) -> list[tuple[Path, str]]:
 def _users(path: Path, split: str) -> Iterator[User]:
     with wrap_read_errors(path, "is no JSON"):
         content = json.loads(path.read_bytes())
-    allowed = "Allowed: users, num_samples and user_data, as LEAF writes them"
+    allowed = "users, num_samples and user_data, as LEAF writes them"
     if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
-        raise DataError(f"{path}: lacks a key; {allowed}")
-    with wrap_read_errors(path, "is not as LEAF writes it", allowed):
+        raise DataError(f"{path}: a key is missing", allowed)
+    with wrap_read_errors(path, "is not in LEAF's format", f"write {allowed}"):
         for name, count in zip(content["users"], content["num_samples"], strict=True):
             at = f"{path}: user {name!r}"
             data = content["user_data"].get(name)
             if data is None:
-                raise DataError(f"{at}: is not under user_data; {allowed}")
+                raise DataError(f"{at}: is not under user_data", allowed)
             x, y = data["x"], data["y"]
             if not len(x) == len(y) == count:
-                problem = f"{at}: has {len(x)} x and {len(y)} y, and num_samples says {count}"
-                raise DataError(f"{problem}. Allowed: as many of each")
+                problem = f"{at}: has {len(x)} x and {len(y)} y, but num_samples says {count}"
+                raise DataError(f"{problem}. Allowed: equal numbers")
             yield User(str(name), x, y, split, at)
 
 
@@ -271,8 +281,10 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
             widths.setdefault(leaf.width(user), user.at)
     classes = _classes(path, leaf.text, labels)
     tables.check_classes(path, "y", sorted(labels), samples)
-    for (width, at), (other, there) in pairwise(widths.items()):
-        problem = f"{there}: x has inputs of {other}, and in {at} of {width}"
+    for (width, location), (next_width, next_location) in pairwise(widths.items()):
+        problem = (
+            f"{next_location}: x has inputs of length {next_width}, but in {location} of {width}"
+        )
         raise DataError(f"{problem}. Allowed: one length")
     [width] = widths
     shape = (width,) if leaf.image is None else leaf.image
@@ -287,7 +299,9 @@ def _classes(path: Path, text: str | None, labels: set[str]) -> tuple[str, ...]:
         return tuple(ALPHABET)
     if not all(label.isdecimal() for label in labels):
         return tuple(tables.sort_texts(labels))
-    most = max(map(int, labels), default=0)
-    if most > LARGEST:
-        raise DataError(f"{path}: y has the label {most}. Allowed: classes from 0 to {LARGEST}")
-    return tuple(map(str, range(most + 1)))
+    largest = max(map(int, labels), default=0)
+    if largest > MAX_LABEL:
+        raise DataError(
+            f"{path}: y has the label {largest}. Allowed: classes from 0 to {MAX_LABEL}"
+        )
+    return tuple(map(str, range(largest + 1)))

@@ -12,7 +12,7 @@ number of dimensions; the size of each, big-endian; the bytes.
 Images and labels are taken as they are, the training set before the test set; ``split`` says which
 is which.
 
-Beside the arrays, preparing files of the full size holds some 50 MB at most.
+Memory: besides the arrays, preparation of files of the full size needs some 50 MB at most.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.validation import check_sizes, check_whole_numbers
 
-SIDE = 28
-PUBLISHED = {"train": 60_000, "test": 10_000}
-PARTS = {"train": "train", "test": "t10k"}
-MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-CHECKSUMS = {
+IMAGE_SIDE = 28
+DIGITS_BY_SPLIT = {"train": 60_000, "test": 10_000}
+FILE_PREFIXES = {"train": "train", "test": "t10k"}
+MNIST_MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MNIST_CHECKSUMS = {
     "train-images-idx3-ubyte.gz": (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
     ),
@@ -48,7 +48,7 @@ CHECKSUMS = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
     ),
 }
-NORMALISATION = {"scale": 1 / 255, "mean": 0.1307, "sd": 0.3081}
+MNIST_NORMALISATION = {"scale": 1 / 255, "mean": 0.1307, "sd": 0.3081}
 """Of all pixels of the training set, on the scale from 0 to 1, as is customary to four digits."""
 
 
@@ -63,34 +63,34 @@ class MNIST:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = tuple(
-        Source(name, MIRROR + name, checksum) for name, checksum in CHECKSUMS.items()
+        Source(name, MNIST_MIRROR + name, checksum) for name, checksum in MNIST_CHECKSUMS.items()
     )
     names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
-    normalisation: ClassVar[dict[str, float]] = NORMALISATION
-    stated: ClassVar[tuple[str, str]] = ("mnist", "LeCun et al. 1998")
-    shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
+    normalisation: ClassVar[dict[str, float]] = MNIST_NORMALISATION
+    publication: ClassVar[tuple[str, str]] = ("mnist", "LeCun et al. 1998")
+    shape: ClassVar[tuple[int, ...]] = (1, IMAGE_SIDE, IMAGE_SIDE)
     classes: ClassVar[int] = 10
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED.values()) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(DIGITS_BY_SPLIT.values()) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[70000, 1, 28, 28]``, y int64 and split int8 ``[70000]``."""
-        counts = read_parts(raw, writer)
+        counts = read_subsets(raw, writer)
         if self.complete:
-            check_sizes(counts, PUBLISHED, *self.stated)
+            check_sizes(counts, DIGITS_BY_SPLIT, *self.publication)
         writer.describe(self.names, normalisation=self.normalisation)
 
 
-def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
-    """Write x uint8 ``[n, 1, 28, 28]``, y int64 and split int8 ``[n]``; the images of each part."""
+def read_subsets(raw: Path, writer: Writer) -> dict[str, int]:
+    """Write x uint8 [n, 1, 28, 28], y int64 and split int8 [n]; return the sizes of splits."""
     counts = {}
-    for split, (name, prefix) in enumerate(PARTS.items()):
-        images = read_idx(raw / f"{prefix}-images-idx3-ubyte.gz", SIDE, SIDE)
+    for split, (name, prefix) in enumerate(FILE_PREFIXES.items()):
+        images = read_idx(raw / f"{prefix}-images-idx3-ubyte.gz", IMAGE_SIDE, IMAGE_SIDE)
         path = raw / f"{prefix}-labels-idx1-ubyte.gz"
         labels = check_whole_numbers(read_idx(path), 0, 9, str(path), "labels").astype(np.int64)
         if len(images) != len(labels):
@@ -105,9 +105,9 @@ def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
 
 
 def read_idx(path: Path, *sides: int) -> np.ndarray:
-    """What is in an IDX file, uint8 ``[n, *sides]``; `DataError` for one of another kind."""
+    """Return the content of an IDX file, uint8 [n, *sides]."""
     with (
-        wrap_read_errors(path, "is no whole IDX file", "fetch it again"),
+        wrap_read_errors(path, "is no complete IDX file", "fetch it again"),
         gzip.open(path) as stream,
     ):
         content = stream.read()

@@ -49,7 +49,7 @@ CLASSES = (
 TRAIN_SHARE = 0.6
 """Of a domain's training list; the rest validates."""
 
-PUBLISHED = {
+IMAGES_BY_DOMAIN = {
     "amazon": (459, 307, 192),
     "caltech": (538, 360, 225),
     "dslr": (75, 50, 32),
@@ -78,19 +78,19 @@ class OfficeCaltech10:
             " 1gxhV5xRXQgC9AL4XexduH7hdxDng7bJ3 (see https://github.com/med-air/FedBN)",
         ),
     )
-    domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
+    domains: ClassVar[tuple[str, ...]] = tuple(IMAGES_BY_DOMAIN)
     classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = len(PUBLISHED)
+    natural_clients: ClassVar[int | None] = len(IMAGES_BY_DOMAIN)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(map(sum, PUBLISHED.values())) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(map(sum, IMAGES_BY_DOMAIN.values())) if self.complete else None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image."""
+        """Shape of one image."""
         return (3, self.side, self.side)
 
     def read(self, raw: Path, writer: Writer) -> None:
@@ -100,9 +100,9 @@ class OfficeCaltech10:
         """
         archive = raw / self.sources[0].name
         lists = published_domains.read_lists(archive, self.domains, CLASSES)
-        samples = published_domains.divide_lists(lists, self.domains, _ends)
+        samples = published_domains.divide_lists(lists, self.domains, _count_train_val)
         if self.complete:
-            published = published_domains.published_counts(PUBLISHED)
+            published = published_domains.published_counts(IMAGES_BY_DOMAIN)
             validation.check_sizes(samples.counts(self.domains), published, str(archive), "FedFA")
         x = writer.create("x", (len(samples.y), *self.shape), np.uint8)
         fill_images(archive, samples.rows(), x)
@@ -111,6 +111,6 @@ class OfficeCaltech10:
         writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
 
 
-def _ends(total: int) -> tuple[int, int]:
+def _count_train_val(total: int) -> tuple[int, int]:
     train = int(TRAIN_SHARE * total)
     return train, total - train

@@ -50,9 +50,9 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.published_domains import TEST, TRAIN, VAL, write_labels
 
-SIDE = 384
-CLASSES = ("no gland", "gland")
-PUBLISHED = {
+SLICE_SIDE = 384
+SLICE_CLASSES = ("no gland", "gland")
+SLICES_BY_SITE = {
     "BIDMC": (156, 52, 52),
     "HK": (94, 31, 31),
     "I2CVB": (280, 93, 93),
@@ -62,7 +62,9 @@ PUBLISHED = {
 }
 """Train, val and test samples of each site, as FedFA prints them."""
 
-FILE = re.compile(r"(?:^|/)(?P<site>\w+)/(?P<case>Case\d+)(?P<mask>_segmentation)?\.nii\.gz$", re.I)
+VOLUME_FILE = re.compile(
+    r"(?:^|/)(?P<site>\w+)/(?P<case>Case\d+)(?P<mask>_segmentation)?\.nii\.gz$", re.I
+)
 
 Case = tuple[str, str]
 """Site and name of a volume."""
@@ -92,16 +94,16 @@ class ProstateMri:
             " (see https://liuquande.github.io/SAML/)",
         ),
     )
-    domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
-    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
-    classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = len(PUBLISHED)
+    domains: ClassVar[tuple[str, ...]] = tuple(SLICES_BY_SITE)
+    shape: ClassVar[tuple[int, ...]] = (3, SLICE_SIDE, SLICE_SIDE)
+    classes: ClassVar[int] = len(SLICE_CLASSES)
+    natural_clients: ClassVar[int | None] = len(SLICES_BY_SITE)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset and with the slices without the gland."""
-        return sum(map(sum, PUBLISHED.values())) if self.complete and not self.empty else None
+        """Number of samples; None for a subset and with slices without the gland."""
+        return sum(map(sum, SLICES_BY_SITE.values())) if self.complete and not self.empty else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[n, 3, 384, 384]``, mask uint8 ``[n, 384, 384]`` and what goes with them.
@@ -114,14 +116,14 @@ class ProstateMri:
         if self.complete and not self.empty:
             slices = published_domains.domain_counts(domain, split, self.domains)
             validation.check_sizes(
-                slices, published_domains.published_counts(PUBLISHED), str(archive), "FedFA"
+                slices, published_domains.published_counts(SLICES_BY_SITE), str(archive), "FedFA"
             )
         x = writer.create("x", (len(order), *self.shape), np.uint8)
-        mask = writer.create("mask", (len(order), SIDE, SIDE), np.uint8)
+        mask = writer.create("mask", (len(order), SLICE_SIDE, SLICE_SIDE), np.uint8)
         _fill(archive, order, x, mask)
         write_labels(writer, np.array([shown.any() for shown in mask]), domain, split)
         normalisation = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-        writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
+        writer.describe(SLICE_CLASSES, normalisation=normalisation, domains=self.domains)
 
     def _slices(self, archive: Path) -> dict[Case, list[int]]:
         """The slices of each case that are samples: inner ones, with the gland unless ``empty``."""
@@ -146,10 +148,10 @@ class ProstateMri:
             n = len(samples)
             shuffled = generator(self.seed, f"prostate-mri {site}").permutation(n)
             # FedFA's arithmetic: 0.6 n may round to just below a whole number.
-            train, rest = int(0.6 * n), int(0.2 * n)
-            chosen = [*shuffled[: train + rest], *shuffled[n - rest :]]
+            train, fifth = int(0.6 * n), int(0.2 * n)
+            chosen = [*shuffled[: train + fifth], *shuffled[n - fifth :]]
             order += [samples[i] for i in chosen]
-            split += [TRAIN] * train + [VAL] * rest + [TEST] * rest
+            split += [TRAIN] * train + [VAL] * fifth + [TEST] * fifth
         return order, np.array(split, np.int8)
 
 
@@ -161,7 +163,7 @@ def _fill(
         rows.setdefault((site, case), []).append((row, i))
     missing = dict.fromkeys(rows)
     for (site, case), masked, volume in _volumes(archive):
-        values = volume if masked else scaled(volume)
+        values = volume if masked else scale_volume(volume)
         for row, i in rows.get((site, case), []):
             if i + 1 >= len(values):
                 problem = "volume and segmentation differ in their numbers of slices"
@@ -178,23 +180,23 @@ def _fill(
 def _volumes(archive: Path, masks: bool = False) -> Iterator[tuple[Case, bool, np.ndarray]]:
     """Each case's volume, or segmentation, in the archive's order; with ``masks`` only those."""
 
-    def wanted(path: str) -> bool:
-        match = FILE.search(path)
-        return bool(match and match["site"] in PUBLISHED and (match["mask"] or not masks))
+    def accepts(path: str) -> bool:
+        match = VOLUME_FILE.search(path)
+        return bool(match and match["site"] in SLICES_BY_SITE and (match["mask"] or not masks))
 
-    for path, stream in iter_members(archive, wanted):
-        match = FILE.search(path)
+    for path, stream in iter_members(archive, accepts):
+        match = VOLUME_FILE.search(path)
         assert match
         volume = read_volume(stream)
-        if volume.shape[1:] != (SIDE, SIDE) or len(volume) < 3:
+        if volume.shape[1:] != (SLICE_SIDE, SLICE_SIDE) or len(volume) < 3:
             raise DataError(
                 f"{stream_name(stream)}: has the shape {list(volume.shape)}. Allowed:"
-                f" [slices, {SIDE}, {SIDE}] with three slices or more"
+                f" [slices, {SLICE_SIDE}, {SLICE_SIDE}] with three slices or more"
             )
         yield (match["site"], match["case"]), bool(match["mask"]), volume
 
 
-def scaled(volume: np.ndarray) -> np.ndarray:
+def scale_volume(volume: np.ndarray) -> np.ndarray:
     """A volume as uint8: from its least value, 0, to its 99th percentile, 255, cut off there."""
     low, high = float(volume.min()), float(np.quantile(volume, 0.99))
     if high <= low:

@@ -49,14 +49,14 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
 
-SIDE = 96
-CLASSES = ("normal", "glaucoma")
-PUBLISHED = {"Drishti": (31, 70), "Acrima": (309, 396), "Rim": (313, 172), "Refuge": (360, 40)}
+RESIZED_SIDE = 96
+CONDITIONS = ("normal", "glaucoma")
+IMAGES_BY_SITE = {"Drishti": (31, 70), "Acrima": (309, 396), "Rim": (313, 172), "Refuge": (360, 40)}
 """Images of each class."""
-SPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+XML_NAMESPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 SHEET, STRINGS = "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"
 
-Found = dict[str, tuple[int, int]]
+ImageLabels = dict[str, tuple[int, int]]
 """Class and split of the image at each path of an archive."""
 
 
@@ -93,16 +93,16 @@ class Retina:
             note="register at https://refuge.grand-challenge.org and unpack REFUGE2.zip",
         ),
     )
-    domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
-    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
-    classes: ClassVar[int] = len(CLASSES)
-    natural_clients: ClassVar[int | None] = len(PUBLISHED)
+    domains: ClassVar[tuple[str, ...]] = tuple(IMAGES_BY_SITE)
+    shape: ClassVar[tuple[int, ...]] = (3, RESIZED_SIDE, RESIZED_SIDE)
+    classes: ClassVar[int] = len(CONDITIONS)
+    natural_clients: ClassVar[int | None] = len(IMAGES_BY_SITE)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(map(sum, PUBLISHED.values())) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return sum(map(sum, IMAGES_BY_SITE.values())) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[1691, 3, 96, 96]``, y, domain, client and split ``[1691]``.
@@ -116,7 +116,7 @@ class Retina:
             np.arange(len(by_path), dtype=np.int32), [len(images) for images in by_path]
         )
         if self.complete:
-            self._hold(raw, domain, about[:, 0])
+            self._check_published_sizes(raw, domain, about[:, 0])
         x = writer.create("x", (len(about), *self.shape), np.uint8)
         start = 0
         for archive, images in zip(archives, by_path, strict=True):
@@ -124,20 +124,20 @@ class Retina:
             start += len(images)
         write_labels(writer, about[:, 0], domain, about[:, 1])
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
-        writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
+        writer.describe(CONDITIONS, normalisation=normalisation, domains=self.domains)
 
-    def _hold(self, raw: Path, domain: np.ndarray, y: np.ndarray) -> None:
-        for d, (name, sizes) in enumerate(PUBLISHED.items()):
-            published = {f"{name} {kind}": n for kind, n in zip(CLASSES, sizes, strict=True)}
-            numbers = np.bincount(y[domain == d], minlength=len(CLASSES)).tolist()
+    def _check_published_sizes(self, raw: Path, domain: np.ndarray, y: np.ndarray) -> None:
+        for d, (name, sizes) in enumerate(IMAGES_BY_SITE.items()):
+            published = {f"{name} {kind}": n for kind, n in zip(CONDITIONS, sizes, strict=True)}
+            numbers = np.bincount(y[domain == d], minlength=len(CONDITIONS)).tolist()
             archive = str(raw / self.sources[d].name)
             validation.check_sizes(
                 dict(zip(published, numbers, strict=True)), published, archive, "its authors"
             )
 
 
-def drishti(archive: Path) -> Found:
-    """Images by their folder, labels from the sheet: column ``Total`` beside the file's name."""
+def find_drishti(archive: Path) -> ImageLabels:
+    """Find the images of Drishti; their labels are in column ``Total`` of a sheet."""
     paths, labels = [], {}
     for path, stream in iter_members(archive, _visible):
         if re.search(r"(Training|Test)/Images/.*drishtiGS_\d+\.png$", path):
@@ -169,53 +169,61 @@ def _diagnoses(rows: list[dict[str, str]], name: str) -> dict[str, int]:
     }
 
 
-def acrima(archive: Path) -> Found:
-    """Labels are in the names of the files: ``Im310_g_ACRIMA.jpg`` is glaucoma."""
-    return _matching(
+def find_acrima(archive: Path) -> ImageLabels:
+    """Find the images of ACRIMA; ``Im310_g_ACRIMA.jpg`` is glaucoma by its name."""
+    return _find_images(
         archive,
         r"Im\d+(?P<glaucoma>_g)?_ACRIMA\.(jpg|png)$",
         lambda match: (int(bool(match["glaucoma"])), TRAIN),
     )
 
 
-def rim(archive: Path) -> Found:
-    """Labels and split are folders, of the variant that is divided at random."""
-    return _matching(
+def find_rim(archive: Path) -> ImageLabels:
+    """Find the images of RIM-ONE, divided at random, with labels and splits by folder."""
+    return _find_images(
         archive,
         r"partitioned_randomly/(?P<split>training|test)_set/(?P<label>normal|glaucoma)/[^/]+\.png$",
-        lambda m: (CLASSES.index(m["label"].lower()), TRAIN if m["split"] == "training" else TEST),
+        lambda m: (
+            CONDITIONS.index(m["label"].lower()),
+            TRAIN if m["split"] == "training" else TEST,
+        ),
     )
 
 
-def refuge(archive: Path) -> Found:
-    """Labels are folders."""
-    return _matching(
+def find_refuge(archive: Path) -> ImageLabels:
+    """Find the images of REFUGE with labels by folder."""
+    return _find_images(
         archive,
         r"Training400/(?P<other>Non-)?Glaucoma/[^/]+\.jpg$",
         lambda match: (int(not match["other"]), TRAIN),
     )
 
 
-FINDERS: tuple[Callable[[Path], Found], ...] = (drishti, acrima, rim, refuge)
+FINDERS: tuple[Callable[[Path], ImageLabels], ...] = (
+    find_drishti,
+    find_acrima,
+    find_rim,
+    find_refuge,
+)
 
 
-def _matching(
-    archive: Path, pattern: str, about: Callable[[re.Match[str]], tuple[int, int]]
-) -> Found:
+def _find_images(
+    archive: Path, pattern: str, label_of: Callable[[re.Match[str]], tuple[int, int]]
+) -> ImageLabels:
     samples = {
-        path: about(match)
+        path: label_of(match)
         for path, _ in iter_members(archive, _visible)
         if (match := re.search(pattern, path, re.IGNORECASE))
     }
-    there = {y for y, _ in samples.values()}
+    existing = {y for y, _ in samples.values()}
     validation.check_missing(
-        archive, (f"the images of {c} eyes" for y, c in enumerate(CLASSES) if y not in there)
+        archive, (f"the images of {c} eyes" for y, c in enumerate(CONDITIONS) if y not in existing)
     )
     return dict(sorted(samples.items()))
 
 
 def _visible(path: str) -> bool:
-    """Not so are a Mac's notes about files, which have the files' endings."""
+    """Whether a member is a file of the data set and not macOS's metadata of one."""
     return not PurePosixPath(path).name.startswith("._")
 
 
@@ -234,8 +242,8 @@ def read_sheet(stream: BinaryIO) -> list[dict[str, str]]:
             shared = book.read(STRINGS) if STRINGS in book.namelist() else b"<none/>"
         strings = [_text(item) for item in ElementTree.fromstring(shared)]
         return [
-            {_letters(cell): _content(cell, strings) for cell in row.iter(f"{SPACE}c")}
-            for row in sheet.iter(f"{SPACE}row")
+            {_letters(cell): _content(cell, strings) for cell in row.iter(f"{XML_NAMESPACE}c")}
+            for row in sheet.iter(f"{XML_NAMESPACE}row")
         ]
 
 
@@ -246,9 +254,9 @@ def _letters(cell: ElementTree.Element) -> str:
 def _content(cell: ElementTree.Element, strings: list[str]) -> str:
     if cell.get("t") == "inlineStr":
         return _text(cell)
-    value = cell.findtext(f"{SPACE}v", "")
+    value = cell.findtext(f"{XML_NAMESPACE}v", "")
     return strings[int(value)] if cell.get("t") == "s" else value
 
 
 def _text(element: ElementTree.Element) -> str:
-    return "".join(text.text or "" for text in element.iter(f"{SPACE}t"))
+    return "".join(text.text or "" for text in element.iter(f"{XML_NAMESPACE}t"))

@@ -40,11 +40,11 @@ from fl.data.prepared import Writer
 from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
 
 METADATA = "rxrx1/metadata.csv"
-COLUMNS = ["cell_type", "dataset", "experiment", "plate", "well", "site", "sirna_id"]
-CELLS = ("RPE", "HUVEC", "HEPG2", "U2OS")
+METADATA_COLUMNS = ["cell_type", "dataset", "experiment", "plate", "well", "site", "sirna_id"]
+CELL_TYPES = ("RPE", "HUVEC", "HEPG2", "U2OS")
 CHANNELS = (1, 2, 3)
 
-IMAGES = 125_510
+ALL_IMAGES = 125_510
 """Of the whole set, all treatments."""
 
 PLATES, EXPERIMENTS, CONTROLS, SITES = 204, 51, 31, 2
@@ -69,13 +69,13 @@ class RxRx1:
         Source(name, f"https://storage.googleapis.com/rxrx/rxrx1/{name}")
         for name in ("rxrx1-metadata.zip", "rxrx1-images.zip")
     )
-    domains: ClassVar[tuple[str, ...]] = CELLS
-    natural_clients: ClassVar[int | None] = len(CELLS)
+    domains: ClassVar[tuple[str, ...]] = CELL_TYPES
+    natural_clients: ClassVar[int | None] = len(CELL_TYPES)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are as the experiment was designed: a few images are missing."""
+        """Number of samples by the design of the experiment; a few images are missing."""
         if not self.complete:
             return None
         controls = min(self.top, CONTROLS)
@@ -83,12 +83,12 @@ class RxRx1:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image."""
+        """Shape of one image."""
         return (len(CHANNELS), self.side, self.side)
 
     @property
     def classes(self) -> int:
-        """How many treatments are kept."""
+        """Number of treatments that are used."""
         return self.top
 
     def read(self, raw: Path, writer: Writer) -> None:
@@ -97,27 +97,27 @@ class RxRx1:
         Rows are sorted by domain, and in the order of the metadata within one.
         """
         metadata, archive = (raw / source.name for source in self.sources)
-        table = _table(metadata)
+        table = _read_metadata(metadata)
         if self.complete:
             validation.check_sizes(
-                {METADATA: len(table)}, {METADATA: IMAGES}, str(metadata), "its publisher"
+                {METADATA: len(table)}, {METADATA: ALL_IMAGES}, str(metadata), "its publisher"
             )
-        kept = commonest(table["sirna_id"].to_numpy(), self.top, metadata)
-        table = _kept(table, kept, metadata)
+        treatments = most_frequent(table["sirna_id"].to_numpy(), self.top, metadata)
+        table = _select_treatments(table, treatments, metadata)
         x = writer.create("x", (len(table), *self.shape), np.uint8)
-        fill_images(archive, _pictures(table), x, self._grey)
-        y = np.searchsorted(kept, table["sirna_id"].to_numpy())
-        domain = table["cell_type"].map(CELLS.index).to_numpy()
+        fill_images(archive, _picture_rows(table), x, self._grey)
+        y = np.searchsorted(treatments, table["sirna_id"].to_numpy())
+        domain = table["cell_type"].map(CELL_TYPES.index).to_numpy()
         write_labels(writer, y, domain, np.where(table["dataset"] == "test", TEST, TRAIN))
         normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
-        names = [f"siRNA {sirna}" for sirna in kept]
+        names = [f"siRNA {sirna}" for sirna in treatments]
         writer.describe(names, normalisation=normalisation, domains=self.domains)
 
     def _grey(self, stream: BinaryIO) -> np.ndarray:
         return decode_image(stream, (self.side, self.side), "L", converts=())[0]
 
 
-def commonest(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
+def most_frequent(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
     """The ``top`` commonest ids, ascending; of equally common ones the smaller."""
     ids, counts = np.unique(sirna, return_counts=True)
     if len(ids) < top:
@@ -125,28 +125,28 @@ def commonest(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
     return np.sort(ids[np.lexsort((ids, -counts))[:top]])
 
 
-def _table(metadata: Path) -> pd.DataFrame:
+def _read_metadata(metadata: Path) -> pd.DataFrame:
     content = read_member(metadata, METADATA)
     try:
-        return pd.read_csv(content, usecols=COLUMNS)
+        return pd.read_csv(content, usecols=METADATA_COLUMNS)
     except ValueError as error:
-        wanted = ", ".join(COLUMNS)
+        required = ", ".join(METADATA_COLUMNS)
         raise DataError(
-            f"{metadata}: {METADATA} is no table with the columns {wanted} ({error})"
+            f"{metadata}: {METADATA} is no table with the columns {required} ({error})"
         ) from error
 
 
-def _kept(table: pd.DataFrame, kept: np.ndarray, metadata: Path) -> pd.DataFrame:
-    table = table[table["sirna_id"].isin(kept)]
-    for strange in set(table["cell_type"]) - set(CELLS):
+def _select_treatments(table: pd.DataFrame, treatments: np.ndarray, metadata: Path) -> pd.DataFrame:
+    table = table[table["sirna_id"].isin(treatments)]
+    for unknown in set(table["cell_type"]) - set(CELL_TYPES):
         raise DataError(
-            f"{metadata}: {METADATA} has the cell type {strange!r}. Allowed: {', '.join(CELLS)}"
+            f"{metadata}: {METADATA} has the cell type {unknown!r}", ", ".join(CELL_TYPES)
         )
-    order = np.argsort(table["cell_type"].map(CELLS.index).to_numpy(), kind="stable")
+    order = np.argsort(table["cell_type"].map(CELL_TYPES.index).to_numpy(), kind="stable")
     return table.iloc[order]
 
 
-def _pictures(table: pd.DataFrame) -> dict[str, tuple[int, int]]:
+def _picture_rows(table: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """Row and channel of each picture, by its path."""
     columns = (table[name] for name in ("experiment", "plate", "well", "site"))
     return {

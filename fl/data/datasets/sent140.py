@@ -27,7 +27,7 @@ GloVe's vectors fixed.)
 ``min_samples`` tweets are left out. LEAF's own settings ask for 64. FedProx's 772 users and 40,783
 tweets are a random subset of its authors'. The tokenisation was read off LEAF's preprocessing.
 
-Beside the arrays that it maps, preparing files of the full size holds some 180 MB at most.
+Beside the arrays that it maps, preparing files of the full size needs some 180 MB at most.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ class Sent140:
 
     @property
     def size(self) -> int | None:
-        """How many tweets there are, before users are left out."""
+        """Number of tweets before users are left out, or None for a subset."""
         return TWEETS if self.complete else None
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are: the vocabulary's and the one of all other words."""
+        """Number of tokens: the vocabulary and one token for all other words."""
         return self.vocabulary + 1
 
     def read(self, raw: Path, writer: Writer) -> None:
@@ -116,30 +116,30 @@ class Sent140:
                 "LEAF",
                 "users",
             )
-        kept = clients_with_min_samples(tweets, self.min_samples, str(path))
-        sizes = [tweets[user] for user in kept]
+        users = clients_with_min_samples(tweets, self.min_samples, str(path))
+        sizes = [tweets[user] for user in users]
         samples = sum(sizes)
         starts = np.cumsum(sizes) - sizes
-        place = dict(zip(kept, starts.tolist(), strict=True))
-        known = self._words(path, place)
+        row_by_user = dict(zip(users, starts.tolist(), strict=True))
+        number_by_word = self._words(path, row_by_user)
         x = writer.create("x", (samples, LENGTH), np.int32)
         y, split = np.empty(samples, np.int64), np.empty(samples, np.int8)
         for tweet in read_tweets(path):
-            if (row := place.get(tweet.user)) is not None:
+            if (row := row_by_user.get(tweet.user)) is not None:
                 x[row] = encode_words(
-                    WORD_PATTERN.findall(tweet.text), known, LENGTH, self.vocabulary
+                    WORD_PATTERN.findall(tweet.text), number_by_word, LENGTH, self.vocabulary
                 )
                 y[row], split[row] = tweet.label, tweet.split
-                place[tweet.user] += 1
+                row_by_user[tweet.user] += 1
         writer.save("y", y)
         writer.save("split", split)
-        writer.save("client", np.repeat(np.arange(len(kept), dtype=np.int32), sizes))
+        writer.save("client", np.repeat(np.arange(len(users), dtype=np.int32), sizes))
         writer.describe(["bad", "good"], normalisation=None)
 
-    def _words(self, path: Path, kept: dict[str, int]) -> dict[str, int]:
+    def _words(self, path: Path, users: dict[str, int]) -> dict[str, int]:
         counts: Counter[str] = Counter()
         for tweet in read_tweets(path):
-            if tweet.split == 0 and tweet.user in kept:
+            if tweet.split == 0 and tweet.user in users:
                 counts.update(WORD_PATTERN.findall(tweet.text))
         return vocabulary(counts, self.vocabulary)
 
@@ -158,7 +158,7 @@ def read_tweets(path: Path) -> Iterator[Tweet]:
 def _tweets(stream: BinaryIO, split: int) -> Iterator[Tweet]:
     for number, row in csv_rows(stream, "latin-1"):
         if len(row) != 6 or row[0] not in POLARITIES:
-            problem = f"row {number} is {row[:2]} of {len(row)} cells"
-            allowed = "six, of which the first is 0, 2 or 4"
+            problem = f"row {number} has {len(row)} cells and begins with {row[:2]}"
+            allowed = "six, with the first 0, 2 or 4"
             raise DataError(f"{stream_name(stream)}: {problem}. Allowed: {allowed}")
         yield Tweet(POLARITIES[row[0]], row[4], row[5], split)

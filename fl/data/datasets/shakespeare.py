@@ -30,7 +30,7 @@ overlap, so a test sample shares characters with training samples, in LEAF as he
 ``min_samples`` are left out. FedProx's 143 roles and 517,106 samples are a random subset of its
 authors'. The alphabet and the rules were read off LEAF's and FedProx's preprocessing.
 
-Beside the arrays that it maps, preparing files of the full size holds some 80 MB at most.
+Beside the arrays that it maps, preparing files of the full size needs some 80 MB at most.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from fl.data.tokens import ALPHABET, encode_characters
 from fl.data.validation import check_sizes, clients_with_min_samples
 
 LENGTH = 80
-LAST = 124_195
+LAST_LINE = 124_195
 """The last line of the plays, from 0 and without the first line of the file."""
 ROLES, SAMPLES = 1_129, 4_226_158
-"""LEAF's, before roles are left out."""
-BYLINE, ERRORS = "by William Shakespeare", "THE COMEDY OF ERRORS"
+"""Numbers of LEAF before roles are left out."""
+BYLINE, UNINDENTED_PLAY = "by William Shakespeare", "THE COMEDY OF ERRORS"
 
 Lines = dict[str, list[str]]
-"""What each role of a play says."""
+"""Lines of each role of a play."""
 
 
 @dataclass(frozen=True)
@@ -85,74 +85,80 @@ class Shakespeare:
 
     @property
     def size(self) -> int | None:
-        """How many samples there are, before roles are left out."""
+        """Number of samples before roles are left out, or None for a subset."""
         return SAMPLES if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[samples, 80]``, y int64 and client int32 ``[samples]``."""
         path = raw / self.sources[0].name
-        said = roles(read_member(path, "100.txt").read().decode("utf-8", "replace"), path)
-        spoken = {role: numbered(said[role]) for role in sorted(said)}
-        sizes = {role: len(text) - LENGTH for role, text in spoken.items() if len(text) > LENGTH}
+        lines_by_role = read_roles(
+            read_member(path, "100.txt").read().decode("utf-8", "replace"), path
+        )
+        characters_by_role = {
+            role: encode_lines(lines_by_role[role]) for role in sorted(lines_by_role)
+        }
+        sizes = {
+            role: len(text) - LENGTH
+            for role, text in characters_by_role.items()
+            if len(text) > LENGTH
+        }
         if self.complete:
             check_sizes({"text": len(sizes)}, {"text": ROLES}, str(path), "LEAF", "roles")
             check_sizes({"text": sum(sizes.values())}, {"text": SAMPLES}, str(path), "LEAF")
-        kept = clients_with_min_samples(sizes, self.min_samples, str(path))
-        x = writer.create("x", (sum(sizes[role] for role in kept), LENGTH), np.uint8)
+        kept_roles = clients_with_min_samples(sizes, self.min_samples, str(path))
+        x = writer.create("x", (sum(sizes[role] for role in kept_roles), LENGTH), np.uint8)
         y, first = np.empty(len(x), np.int64), 0
-        for role in kept:
-            windows = np.lib.stride_tricks.sliding_window_view(spoken[role], LENGTH + 1)
-            now = slice(first, first := first + len(windows))
-            x[now], y[now] = windows[:, :LENGTH], windows[:, LENGTH]
+        for role in kept_roles:
+            windows = np.lib.stride_tricks.sliding_window_view(characters_by_role[role], LENGTH + 1)
+            rows = slice(first, first := first + len(windows))
+            x[rows], y[rows] = windows[:, :LENGTH], windows[:, LENGTH]
         writer.save("y", y)
-        clients = np.arange(len(kept), dtype=np.int32)
-        writer.save("client", np.repeat(clients, [sizes[role] for role in kept]))
+        clients = np.arange(len(kept_roles), dtype=np.int32)
+        writer.save("client", np.repeat(clients, [sizes[role] for role in kept_roles]))
         writer.describe(list(ALPHABET), normalisation=None)
 
 
-def roles(text: str, path: Path) -> Lines:
-    """What each role says, by ``PLAY_ROLE``, line by line."""
+def read_roles(text: str, path: Path) -> Lines:
+    """Return the lines of each role, by ``PLAY_ROLE``."""
     spoken: Lines = {}
-    for title, play in plays(text, path):
+    for title, play in read_plays(text, path):
         for role, lines in play.items():
             if len(play) > 1 and len(lines) > 2:
                 name = re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))
                 spoken.setdefault(name, []).extend(lines)
     if not spoken:
-        problem = (
-            "no role was found in it. Allowed: the edition of 1994, in which they are indented"
-        )
+        problem = "it contains no role. Allowed: the edition of 1994, which has indented roles"
         raise DataError(f"{path}: {problem}")
     return spoken
 
 
-def plays(text: str, path: Path, last: int = LAST) -> list[tuple[str, Lines]]:
-    """The plays' titles, and what their roles say."""
+def read_plays(text: str, path: Path, last: int = LAST_LINE) -> list[tuple[str, Lines]]:
+    """Return the title of each play and the lines of its roles."""
     lines = text.splitlines()[1 : last + 2]
     starts = [i for i, line in enumerate(lines) if BYLINE in line][1:]
     borders = pairwise([*starts, len(lines)])
     titled = [(_title(lines, start), start, end) for start, end in borders]
-    return [(title, _spoken(lines[start + 1 : end], title)) for title, start, end in titled]
+    return [(title, _read_play(lines[start + 1 : end], title)) for title, start, end in titled]
 
 
 def _title(lines: list[str], byline: int) -> str:
-    """The nearest text above the line below which a play begins, but for the one next to it."""
+    """Return the nearest text above the line before the byline of a play."""
     above = (lines[byline - back].strip() for back in range(2, min(byline, 7) + 1))
     return next(filter(None, above), "")
 
 
-def _spoken(lines: list[str], title: str) -> Lines:
-    indented = title != ERRORS
+def _read_play(lines: list[str], title: str) -> Lines:
+    indented = title != UNINDENTED_PLAY
     cue = re.compile(("  " if indented else "") + r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
     spoken: Lines = {}
     role = ""
     for line in lines:
-        if begun := cue.match(line):
-            role, said = begun[1].upper(), begun[2]
+        if match := cue.match(line):
+            role, words = match[1].upper(), match[2]
             if not indented and role.startswith("ACT "):
                 role = ""
             else:
-                spoken.setdefault(role, []).append(said)
+                spoken.setdefault(role, []).append(words)
         elif role and not indented and line.startswith("<"):
             role = ""
         elif role and (not indented or line.startswith("    ")):
@@ -160,6 +166,6 @@ def _spoken(lines: list[str], title: str) -> Lines:
     return spoken
 
 
-def numbered(lines: list[str]) -> np.ndarray:
-    """A role's lines as one row of characters, uint8 ``[characters]``."""
+def encode_lines(lines: list[str]) -> np.ndarray:
+    """Return the lines of a role as one row of characters, uint8 [characters]."""
     return encode_characters(re.sub(" +", " ", "".join(f"{line} " for line in lines)))

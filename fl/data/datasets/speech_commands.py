@@ -34,7 +34,7 @@ is. Clients are sorted by name, their samples by file name with silence at the e
 256 for validation and 250 for testing (FedL2P), before speakers of fewer than ``min_samples`` are
 left out.
 
-Beside the arrays that it maps, preparing files of the full size holds some 30 MB at most.
+Beside the arrays that it maps, preparing files of the full size needs some 30 MB at most.
 """
 
 from __future__ import annotations
@@ -59,26 +59,32 @@ from fl.data.prepared import Writer
 from fl.data.validation import check_missing, check_sizes, clients_with_min_samples
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
-CLASSES = ("silence", "unknown", *WORDS)
-LISTS = {"validation_list.txt": 2, "testing_list.txt": 1}
-"""What the published split calls the recordings of a list; all others are for training, 0."""
+KEYWORD_CLASSES = ("silence", "unknown", *WORDS)
+SPLIT_BY_LIST = {"validation_list.txt": 2, "testing_list.txt": 1}
+"""Published split of the recordings of a list; all others are for training, 0."""
 NOISE = "_background_noise_/"
 RECORDING = re.compile(r"([a-z]+)/([0-9a-f]+)_nohash_\d+\.wav")
-"""The name of a recording: its word, and who speaks."""
+"""Name of a recording: its word and its speaker."""
 SILENCE = "silence/"
 RECORDINGS = 105_829
 SPEAKERS = {"training": 2_112, "validation": 256, "testing": 250}
 RATE = 16_000
 """Samples a second."""
 FRAME, HOP, BINS, MELS = 400, 160, 512, 40
-FLOOR = 1e-6
+POWER_FLOOR = 1e-6
 """Added to a filter's power, so that its logarithm exists in silence."""
-FEATURES = (1, MELS, (RATE - FRAME) // HOP + 1)
+FEATURE_SHAPE = (1, MELS, (RATE - FRAME) // HOP + 1)
 
 
 @dataclass
-class Content:
-    """What the archive holds: the lists, the names of the recordings, and the noise, int16 each."""
+class ArchiveContent:
+    """Content of the archive.
+
+    Attributes:
+        lists: Names of recordings in each list.
+        recordings: Names of all recordings.
+        noise: Recordings of noise, int16 ``[samples]`` each.
+    """
 
     lists: dict[str, list[str]] = field(default_factory=dict)
     recordings: list[str] = field(default_factory=list)
@@ -87,7 +93,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Speaker:
-    """Who speaks, in which published split, and the names of the recordings."""
+    """A speaker with the published split and the names of the recordings."""
 
     name: str
     split: int
@@ -120,18 +126,18 @@ class SpeechCommands:
         ),
     )
     domains: ClassVar[tuple[str, ...]] = ("seen", "unseen")
-    shape: ClassVar[tuple[int, ...]] = FEATURES
-    classes: ClassVar[int] = len(CLASSES)
+    shape: ClassVar[tuple[int, ...]] = FEATURE_SHAPE
+    classes: ClassVar[int] = len(KEYWORD_CLASSES)
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     @property
     def size(self) -> int | None:
-        """How many recordings there are; silence comes on top."""
+        """Number of recordings, without samples of silence."""
         return RECORDINGS if self.complete else None
 
     @property
     def natural_clients(self) -> int:
-        """How many speakers there are, before any is left out for having said too little."""
+        """Number of speakers before those with few recordings are left out."""
         unseen = 256 + 250 if self.unseen is None else self.unseen
         return (self.seen or 2_112) + unseen
 
@@ -141,48 +147,58 @@ class SpeechCommands:
         content = read_content(path)
         speakers = by_speaker(path, content)
         if self.complete:
-            _hold(path, speakers)
-        kept = self._kept(path, speakers)
-        names = [name for who in kept for name in self._samples(who)]
-        sizes = [len(self._samples(who)) for who in kept]
-        split = np.repeat(np.array([who.split for who in kept], np.int8), sizes)
-        x = writer.create("x", (len(names), *FEATURES), np.float32)
+            _check_published_sizes(path, speakers)
+        chosen = self._choose_speakers(path, speakers)
+        names = [name for speaker in chosen for name in self._samples(speaker)]
+        sizes = [len(self._samples(speaker)) for speaker in chosen]
+        split = np.repeat(np.array([speaker.split for speaker in chosen], np.int8), sizes)
+        x = writer.create("x", (len(names), *FEATURE_SHAPE), np.float32)
         _fill(x, path, content.noise, names)
         writer.save("y", np.array([_label(name) for name in names], np.int64))
-        writer.save("client", np.repeat(np.arange(len(kept), dtype=np.int32), sizes))
+        writer.save("client", np.repeat(np.arange(len(chosen), dtype=np.int32), sizes))
         writer.save("domain", (split > 0).astype(np.int32))
         writer.save("split", split)
-        normalisation = _measured(x, np.flatnonzero(split == 0))
-        writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
+        normalisation = _measure_normalisation(x, np.flatnonzero(split == 0))
+        writer.describe(KEYWORD_CLASSES, normalisation=normalisation, domains=self.domains)
 
-    def _samples(self, who: Speaker) -> list[str]:
-        """The names of a speaker's samples; those of silence are made up."""
-        words = sum(_label(name) > 1 for name in who.recordings)
+    def _samples(self, speaker: Speaker) -> list[str]:
+        """Return the names of a speaker's samples, with invented names for silence."""
+        words = sum(_label(name) > 1 for name in speaker.recordings)
         silences = int(self.silence * words + 0.5)
-        return [*who.recordings, *(f"{SILENCE}{who.name}/{i}" for i in range(silences))]
+        return [*speaker.recordings, *(f"{SILENCE}{speaker.name}/{i}" for i in range(silences))]
 
-    def _kept(self, path: Path, speakers: list[Speaker]) -> list[Speaker]:
-        sizes = {who.name: len(self._samples(who)) for who in speakers}
+    def _choose_speakers(self, path: Path, speakers: list[Speaker]) -> list[Speaker]:
+        sizes = {speaker.name: len(self._samples(speaker)) for speaker in speakers}
         names = set(clients_with_min_samples(sizes, self.min_samples, str(path)))
-        seen = [who for who in speakers if who.name in names and who.split == 0]
-        unseen = [who for who in speakers if who.name in names and who.split > 0]
-        seen.sort(key=lambda who: -sizes[who.name])
-        order = generator(0, "speech-commands unseen").permutation(len(unseen))
-        unseen = [unseen[i] for i in order]
-        for key, asked, there in (("seen", self.seen, seen), ("unseen", self.unseen, unseen)):
-            if asked and asked > len(there):
-                problem = f"{key} is {asked}, but {len(there)} speakers have enough samples"
+        seen_speakers = [
+            speaker for speaker in speakers if speaker.name in names and speaker.split == 0
+        ]
+        unseen_speakers = [
+            speaker for speaker in speakers if speaker.name in names and speaker.split > 0
+        ]
+        seen_speakers.sort(key=lambda speaker: -sizes[speaker.name])
+        order = generator(0, "speech-commands unseen").permutation(len(unseen_speakers))
+        unseen_speakers = [unseen_speakers[i] for i in order]
+        for key, number, available in (
+            ("seen", self.seen, seen_speakers),
+            ("unseen", self.unseen, unseen_speakers),
+        ):
+            if number and number > len(available):
+                problem = f"{key} is {number}, but {len(available)} speakers have enough samples"
                 raise DataError(
-                    f"{path}: {problem}. Allowed: 1 to {len(there)}, or nothing for all"
+                    f"{path}: {problem}. Allowed: 1 to {len(available)}, or nothing for all"
                 )
-        return sorted([*seen[: self.seen], *unseen[: self.unseen]], key=lambda who: who.name)
+        return sorted(
+            [*seen_speakers[: self.seen], *unseen_speakers[: self.unseen]],
+            key=lambda speaker: speaker.name,
+        )
 
 
-def read_content(path: Path) -> Content:
-    """The lists, the names and the noise; recordings are not read yet."""
-    content = Content()
+def read_content(path: Path) -> ArchiveContent:
+    """Read the lists, the names of recordings and the noise."""
+    content = ArchiveContent()
     for name, stream in iter_members(path):
-        if name in LISTS:
+        if name in SPLIT_BY_LIST:
             content.lists[name] = stream.read().decode("utf-8", "replace").split()
         elif name.startswith(NOISE) and name.endswith(".wav"):
             content.noise.append(read_wav(stream))
@@ -190,29 +206,31 @@ def read_content(path: Path) -> Content:
             content.recordings.append(name)
     words = {name.partition("/")[0] for name in content.recordings}
     missing = [f"recordings in {word}/" for word in WORDS if word not in words]
-    missing += [name for name in LISTS if name not in content.lists]
+    missing += [name for name in SPLIT_BY_LIST if name not in content.lists]
     if not any(len(noise) >= RATE for noise in content.noise):
         missing.append(f"noise of a second in {NOISE}")
     check_missing(path, missing)
     return content
 
 
-def by_speaker(path: Path, content: Content) -> list[Speaker]:
-    """The speakers, sorted by name; their recordings too."""
+def by_speaker(path: Path, content: ArchiveContent) -> list[Speaker]:
+    """Return the speakers with their recordings, both sorted by name."""
     recordings = set(content.recordings)
     listed: dict[str, int] = {}
-    for text, split in LISTS.items():
+    for text, split in SPLIT_BY_LIST.items():
         check_missing(path, (f"{n} of {text}" for n in content.lists[text] if n not in recordings))
         listed |= dict.fromkeys(content.lists[text], split)
-    said: dict[str, list[str]] = {}
+    names_by_speaker: dict[str, list[str]] = {}
     for name in sorted(recordings):
-        said.setdefault(_speaker(name), []).append(name)
+        names_by_speaker.setdefault(_speaker(name), []).append(name)
     speakers = []
-    for who, names in sorted(said.items()):
-        of = {listed.get(name, 0) for name in names}
-        if len(of) > 1:
-            raise DataError(f"{path}: speaker {who} is in more than one list; fetch it again")
-        speakers.append(Speaker(who, of.pop(), names))
+    for speaker, names in sorted(names_by_speaker.items()):
+        splits = {listed.get(name, 0) for name in names}
+        if len(splits) > 1:
+            raise DataError(
+                f"{path}: speaker {speaker} is in more than one list", advice="fetch it again"
+            )
+        speakers.append(Speaker(speaker, splits.pop(), names))
     return speakers
 
 
@@ -223,19 +241,19 @@ def _speaker(name: str) -> str:
 
 def _label(name: str) -> int:
     word = name.partition("/")[0]
-    return 0 if name.startswith(SILENCE) else CLASSES.index(word) if word in WORDS else 1
+    return 0 if name.startswith(SILENCE) else KEYWORD_CLASSES.index(word) if word in WORDS else 1
 
 
-def _hold(path: Path, speakers: list[Speaker]) -> None:
-    recordings = {"the archive": sum(len(who.recordings) for who in speakers)}
+def _check_published_sizes(path: Path, speakers: list[Speaker]) -> None:
+    recordings = {"the archive": sum(len(speaker.recordings) for speaker in speakers)}
     check_sizes(recordings, {"the archive": RECORDINGS}, str(path), "Warden", "recordings")
-    counts = Counter(who.split for who in speakers)
+    counts = Counter(speaker.split for speaker in speakers)
     sizes = dict(zip(SPEAKERS, (counts[split] for split in (0, 2, 1)), strict=True))
     check_sizes(sizes, SPEAKERS, str(path), "FedL2P", "speakers")
 
 
 def _fill(x: np.ndarray, path: Path, noise: list[np.ndarray], names: list[str]) -> None:
-    """Features into ``x``, a row for each name: recordings as they come, then silence."""
+    """Write features to ``x``, a row for each name: recordings in order, then silence."""
     row = {name: i for i, name in enumerate(names)}
     for name, stream in iter_members(path, row.__contains__):
         x[row[name], 0] = log_mel(_second(read_wav(stream)))
@@ -245,14 +263,14 @@ def _fill(x: np.ndarray, path: Path, noise: list[np.ndarray], names: list[str]) 
 
 
 def _second(samples: np.ndarray) -> np.ndarray:
-    """A second of 16-bit samples as a signal from -1 to 1, cut off or filled up with zeros."""
+    """Return a second of 16-bit samples as a signal from -1 to 1, padded by zeros."""
     signal = np.zeros(RATE)
     signal[: len(samples)] = samples[:RATE] / 2**15
     return signal
 
 
 def silence(noise: list[np.ndarray], name: str) -> np.ndarray:
-    """A second of noise, at a place and a volume that are drawn for that name."""
+    """Return a second of noise at a random position and volume for that name."""
     draw = generator(0, "speech-commands silence", name)
     long = [samples for samples in noise if len(samples) >= RATE]
     samples = long[draw.integers(len(long))]
@@ -260,7 +278,7 @@ def silence(noise: list[np.ndarray], name: str) -> np.ndarray:
     return _second(samples[first : first + RATE]) * draw.random()
 
 
-def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+def _measure_normalisation(x: np.ndarray, rows: np.ndarray) -> dict[str, float]:
     """Mean and standard deviation of some rows, in one pass over them."""
     total = square = 0.0
     for i in rows:
@@ -273,7 +291,7 @@ def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, float]:
 
 
 def read_wav(stream: BinaryIO) -> np.ndarray:
-    """A signal, int16 ``[samples]``; `DataError` that names it unless 16 kHz, mono, 16 bit.
+    """Read a WAVE file of 16 kHz, mono, 16 bit as int16 ``[samples]``.
 
     No library: torchaudio's latest (2.11) does not load beside torch 2.13, and soundfile takes a
     file that is cut off for a shorter one.
@@ -291,19 +309,19 @@ def read_wav(stream: BinaryIO) -> np.ndarray:
 
 
 def log_mel(signal: np.ndarray) -> np.ndarray:
-    """Features, float32 ``[40, frames]``, of a signal ``[samples]`` on the scale from -1 to 1."""
-    cut = np.lib.stride_tricks.sliding_window_view(signal, FRAME)[::HOP]
+    """Return features, float32 [40, frames], of a signal [samples] on the scale from -1 to 1."""
+    frames = np.lib.stride_tricks.sliding_window_view(signal, FRAME)[::HOP]
     window = (1 - np.cos(2 * np.pi * np.arange(FRAME) / FRAME)) / 2
-    power = np.abs(np.fft.rfft(cut * window, BINS)) ** 2
-    return np.log(FLOOR + filters() @ power.T).astype(np.float32)
+    power = np.abs(np.fft.rfft(frames * window, BINS)) ** 2
+    return np.log(POWER_FLOOR + filters() @ power.T).astype(np.float32)
 
 
 @cache
 def filters() -> np.ndarray:
-    """The mel filters F, ``[40, 257]``."""
+    """Return the mel filters F, [40, 257]."""
     mel = np.linspace(0, 2595 * np.log10(1 + RATE / 2 / 700), MELS + 2)
     edges = 700 * (10 ** (mel / 2595) - 1)
     low, middle, high = (edges[i : i + MELS, None] for i in range(3))
-    at = np.arange(BINS // 2 + 1) * RATE / BINS
-    rising, falling = (at - low) / (middle - low), (high - at) / (high - middle)
+    frequencies = np.arange(BINS // 2 + 1) * RATE / BINS
+    rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
     return np.maximum(0, np.minimum(rising, falling))

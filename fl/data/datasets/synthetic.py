@@ -1,4 +1,4 @@
-"""Synthetic clients whose inputs and labelling functions both differ, to a degree that is set.
+"""Synthetic clients whose inputs and labelling functions differ to a chosen degree.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated Optimization in
 Heterogeneous Networks. MLSys 2020.
@@ -20,10 +20,10 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 
 INPUTS, HIDDEN, CLASSES = 60, 20, 10
-LEAST = 50
-"""Samples that a client has at least where their number is drawn."""
-LARGEST = 10**9
-"""Samples over all clients: of 60 inputs each, they take 240 GB."""
+MIN_SAMPLES = 50
+"""Smallest number of samples of a client if numbers are drawn."""
+MAX_SAMPLES = 10**9
+"""Largest number of samples of all clients, 240 GB with 60 inputs each."""
 
 Layer = tuple[np.ndarray, np.ndarray]
 """A weight matrix ``[out, in]`` and a bias ``[out]``."""
@@ -71,25 +71,25 @@ class Synthetic:
 
     @property
     def natural_clients(self) -> int:
-        """How many clients it has of its own."""
+        """Number of natural clients."""
         return self.clients
 
     @property
     def size(self) -> int:
-        """How many samples there are, over all clients.
+        """Number of samples of all clients.
 
         Raises:
-            DataError: If they are more than `LARGEST`.
+            DataError: If it exceeds `MAX_SAMPLES`.
         """
-        least = self.clients * (LEAST if self.samples is None else self.samples)
-        if least <= LARGEST and self.samples is None:
-            least = sum(self.sizes())
-        if least > LARGEST:
+        total = self.clients * (MIN_SAMPLES if self.samples is None else self.samples)
+        if total <= MAX_SAMPLES and self.samples is None:
+            total = sum(self.sizes())
+        if total > MAX_SAMPLES:
             raise DataError(
-                f"synthetic: {self.clients:,} clients would hold {least:,} samples or more."
-                f" Allowed: {LARGEST:,} samples over all clients"
+                f"synthetic: {self.clients:,} clients would hold {total:,} samples or more."
+                f" Allowed: {MAX_SAMPLES:,} samples over all clients"
             )
-        return least
+        return total
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[samples, 60]``, y int64 and client int32 ``[samples]``."""
@@ -101,21 +101,21 @@ class Synthetic:
         writer.describe([str(label) for label in range(self.classes)])
 
     def sizes(self) -> list[int]:
-        """How many samples each client has."""
+        """Return the number of samples of each client."""
         if self.samples is not None:
             return [self.samples] * self.clients
         drawn = generator(self.seed, "synthetic sizes").lognormal(4.0, 2.0, self.clients)
-        return [int(size) + LEAST for size in drawn]
+        return [int(size) + MIN_SAMPLES for size in drawn]
 
     def inputs(self, client: int, size: int) -> np.ndarray:
-        """A client's inputs, float32 ``[size, 60]``."""
+        """Return a client's inputs, float32 [size, 60]."""
         rng = generator(self.seed, "synthetic inputs", client)
         mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS) * (not self.iid)
         sd = np.arange(1, INPUTS + 1) ** -0.6
         return (mean + sd * rng.standard_normal((size, INPUTS))).astype(np.float32)
 
     def layers(self, client: int) -> list[Layer]:
-        """A client's labelling network, from the input on."""
+        """Return the layers of a client's labelling network, from the input on."""
         rng = generator(self.seed, "synthetic weights", 0 if self.iid else client)
         hidden = [HIDDEN] if self.generator == "two-layer" else []
         widths = [INPUTS, *hidden, self.classes]
@@ -126,9 +126,9 @@ class Synthetic:
         return layers
 
     def label(self, client: int, x: np.ndarray) -> np.ndarray:
-        """The labels, int64 ``[n]``, that a client's network gives inputs ``[n, 60]``.
+        """Return the labels, int64 [n], that a client's network gives inputs [n, 60].
 
-        The argmax of a softmax is that of its logits.
+        The softmax is left out, because it does not change the argmax.
         """
         *hidden, (weight, bias) = self.layers(client)
         out = x.astype(np.float64)

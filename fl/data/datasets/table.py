@@ -45,16 +45,20 @@ from fl.data.own_files import change_stamp
 from fl.data.prepared import Writer
 from fl.data.tables import DATE, NUMBER, SPLIT_NAME, TEXT, ColumnType
 
-REMEDY = "mend them, name columns under `categorical`, `dates` or `drop`"
-UNSAID = (
-    "say under `missing` what becomes of empty cells; in label, client or split only `drop` helps"
+CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates` or `drop`"
+MISSING_ADVICE = (
+    "write the key `missing` for empty cells; for those in label, client or split only `drop` helps"
 )
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a table holds: the values of its label and client and of categorical columns, in order,
-    how many numbers a row becomes, and how many rows there are.
+    """Summary of a table.
+
+    Attributes:
+        values: Values in order of the columns of label and client and of categorical columns.
+        width: Number of features of a row.
+        samples: Number of rows.
     """
 
     values: dict[str, list[str]]
@@ -94,7 +98,7 @@ class Table:
 
     @property
     def survey(self) -> Survey:
-        """What is in the file; it is read once for each time that it has changed."""
+        """The content of the file, which is read again only after a change."""
         with wrap_read_errors(self.path, "cannot be read as a table"):
             return _survey(self, change_stamp([path_of(self.path)]))
 
@@ -105,24 +109,24 @@ class Table:
 
     @property
     def classes(self) -> int:
-        """How many different labels there are."""
+        """Number of different labels."""
         return len(self.survey.values[self.label])
 
     @property
     def natural_clients(self) -> int | None:
-        """How many different clients there are, if there is a column of them."""
+        """Number of different clients, or None without a column of clients."""
         return None if self.client is None else len(self.survey.values[self.client])
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float64 ``[rows, features]``; y int64, client int32 and split int8 ``[rows]``."""
-        order, kinds = self.survey.values, self.kinds
-        features = [column for column in kinds if column not in self.named]
-        for piece in self.pieces(kinds):
+        order, column_types = self.survey.values, self.column_types
+        features = [column for column in column_types if column not in self.label_columns]
+        for piece in self.read_pieces(column_types):
             blocks = [
                 np.eye(len(order[name]))[tables.number_texts(piece[name], order[name])]
                 if name in order
@@ -141,62 +145,66 @@ class Table:
             normalisation["missing"] = "mean"
         writer.describe(order[self.label], normalisation=normalisation)
 
-    def pieces(self, kinds: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
-        """See `tables.read_pieces`; without the rows that ``missing`` leaves out."""
+    def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
         gaps = {
             None: (),
-            "drop": tuple(kinds),
-            "mean": tuple(kinds.keys() - {*self.named}),
+            "drop": tuple(column_types),
+            "mean": tuple(column_types.keys() - {*self.label_columns}),
             "category": self.categorical,
         }[self.missing]
-        more = {None: f", or {UNSAID}", "drop": ""}.get(
-            self.missing, ", or say `missing: drop`, which leaves out rows with empty cells"
+        further_advice = {None: f", or {MISSING_ADVICE}", "drop": ""}.get(
+            self.missing, ", or write `missing: drop`, which leaves out rows with empty cells"
         )
-        path, remedy = path_of(self.path), REMEDY + more
-        for piece in tables.read_pieces(path, kinds, gaps, self.separator, remedy):
+        path, advice = path_of(self.path), CELL_ADVICE + further_advice
+        for piece in tables.read_pieces(path, column_types, gaps, self.separator, advice):
             if self.missing == "drop":
-                whole = np.all([_there(cells) for cells in piece.values()], axis=0)
-                piece = {name: cells[whole] for name, cells in piece.items()}
+                is_complete = np.all([_is_filled(cells) for cells in piece.values()], axis=0)
+                piece = {name: cells[is_complete] for name, cells in piece.items()}
             yield piece
 
     @property
-    def named(self) -> list[str]:
-        """The columns that keys give a meaning."""
+    def label_columns(self) -> list[str]:
+        """The columns of label, client and split."""
         return [column for column in (self.label, self.client, self.split) if column is not None]
 
     @property
-    def kinds(self) -> dict[str, ColumnType]:
-        """The kind of each column that is read; `DataError` for a key that names none of them."""
+    def column_types(self) -> dict[str, ColumnType]:
+        """The type of each column that is read; a key without a column raises a `DataError`."""
         path = path_of(self.path)
-        there = tables.column_names(path, self.separator)
+        existing = tables.column_names(path, self.separator)
         for key in ("label", "client", "split", "drop", "categorical", "dates"):
             value = getattr(self, key)
             for column in (value,) if isinstance(value, str) else value or ():
-                tables.require_column(path, there, key, column)
+                tables.require_column(path, existing, key, column)
         by_key = {**dict.fromkeys(self.categorical, TEXT), **dict.fromkeys(self.dates, DATE)}
         for column in by_key:
-            count = [*self.categorical, *self.dates, *self.drop, *self.named].count(column)
+            count = [*self.categorical, *self.dates, *self.drop, *self.label_columns].count(column)
             if count > 1:
-                problem = f"{path}: column {column!r} stands under {count} keys"
+                problem = f"{path}: column {column!r} is named by {count} keys"
                 raise DataError(f"{problem}. Allowed: one of them")
-        kinds = {name: by_key.get(name, NUMBER) for name in there if name not in self.drop}
-        if not kinds.keys() - {*self.named}:
-            listed = ", ".join(there)
-            raise DataError(f"{path}: has no column left for a feature; there are: {listed}")
-        kinds |= dict.fromkeys(self.named, TEXT)
-        return kinds if self.split is None else {**kinds, self.split: SPLIT_NAME}
+        column_types = {
+            name: by_key.get(name, NUMBER) for name in existing if name not in self.drop
+        }
+        if not column_types.keys() - {*self.label_columns}:
+            listed = ", ".join(existing)
+            raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
+        column_types |= dict.fromkeys(self.label_columns, TEXT)
+        return column_types if self.split is None else {**column_types, self.split: SPLIT_NAME}
 
 
-def _there(cells: np.ndarray) -> np.ndarray:
-    """Which cells are not empty, as `tables.read_pieces` gives them."""
+def _is_filled(cells: np.ndarray) -> np.ndarray:
+    """Return whether each cell of a piece has a value."""
     return cells != "" if cells.dtype == object else ~np.isnan(cells)
 
 
 @lru_cache(maxsize=32)
 def _survey(table: Table, stamped: str) -> Survey:
-    path, kinds, samples = path_of(table.path), table.kinds, 0
-    values: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind is TEXT}
-    for piece in table.pieces(kinds):
+    path, column_types, samples = path_of(table.path), table.column_types, 0
+    values: dict[str, set[str]] = {
+        name: set() for name, column_type in column_types.items() if column_type is TEXT
+    }
+    for piece in table.read_pieces(column_types):
         samples += len(piece[table.label])
         for name in values:
             values[name].update(piece[name])
@@ -204,6 +212,6 @@ def _survey(table: Table, stamped: str) -> Survey:
     tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
     for name in table.categorical:
         tables.check_categories(path, name, order[name], samples)
-    features = kinds.keys() - {*table.named}
+    features = column_types.keys() - {*table.label_columns}
     width = sum(len(order[name]) if name in order else 1 for name in features)
     return Survey(order, width, samples)

@@ -10,7 +10,7 @@ Pictures are decoded as they are (grey ones among them become colour) in the arc
 val; the published test pictures have no labels and are left out. Classes are numbered by their
 WordNet id in alphabetical order.
 
-Beside the arrays, preparing holds some 30 MB at most, of 5,200 pictures as of 1,200.
+Memory: besides the arrays, preparation needs 30 MB at most for any number of images.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from fl.data.image_files import decode_image
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.validation import check_missing, check_sizes
 
-TOP = "tiny-imagenet-200/"
-SIDE, TRAIN, VAL = 64, 500, 50
-NORMALISATION = {
+ARCHIVE_FOLDER = "tiny-imagenet-200/"
+IMAGE_SIDE, TRAIN_PER_CLASS, VAL_PER_CLASS = 64, 500, 50
+TINY_IMAGENET_NORMALISATION = {
     "scale": 1 / 255,
     "mean": [0.4802, 0.4481, 0.3975],
     "sd": [0.2770, 0.2691, 0.2821],
@@ -57,42 +57,48 @@ class TinyImageNet:
             "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
         ),
     )
-    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
+    shape: ClassVar[tuple[int, ...]] = (3, IMAGE_SIDE, IMAGE_SIDE)
     classes: ClassVar[int] = 200
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ("train", "val")
 
     @property
     def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return self.classes * (TRAIN + VAL) if self.complete else None
+        """Number of samples, or None for a subset."""
+        return self.classes * (TRAIN_PER_CLASS + VAL_PER_CLASS) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[110000, 3, 64, 64]``, y int64 and split int8 ``[110000]``."""
         archive, counts = raw / self.sources[0].name, Counter[str]()
         ids = sorted(_text(archive, "wnids.txt").split())
         words = dict(line.split("\t", 1) for line in _text(archive, "words.txt").splitlines())
-        homes = _validation(archive)
+        id_by_picture = _validation(archive)
         if len(ids) != self.classes:
             problem = f"wnids.txt names {len(ids)} classes, expected {self.classes}"
-            raise DataError(f"{archive}: {problem}; delete the file to fetch it again")
+            raise DataError(f"{archive}: {problem}", advice="delete the file to fetch it again")
         for path, content in iter_members(archive, _is_labelled):
-            subset, home = _home(path, homes)
-            if home not in ids:
+            subset, wordnet_id = _home(path, id_by_picture)
+            if wordnet_id not in ids:
                 raise DataError(f"{archive}: member {path} belongs to no class of wnids.txt")
-            image = decode_image(content, (SIDE, SIDE))
+            image = decode_image(content, (IMAGE_SIDE, IMAGE_SIDE))
             split = np.int8(SPLIT_NAMES.index(subset))
-            writer.add(x=image, y=np.int64(ids.index(home)), split=split)
-            counts[f"{subset}/{home}"] += 1
-        parts = {f"train/{id}": TRAIN for id in ids} | {f"val/{id}": VAL for id in ids}
-        check_missing(archive, [subset for subset in parts if not counts[subset]])
+            writer.add(x=image, y=np.int64(ids.index(wordnet_id)), split=split)
+            counts[f"{subset}/{wordnet_id}"] += 1
+        sizes = {f"train/{id}": TRAIN_PER_CLASS for id in ids} | {
+            f"val/{id}": VAL_PER_CLASS for id in ids
+        }
+        check_missing(archive, [subset for subset in sizes if not counts[subset]])
         if self.complete:
-            check_sizes(counts, parts, "tiny-imagenet", "Le and Yang 2015")
-        writer.describe([words.get(id, id) for id in ids], normalisation=NORMALISATION)
+            check_sizes(counts, sizes, "tiny-imagenet", "Le and Yang 2015")
+        writer.describe(
+            [words.get(id, id) for id in ids], normalisation=TINY_IMAGENET_NORMALISATION
+        )
 
 
 def _is_labelled(path: str) -> bool:
-    return path.startswith((f"{TOP}train/", f"{TOP}val/")) and path.endswith(".JPEG")
+    return path.startswith((f"{ARCHIVE_FOLDER}train/", f"{ARCHIVE_FOLDER}val/")) and path.endswith(
+        ".JPEG"
+    )
 
 
 def _home(path: str, homes: Mapping[str, str]) -> tuple[str, str]:
@@ -108,4 +114,4 @@ def _validation(archive: Path) -> dict[str, str]:
 
 
 def _text(archive: Path, name: str) -> str:
-    return read_member(archive, TOP + name).read().decode()
+    return read_member(archive, ARCHIVE_FOLDER + name).read().decode()

@@ -17,8 +17,11 @@ Row = tuple[str, str, str]
 
 PARAMS = {"complete": False, "vocabulary": 6, "length": 8}
 BROKEN = {
-    "another class": ({"first": ("5", "a", "b")}, r"train\.csv: row 1 is \['5'\] of 3 cells"),
-    "an endless cell": ({"first": ("1", "a", "b" * 200_000)}, r"is no csv file .*field larger"),
+    "another class": (
+        {"first": ("5", "a", "b")},
+        r"train\.csv: row 1 has 3 cells and begins with \['5'\]",
+    ),
+    "an endless cell": ({"first": ("1", "a", "b" * 200_000)}, r"is no CSV file .*field larger"),
 }
 STUDY = {"models": [{"text-cnn": {"tokens": 7, "width": 8, "channels": 4}}]}
 TRAIN: list[Row] = [

@@ -101,7 +101,7 @@ PARAMS = {"complete": False, "side": 16, "vocabulary": 8, "words": 12}
 BROKEN = {
     "a list of others": (
         {"spoil": LABELS, "strange": b"1 1\n"},
-        r"CUB_200_2011\.tgz: image_class_labels.txt and images.txt are of different",
+        r"CUB_200_2011\.tgz: image_class_labels.txt and images.txt list different",
     ),
     "no captions": (
         {"without": TEXT},

@@ -24,7 +24,7 @@ PARAMS = {"complete": False, "min_samples": 3, "vocabulary": 8}
 BROKEN = {
     "another polarity": (
         {"training": [("4", "tom", "x"), ("3", "tom", "y")]},
-        r"zip: training\.16.*: row 2 is \['3', .* of 6 cells. Allowed: six, .* 0, 2 or 4",
+        r"zip: training\.16.*: row 2 has 6 cells and begins with \['3'.*Allowed: six, .* 0, 2 or 4",
     ),
 }
 STUDY = {

@@ -17,7 +17,7 @@ PARAMS = {"complete": False}
 BROKEN = {
     "the edition of today": (
         {"content": "The Complete Works\n\nBERTRAM.\nIn delivering my son from me\n"},
-        r"1994-01-100\.zip: no role was found in it. Allowed: the edition of 1994",
+        r"1994-01-100\.zip: it contains no role. Allowed: the edition of 1994",
     ),
 }
 STUDY = {"partitions": ["natural"], "models": [{"lstm": {"hidden": 8}}]}
