@@ -105,8 +105,8 @@ WRONG = {
     ),
     "a server that mixes models": (
         {"methods": {"pfedgraph": None}},
-        r"methods\.pfedgraph: with image-text\(.*\): the server does more than average what is "
-        "sent, but image and text share the weights classifier.bias, classifier.weight",
+        r"methods\.pfedgraph: with image-text\(.*\): the server does more than average what "
+        r"clients send, but image and text share the weights classifier\.bias, classifier\.weight",
     ),
     "an analysis of one network": (
         {"analyses": ["features"]},

@@ -683,9 +683,9 @@ def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) ->
             _ = dataset("images", tmp_path / "t.csv").shape
     with pytest.raises(DataError, match=r"client is 'site', but there is no such column"):
         _ = dataset("images", tmp_path / "t.csv", client="site").shape
-    with pytest.raises(DataError, match=r"none: there is no such file.*or a folder of images"):
+    with pytest.raises(DataError, match=r"none: the file does not exist.*or a folder of images"):
         _ = dataset("images", tmp_path / "none").shape
-    with pytest.raises(DataError, match=r"none: there is no such file; .*, or Parquet$"):
+    with pytest.raises(DataError, match=r"none: the file does not exist. .*, or Parquet$"):
         _ = dataset("table", tmp_path / "none", label="y").shape
 
 
@@ -839,7 +839,7 @@ def test_parquet_without_pictures_or_with_labels_of_no_class_is_refused(tmp_path
     with pytest.raises(DataError, match=r"dev\.parquet: the file name does not say the split"):
         _ = dataset("images", folder, image="image").shape
     (folder / "dev.parquet").unlink()
-    with pytest.raises(DataError, match=r"column 'label' holds no pictures"):
+    with pytest.raises(DataError, match=r"column 'label' contains no images"):
         _ = dataset("images", folder, image="label").shape
 
 

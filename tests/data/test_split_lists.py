@@ -46,7 +46,7 @@ def test_printed_sizes_of_domainnet_come_of_fedfas_share(all_of_domainnet):
         domainnet.IMAGES_BY_DOMAIN
     )
     assert len(samples.path) == dataset.size == 5847 + 3653 + 4573
-    dataset._hold(samples, Path("lists.zip"))
+    dataset._check_published_sizes(samples, Path("lists.zip"))
 
 
 def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
@@ -58,7 +58,7 @@ def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
     assert [found[f"{name} train"] for name in LISTED] == [n - n // 5 for n in LISTED.values()]
     assert len(samples.path) == sum(LISTED.values()) + 4573
     assert dataset.size == pytest.approx(len(samples.path), abs=20)
-    dataset._hold(samples, Path("lists.zip"))
+    dataset._check_published_sizes(samples, Path("lists.zip"))
     assert replace(dataset, complete=False).size is None
 
 
