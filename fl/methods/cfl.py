@@ -69,12 +69,12 @@ class CFL:
         local = train_from_payload(single_pass(base))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            like = trees.leaves(variables["params"])[0]
+            template = trees.leaves(variables["params"])[0]
             server = {
                 "models": trees.repeat(shared(variables, None), self.most),
-                "cluster": torch.zeros(context.clients, dtype=torch.int64, device=like.device),
-                "scale": torch.zeros((), dtype=torch.float64, device=like.device),
-                "round": torch.zeros((), dtype=torch.int64, device=like.device),
+                "cluster": torch.zeros(context.clients, dtype=torch.int64, device=template.device),
+                "scale": torch.zeros((), dtype=torch.float64, device=template.device),
+                "round": torch.zeros((), dtype=torch.int64, device=template.device),
             }
             return server, base.init(variables)[1]
 
@@ -84,8 +84,8 @@ class CFL:
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             ids = clients["id"]
-            before = trees.take(server["models"]["params"], server["cluster"][ids])
-            update = client_rows(trees.apply(torch.sub, uploads["params"], before))
+            previous_models = trees.take(server["models"]["params"], server["cluster"][ids])
+            update = client_rows(trees.apply(torch.sub, uploads["params"], previous_models))
             relative = self.bounds == "relative"
             largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
             scale = torch.where(server["round"] > 0, server["scale"], largest)
@@ -93,15 +93,15 @@ class CFL:
             late = int(server["round"]) >= self.after
             for number in server["cluster"][ids].unique().tolist():
                 rows = (server["cluster"][ids] == number).nonzero()[:, 0]
-                halves, place = {number: rows}, int(cluster.max()) + 1
-                several = len(rows) > 1 and place < self.most
+                halves, new_cluster = {number: rows}, int(cluster.max()) + 1
+                several = len(rows) > 1 and new_cluster < self.most
                 if late and several and self.at_odds(update[rows], n[rows], scale):
                     second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
-                    halves = {number: rows[~second], place: rows[second]}
-                    cluster[ids[halves[place]]] = place
-                for place, half in halves.items():
-                    mean = trees.mean(trees.take(uploads, half), n[half])
-                    index = torch.tensor([place], device=ids.device)
+                    halves = {number: rows[~second], new_cluster: rows[second]}
+                    cluster[ids[halves[new_cluster]]] = new_cluster
+                for new_cluster, members in halves.items():
+                    mean = trees.mean(trees.take(uploads, members), n[members])
+                    index = torch.tensor([new_cluster], device=ids.device)
                     models = trees.replace_clients(
                         models, index, trees.apply(lambda leaf: leaf[None], mean)
                     )
@@ -125,8 +125,8 @@ class CFL:
     def at_odds(self, update: Tensor, n: Tensor, scale: Tensor) -> bool:
         """Whether the mean update of a cluster is small although some client's is large."""
         mean = (update * (n / n.sum())[:, None].to(update.dtype)).sum(0).norm()
-        alike = update.norm(dim=1).max() <= self.eps2 * scale
-        return not ((mean >= self.eps1 * scale) | alike)
+        is_uniform = update.norm(dim=1).max() <= self.eps2 * scale
+        return not ((mean >= self.eps1 * scale) | is_uniform)
 
 
 def clusters(server: Tree) -> dict[str, Tensor]:
@@ -147,14 +147,14 @@ def bipartition(similarity: Tensor) -> Tensor:
     similarity = similarity.cpu()
     count = len(similarity)
     group = list(range(count))
-    left, right = torch.triu_indices(count, count, offset=1)
-    order = torch.argsort(similarity[left, right], descending=True, stable=True)
+    first_index, second_index = torch.triu_indices(count, count, offset=1)
+    order = torch.argsort(similarity[first_index, second_index], descending=True, stable=True)
     joined = 0
     for edge in order.tolist():
         if joined == count - 2:
             break
-        kept, other = group[int(left[edge])], group[int(right[edge])]
-        if kept != other:
-            group = [kept if member == other else member for member in group]
+        target_group, source_group = group[int(first_index[edge])], group[int(second_index[edge])]
+        if target_group != source_group:
+            group = [target_group if member == source_group else member for member in group]
             joined += 1
     return torch.tensor([int(member != group[0]) for member in group])

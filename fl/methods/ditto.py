@@ -51,18 +51,18 @@ class Ditto:
         terms = (task_loss, proximal_term(self.lam)) if self.lam else (task_loss,)
         personal = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
         if self.shared == "initial":
-            return alone(personal)
+            return local_method(personal)
         return shared_and_personal(
             recipe(replace(context, terms=()), keep_optimizer=True), personal
         )
 
 
-def alone(own: Method) -> Method:
+def local_method(personal_method: Method) -> Method:
     """A method all of whose weights stay local; the server keeps the model that all began with."""
-    local = single_pass(own)
+    local = single_pass(personal_method)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
-        return select(variables, all_weights), own.init(variables)[1]
+        return select(variables, all_weights), personal_method.init(variables)[1]
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         return local.end(server, client, work)[0], {}
@@ -70,4 +70,6 @@ def alone(own: Method) -> Method:
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         return dict(server), dict(clients)
 
-    return Method(init, (replace(local, end=end),), aggregate, {"global": shared, **own.views})
+    return Method(
+        init, (replace(local, end=end),), aggregate, {"global": shared, **personal_method.views}
+    )

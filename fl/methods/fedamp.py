@@ -74,8 +74,8 @@ class FedAMP:
             return server, {**client, PAYLOAD: {"params": variables["params"], "buffers": {}}}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, _ = local.end(server, client, work)
-            return kept, {"params": select(kept, all_weights)["params"]}
+            client_state, _ = local.end(server, client, work)
+            return client_state, {"params": select(client_state, all_weights)["params"]}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             compared = uploads["params"]
@@ -90,17 +90,19 @@ class FedAMP:
         """xi, [K, K], from models or moves: rows sum to 1."""
         if self.attention == "cosine":
             return softmax_of_others(self.sigma * cosines(models), self.own)
-        others = self.alpha / self.sigma * torch.exp(-squared_distances(models) / self.sigma)
-        others = others - torch.diag(others.diagonal())
-        total = others.sum(-1)
-        others = others / total.clamp(min=1)[:, None]
-        return others + torch.diag((1 - total).clamp(min=0))
+        attention_weights = (
+            self.alpha / self.sigma * torch.exp(-squared_distances(models) / self.sigma)
+        )
+        attention_weights = attention_weights - torch.diag(attention_weights.diagonal())
+        total = attention_weights.sum(-1)
+        attention_weights = attention_weights / total.clamp(min=1)[:, None]
+        return attention_weights + torch.diag((1 - total).clamp(min=0))
 
 
-def softmax_of_others(scores: Tensor, kept: float) -> Tensor:
+def softmax_of_others(scores: Tensor, own_weight: float) -> Tensor:
     """Rows that give ``kept`` to the client itself, and the rest to the others by softmax."""
-    alone = torch.eye(len(scores), dtype=scores.dtype, device=scores.device)
+    identity = torch.eye(len(scores), dtype=scores.dtype, device=scores.device)
     if len(scores) == 1:
-        return alone
-    others = torch.softmax(scores.masked_fill(alone.bool(), -torch.inf), dim=-1)
-    return kept * alone + (1 - kept) * others
+        return identity
+    softmax_weights = torch.softmax(scores.masked_fill(identity.bool(), -torch.inf), dim=-1)
+    return own_weight * identity + (1 - own_weight) * softmax_weights

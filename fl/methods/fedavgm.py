@@ -45,7 +45,7 @@ class FedAvgM:
             return {**server, "velocity": trees.zeros_like(variables["params"])}, client
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, kept = base.aggregate(server, clients, uploads, n)
+            mean, client_state = base.aggregate(server, clients, uploads, n)
             velocity = trees.apply(
                 lambda v, w, m: self.beta * v + (w - m),
                 server["velocity"],
@@ -53,7 +53,7 @@ class FedAvgM:
                 mean["params"],
             )
             params = trees.apply(lambda w, v: w - self.eta * v, server["params"], velocity)
-            return {**mean, "params": params, "velocity": velocity}, kept
+            return {**mean, "params": params, "velocity": velocity}, client_state
 
         return replace(
             base, init=init, aggregate=WeightedAverage(aggregate), send=send_all_but("velocity")

@@ -66,7 +66,7 @@ class FedDyn:
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             drift = trees.apply(
-                lambda g, w, before: g - self.alpha * (w - before),
+                lambda g, w, previous: g - self.alpha * (w - previous),
                 client["drift"],
                 upload["params"],
                 server["params"],
@@ -74,21 +74,21 @@ class FedDyn:
             return {**client, "drift": drift}, upload
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, kept = base.aggregate(server, clients, uploads, n)
+            mean, client_state = base.aggregate(server, clients, uploads, n)
             plain = trees.mean(uploads["params"], torch.ones_like(n))
             drift = trees.apply(
-                lambda h, w, before: h - self.alpha * len(n) / everybody * (w - before),
+                lambda h, w, previous: h - self.alpha * len(n) / everybody * (w - previous),
                 server["drift"],
                 plain,
                 server["params"],
             )
             params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
-            return {**mean, "params": params, "drift": drift}, kept
+            return {**mean, "params": params, "drift": drift}, client_state
 
         def mean_model(server: Tree, client: Tree | None) -> Tree:
             model = shared(server, None)
-            before = trees.apply(lambda w, h: w + h / self.alpha, model["params"], server["drift"])
-            return {**model, "params": before}
+            params = trees.apply(lambda w, h: w + h / self.alpha, model["params"], server["drift"])
+            return {**model, "params": params}
 
         step = replace(local, begin=begin, end=end)
         views = {"global": mean_model if self.scored == "mean" else shared}

@@ -60,10 +60,9 @@ class FedHarmo:
         """FedSAM on images that are brought to one amplitude."""
         network, shape = context.network, context.shape
         if len(shape) != 3:
-            given = ", ".join(map(str, shape))
+            dimensions = ", ".join(map(str, shape))
             raise FedloomError(
-                f"fedharmo: inputs are of shape ({given}). Allowed: images, (channels, height, "
-                "width)"
+                f"fedharmo: inputs have shape ({dimensions})", "images, (channels, height, width)"
             )
         base = recipe(context)
         local = single_pass(base)
@@ -72,13 +71,13 @@ class FedHarmo:
             server, client = base.init(variables)
             return {**server, AMPLITUDE: trees.leaves(server)[0].new_ones(shape)}, client
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             weight = batch["weight"]
             total = (amplitude(batch["x"]) * weight.reshape(-1, 1, 1, 1)).sum(0)
             return {AMPLITUDE: total, "count": weight.sum()}
 
-        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-            return dict(client), {AMPLITUDE: seen[AMPLITUDE] / seen["count"].clamp(min=1)}
+        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            return dict(client), {AMPLITUDE: totals[AMPLITUDE] / totals["count"].clamp(min=1)}
 
         def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return {**server, **trees.mean(uploads, n)}, dict(clients)
@@ -114,12 +113,12 @@ def amplitude(images: Tensor) -> Tensor:
     return torch.fft.fft2(images).abs()
 
 
-def with_amplitude(images: Tensor, given: Tensor, spectrum: Spectrum = "whole") -> Tensor:
+def with_amplitude(images: Tensor, target: Tensor, spectrum: Spectrum = "whole") -> Tensor:
     """Images [b, c, h, w] that keep their phases and get the amplitudes ``given``, [c, h, w]."""
     frequencies = torch.fft.fft2(images)
-    there = given.expand(images.shape)
+    amplitudes = target.expand(images.shape)
     if spectrum == "mean":
-        at_zero = torch.zeros_like(given)
+        at_zero = torch.zeros_like(target)
         at_zero[..., 0, 0] = 1
-        there = torch.where(at_zero.bool(), there, frequencies.abs())
-    return torch.fft.ifft2(torch.polar(there, frequencies.angle())).real
+        amplitudes = torch.where(at_zero.bool(), amplitudes, frequencies.abs())
+    return torch.fft.ifft2(torch.polar(amplitudes, frequencies.angle())).real

@@ -81,17 +81,17 @@ class FedIoT:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             number = torch.zeros((), dtype=torch.int64)
-            kept = send_all_but(PERSONAL_PARAMS)(client)
-            return {**server, DECODERS: client[PERSONAL_PARAMS], "round": number}, kept
+            client_state = send_all_but(PERSONAL_PARAMS)(client)
+            return {**server, DECODERS: client[PERSONAL_PARAMS], "round": number}, client_state
 
         def begin(server: Tree, client: Tree) -> Tree:
             return local.begin(server, {**client, PERSONAL_PARAMS: server[DECODERS]})
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, upload = local.end(server, client, work)
-            return send_all_but(PERSONAL_PARAMS)(kept), {
+            client_state, upload = local.end(server, client, work)
+            return send_all_but(PERSONAL_PARAMS)(client_state), {
                 **select(upload, body),
-                DECODERS: kept[PERSONAL_PARAMS],
+                DECODERS: client_state[PERSONAL_PARAMS],
             }
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

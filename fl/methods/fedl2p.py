@@ -109,30 +109,33 @@ class FedL2P:
             check_batch_norm(l2p_network, "fedl2p")
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            like = trees.leaves(variables["params"])[0]
+            template = trees.leaves(variables["params"])[0]
             sigmoid = self.bn_output == "sigmoid"
-            meta = l2p_network.initial_nets(context, like, learns, self.bn_begin, sigmoid)
+            meta = l2p_network.initial_nets(context, template, learns, self.bn_begin, sigmoid)
             speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
-            rules = tuple(name for name, holds in speaking.items() if holds)
+            rules = tuple(name for name, is_active in speaking.items() if is_active)
             server = {
                 "origin": select(variables, all_weights),
                 "meta": meta,
-                "fixed": l2p_network.fixed_values(context, like, learns, self.beta, rules),
+                "fixed": l2p_network.fixed_values(context, template, learns, self.beta, rules),
                 "best": meta,
-                "lowest": like.new_full((), torch.finfo(like.dtype).max),
+                "lowest": template.new_full((), torch.finfo(template.dtype).max),
             }
-            return server, {**l2p_network.zero_client_state(like), "held": like.new_zeros(())}
+            return server, {
+                **l2p_network.zero_client_state(template),
+                "held": template.new_zeros(()),
+            }
 
-        def conclude(over: bool) -> Any:
+        def conclude(is_last: bool) -> Any:
             def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-                after = dict(client_after_iteration(client, work, over))
-                if not over:
-                    return after, {}
-                meta = after.pop("meta")
+                next_client = dict(client_after_iteration(client, work, is_last))
+                if not is_last:
+                    return next_client, {}
+                meta = next_client.pop("meta")
                 hyper = l2p_network.hyperparameters(meta, server["fixed"], client["statistics"])
                 judged = client["judged"] / self.iterations
                 upload = {"meta": meta, "judged": judged, "held": client["held"]}
-                return {**after, "hyper": hyper}, upload
+                return {**next_client, "hyper": hyper}, upload
 
             return end
 

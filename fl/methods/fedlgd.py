@@ -97,24 +97,29 @@ class FedLGD:
         """FedAvg on virtual images, with distillation on both sides."""
         local_images.check_image_inputs(context)
         distilling = self.server_steps, self.image_lr, self.image_momentum
-        anchors = GlobalImages(context, self.global_images, self.due, *distilling)
+        anchors = GlobalImages(context, self.global_images, self.is_distilling, *distilling)
         term = shared_image_term(self.lam, self.regulariser, self.tau, anchors.labelled_copy)
         plain, harmonious = recipe(context), recipe(context, terms=(cross_entropy, term))
         matching = MatchingOptions(self.real, self.image_lr, self.image_momentum)
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
         passes = (
             distribution_matching(context, matching, self._refreshes, "shared"),
-            train_on_local_and_global(single_pass(plain), anchors, self.images, self.due),
+            train_on_local_and_global(single_pass(plain), anchors, self.images, self.is_distilling),
             train_on_local_and_global(
-                single_pass(harmonious), anchors, self.images, lambda round_: not self.due(round_)
+                single_pass(harmonious),
+                anchors,
+                self.images,
+                lambda round_: not self.is_distilling(round_),
             ),
         )
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = plain.init(variables)
-            like = trees.leaves(variables["params"])[0]
-            key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=like.device)
-            images = anchors.initial_images(key, like.dtype)
+            template = trees.leaves(variables["params"])[0]
+            key = torch.tensor(
+                rng.torch_seed(context.seed, "virtual images"), device=template.device
+            )
+            images = anchors.initial_images(key, template.dtype)
             first_images = local_images.zero_images(context, variables, self.images)
             client = {
                 **client,
@@ -130,10 +135,12 @@ class FedLGD:
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean = trees.mean(uploads, torch.ones_like(n))
-            done = {**server, **mean, "round": server["round"] + 1}
-            if self.due(int(done["round"])):
-                done[VIRTUAL_IMAGES] = anchors.distil(server, mean, int(done["round"]))
-            return done, dict(clients)
+            next_server = {**server, **mean, "round": server["round"] + 1}
+            if self.is_distilling(int(next_server["round"])):
+                next_server[VIRTUAL_IMAGES] = anchors.distil(
+                    server, mean, int(next_server["round"])
+                )
+            return next_server, dict(clients)
 
         def view(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, client), VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]}
@@ -158,10 +165,10 @@ class FedLGD:
             server_work=(anchors.server_work(),),
         )
 
-    def due(self, round_: int) -> bool:
+    def is_distilling(self, round_: int) -> bool:
         """Whether a round belongs to tau."""
-        place, rest = divmod(round_ - 1, self.every)
-        return rest == 0 and place < self.times
+        quotient, remainder = divmod(round_ - 1, self.every)
+        return remainder == 0 and quotient < self.times
 
     def _refreshes(self, round_: int) -> int:
-        return self.client_steps if self.due(round_) and round_ > 1 else 0
+        return self.client_steps if self.is_distilling(round_) and round_ > 1 else 0

@@ -40,8 +40,8 @@ from fl.api import (
     weighted_mean,
 )
 
-MEANS = "means"
-WHICH = 0
+MEAN_SAMPLES = "means"
+CHOICE_STREAM = 0
 """Stream of a batch's keys."""
 
 
@@ -65,15 +65,15 @@ class FedMix:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            like, clients = trees.leaves(variables["params"])[0], context.clients
-            means = {
-                "x": like.new_zeros((clients, *shape)),
-                "y": like.new_zeros((clients, classes)),
-                "known": like.new_zeros(clients),
+            template, clients = trees.leaves(variables["params"])[0], context.clients
+            mean_samples = {
+                "x": template.new_zeros((clients, *shape)),
+                "y": template.new_zeros((clients, classes)),
+                "known": template.new_zeros(clients),
             }
-            return {**server, MEANS: means}, client
+            return {**server, MEAN_SAMPLES: mean_samples}, client
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             weight = batch["weight"]
             labels = F.one_hot(batch["y"], classes).to(weight.dtype)
             return {
@@ -82,44 +82,50 @@ class FedMix:
                 "known": weight.sum(),
             }
 
-        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-            count = seen["known"].clamp(min=1)
-            means = {"x": seen["x"] / count, "y": seen["y"] / count}
-            return dict(client), {**means, "known": (seen["known"] > 0).to(count.dtype)}
+        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            count = totals["known"].clamp(min=1)
+            mean_samples = {"x": totals["x"] / count, "y": totals["y"] / count}
+            return dict(client), {**mean_samples, "known": (totals["known"] > 0).to(count.dtype)}
 
         def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            means = trees.replace_clients(server[MEANS], clients["id"], uploads)
-            return {**server, MEANS: means}, dict(clients)
+            mean_samples = trees.replace_clients(server[MEAN_SAMPLES], clients["id"], uploads)
+            return {**server, MEAN_SAMPLES: mean_samples}, dict(clients)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             return local.loss(server, work, {**batch, "x": (1 - self.lam) * batch["x"]})
 
-        everybody = context.training.participation == 1 and not context.training.stragglers
-        before = Phase(
+        is_full_participation = (
+            context.training.participation == 1 and not context.training.stragglers
+        )
+        collection_phase = Phase(
             (Sweep(look, end),),
             gather,
-            is_active=lambda round_: round_ == 1 or not everybody,
+            is_active=lambda round_: round_ == 1 or not is_full_participation,
             send=lambda server: {},
         )
         draws = replace(local.sampling, needs_keys=True)
         step = replace(local, loss=loss, sampling=draws)
-        return replace(base, init=init, earlier_phases=(before,), passes=(step,))
+        return replace(base, init=init, earlier_phases=(collection_phase,), passes=(step,))
 
     def mixed(self, forward: Forward) -> Tensor:
         """The loss of a batch whose inputs are scaled by 1 - lambda."""
-        batch, outputs, means = forward.batch, forward.output.outputs, forward.shared[MEANS]
-        chosen = drawn(means["known"], batch["key"][0])
-        x, y = means["x"][chosen], means["y"][chosen]
+        batch, outputs, mean_samples = (
+            forward.batch,
+            forward.output.outputs,
+            forward.shared[MEAN_SAMPLES],
+        )
+        chosen = draw_client(mean_samples["known"], batch["key"][0])
+        x, y = mean_samples["x"][chosen], mean_samples["y"][chosen]
         plain = classification_loss(outputs, batch)
-        other = weighted_mean(-(F.log_softmax(outputs, -1) * y).sum(-1), batch)
-        along = (slope(forward) * x).sum()
-        return (1 - self.lam) * plain + self.lam * (other + along)
+        other_loss = weighted_mean(-(F.log_softmax(outputs, -1) * y).sum(-1), batch)
+        input_term = (slope(forward) * x).sum()
+        return (1 - self.lam) * plain + self.lam * (other_loss + input_term)
 
 
-def drawn(known: Tensor, key: Tensor) -> Tensor:
+def draw_client(has_mean: Tensor, key: Tensor) -> Tensor:
     """One of the places [K] of which the mean is known, drawn by a key; the first, if none is."""
-    number = (keyed.uniform(key, WHICH) * known.sum()).floor()
-    return ((known.cumsum(0) > number) & (known > 0)).to(torch.int64).argmax(0, keepdim=True)
+    number = (keyed.uniform(key, CHOICE_STREAM) * has_mean.sum()).floor()
+    return ((has_mean.cumsum(0) > number) & (has_mean > 0)).to(torch.int64).argmax(0, keepdim=True)
 
 
 def slope(forward: Forward) -> Tensor:
@@ -128,10 +134,10 @@ def slope(forward: Forward) -> Tensor:
 
     def value(x: Tensor) -> Tensor:
         # A copy, as what counts operations cannot look at a layer whose input is a leaf.
-        seen = network.train(
+        output = network.train(
             forward.params, forward.work["buffers"], x.clone(), nested=True, key=batch.get("key")
         )
-        return classification_loss(seen.outputs, batch)
+        return classification_loss(output.outputs, batch)
 
     gradient: Tensor = grad(value)(batch["x"])
     return gradient

@@ -61,7 +61,7 @@ class FedOpt:
             return {**server, "change": trees.zeros_like(params), "square": square}, client
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, kept = base.aggregate(server, clients, uploads, n)
+            mean, client_state = base.aggregate(server, clients, uploads, n)
             change = trees.apply(
                 lambda m, new, w: self.beta1 * m + (1 - self.beta1) * (new - w),
                 server["change"],
@@ -80,7 +80,7 @@ class FedOpt:
                 change,
                 square,
             )
-            return {**mean, "params": params, "change": change, "square": square}, kept
+            return {**mean, "params": params, "change": change, "square": square}, client_state
 
         return replace(
             base,

@@ -79,15 +79,15 @@ def towards(lam: float) -> Term:
 
     def term(forward: Forward) -> Tensor:
         features = forward.output.features.flatten(1)
-        apart = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
-        return lam * weighted_mean(apart / features.shape[1], forward.batch)
+        distances = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
+        return lam * weighted_mean(distances / features.shape[1], forward.batch)
 
     return term
 
 
 def scores(features: Tensor, anchors: Tensor) -> Tensor:
     """-||z - p_c||^2, [b, C]; classes without a prototype come last."""
-    apart = torch.cdist(features, anchors).square()
-    there = has_anchor(anchors)
-    farthest = torch.where(there, apart, 0).amax(-1, keepdim=True) + 1
-    return -torch.where(there, apart, farthest)
+    distances = torch.cdist(features, anchors).square()
+    exists = has_anchor(anchors)
+    farthest = torch.where(exists, distances, 0).amax(-1, keepdim=True) + 1
+    return -torch.where(exists, distances, farthest)

@@ -43,7 +43,7 @@ from fl.blocks.exchange import send_all_but
 from fl.blocks.gradient_dissimilarity import with_dissimilarity
 from fl.blocks.proximal import proximal_term
 
-KEPT = ("mu", "loss", "falls", "rounds")
+SERVER_STATE = ("mu", "loss", "falls", "rounds")
 """What the server keeps to adapt mu."""
 
 
@@ -78,15 +78,15 @@ class FedProx:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zero = trees.leaves(variables["params"])[0].new_zeros(())
-            return {**server, **dict.fromkeys(KEPT, zero), "mu": zero + self.mu}, client
+            return {**server, **dict.fromkeys(SERVER_STATE, zero), "mu": zero + self.mu}, client
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             output = network.eval(server["params"], server["buffers"], batch["x"])
             count = batch["weight"].sum()
             return {"loss": context.task.loss(output.outputs, batch) * count, "count": count}
 
-        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-            return dict(client), {"loss": seen["loss"] / seen["count"].clamp(min=1)}
+        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            return dict(client), {"loss": totals["loss"] / totals["count"].clamp(min=1)}
 
         def adapt(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             loss = trees.mean(uploads, n)["loss"]
@@ -105,18 +105,18 @@ class FedProx:
             trace=lambda server: {"mu": server["mu"]},
         )
 
-    def adapted(self, kept: Tree, loss: Tensor) -> dict[str, Tensor]:
+    def adapted(self, state: Tree, loss: Tensor) -> dict[str, Tensor]:
         """`KEPT` after a round that began with that training loss."""
-        begun = kept["rounds"] > 0
-        rose, fell = begun & (loss > kept["loss"]), begun & (loss < kept["loss"])
-        falls = (kept["falls"] + 1) * fell
+        has_previous = state["rounds"] > 0
+        rose, fell = has_previous & (loss > state["loss"]), has_previous & (loss < state["loss"])
+        falls = (state["falls"] + 1) * fell
         down = falls >= self.patience
-        mu = kept["mu"] + self.step * rose.to(loss.dtype) - self.step * down.to(loss.dtype)
+        mu = state["mu"] + self.step * rose.to(loss.dtype) - self.step * down.to(loss.dtype)
         return {
             "mu": mu.clamp(min=0),
             "loss": loss,
             "falls": torch.where(down, 0, falls).to(loss.dtype),
-            "rounds": kept["rounds"] + 1,
+            "rounds": state["rounds"] + 1,
         }
 
 

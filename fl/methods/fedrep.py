@@ -69,14 +69,14 @@ def _handing_over(first: Pass, second: Pass) -> tuple[Pass, Pass]:
     """Two passes; the second goes on from the buffers that the first has moved."""
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        kept, upload = first.end(server, client, work)
-        return {**kept, "moved": work["buffers"]}, upload
+        client_state, upload = first.end(server, client, work)
+        return {**client_state, "moved": work["buffers"]}, upload
 
     def begin(server: Tree, client: Tree) -> Tree:
         return {**second.begin(server, client), "buffers": client["moved"]}
 
     def finish(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        kept, upload = second.end(server, client, work)
-        return {name: tree for name, tree in kept.items() if name != "moved"}, upload
+        client_state, upload = second.end(server, client, work)
+        return {name: tree for name, tree in client_state.items() if name != "moved"}, upload
 
     return replace(first, end=end), replace(second, begin=begin, end=finish)

@@ -63,13 +63,13 @@ class FedRobust:
                 f"inputs of at most {LARGEST} numbers"
             )
 
-        def still(variables: Tree) -> Tree:
-            like = trees.leaves(variables["params"])[0]
-            ones = like.new_ones(size)
-            matrix = torch.diag(ones) if self.matrix == "full" else ones
-            return {"matrix": matrix, "shift": torch.zeros_like(ones)}
+        def identity_shift(variables: Tree) -> Tree:
+            template = trees.leaves(variables["params"])[0]
+            diagonal = template.new_ones(size)
+            matrix = torch.diag(diagonal) if self.matrix == "full" else diagonal
+            return {"matrix": matrix, "shift": torch.zeros_like(diagonal)}
 
-        base = recipe(context, personal_params=still)
+        base = recipe(context, personal_params=identity_shift)
         local = single_pass(base)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -79,13 +79,13 @@ class FedRobust:
             return value - self.lam * strength(shift["matrix"], shift["shift"]), aux
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            after = local.update(server, work, grads, aux, lr)
+            updated = local.update(server, work, grads, aux, lr)
             up = trees.apply(
                 lambda p, g: p + self.eta2 * g,
                 work["params"][PERSONAL_PARAMS],
                 grads[PERSONAL_PARAMS],
             )
-            return {**after, "params": {**after["params"], PERSONAL_PARAMS: up}}
+            return {**updated, "params": {**updated["params"], PERSONAL_PARAMS: up}}
 
         return replace(base, passes=(replace(local, loss=loss, update=update),))
 
@@ -99,6 +99,6 @@ def shifted(x: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
 
 def strength(matrix: Tensor, shift: Tensor) -> Tensor:
     """||Lambda - I||^2 + ||delta||^2, a scalar."""
-    ones = torch.ones_like(shift)
-    same = torch.diag(ones) if matrix.dim() == 2 else ones
-    return (matrix - same).square().sum() + shift.square().sum()
+    diagonal = torch.ones_like(shift)
+    identity = torch.diag(diagonal) if matrix.dim() == 2 else diagonal
+    return (matrix - identity).square().sum() + shift.square().sum()

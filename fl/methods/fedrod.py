@@ -62,7 +62,7 @@ class FedRoD:
         def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), COUNTS: client[COUNTS]}
 
-        def both(server: Tree, client: Tree | None) -> Tree:
+        def personal_view(server: Tree, client: Tree | None) -> Tree:
             model = personal(server, client) if self.head == "local" else shared(server, None)
             return {**model, PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
 
@@ -73,7 +73,9 @@ class FedRoD:
             )
 
         views: dict[str, View] = {"global": shared} if self.head == "shared" else {}
-        views["personal"] = Predictor(both, predict, serves_absent_clients=True, is_per_sample=True)
+        views["personal"] = Predictor(
+            personal_view, predict, serves_absent_clients=True, is_per_sample=True
+        )
         return replace(base, passes=(replace(local, begin=begin),), views=views)
 
 

@@ -139,23 +139,29 @@ class FedSaC:
 
             number = int(server["round"]) + 1
             alpha = self.alpha if number <= self.until * context.training.rounds + 1e-9 else 0.0
-            drawn = draw_collaborators(clients["id"], self.collaborators, context.seed, number)
+            cooperating = draw_collaborators(
+                clients["id"], self.collaborators, context.seed, number
+            )
             bases = uploads["basis"]
             if self.noise or self.crop < 1:
-                told = self.noise, self.crop, context.seed, number
-                bases = disguise_directions(bases, clients["id"], *told)
-            alike = complementarity(bases, self.principal_angles)
+                noise_options = self.noise, self.crop, context.seed, number
+                bases = disguise_directions(bases, clients["id"], *noise_options)
+            complementarities = complementarity(bases, self.principal_angles)
             weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
-            within = [
-                weights_among(rows, drawn, n, weights, (likeness(names_held), alike))
+            weights_by_modality = [
+                weights_among(
+                    rows, cooperating, n, weights, (likeness(names_held), complementarities)
+                )
                 for rows, names_held in rows_by_modality(context, clients, names)
             ]
-            made = dict(zip(MATRICES, torch.stack(within).sum(0), strict=True))
+            matrices = dict(zip(MATRICES, torch.stack(weights_by_modality).sum(0), strict=True))
             if shared:
-                weights, everyone = partial(weights, alpha=0.0), torch.arange(len(n))
-                over_all = weights_among(everyone, drawn, n, weights, (likeness(shared), alike))
-                made[COMMON_WEIGHTS] = over_all[0]
-            return made
+                weights, all_rows = partial(weights, alpha=0.0), torch.arange(len(n))
+                common_weights = weights_among(
+                    all_rows, cooperating, n, weights, (likeness(shared), complementarities)
+                )
+                matrices[COMMON_WEIGHTS] = common_weights[0]
+            return matrices
 
         return model_mixtures.mixture_method(
             context,

@@ -62,36 +62,36 @@ class FedSR:
         network = context.network
 
         def personal_params(variables: Tree) -> Tree:
-            like = trees.leaves(variables["params"])[0]
+            template = trees.leaves(variables["params"])[0]
             size = feature_width(network, variables["params"])
-            table = like.new_zeros((context.classes, size))
-            reference = {"mu": table, "sigma": table + 1, "scale": like.new_ones(())}
-            return {ENCODER: encoder(size, context.seed, like), "reference": reference}
+            table = template.new_zeros((context.classes, size))
+            reference = {"mu": table, "sigma": table + 1, "scale": template.new_ones(())}
+            return {ENCODER: encoder(size, context.seed, template), "reference": reference}
 
         base = recipe(context, terms=(self.term,), personal_params=personal_params)
         local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            kept_params = dict(client[PERSONAL_PARAMS])
-            return {**server, ENCODER: kept_params.pop(ENCODER)}, {
+            client_params = dict(client[PERSONAL_PARAMS])
+            return {**server, ENCODER: client_params.pop(ENCODER)}, {
                 **client,
-                PERSONAL_PARAMS: kept_params,
+                PERSONAL_PARAMS: client_params,
             }
 
         def begin(server: Tree, client: Tree) -> Tree:
-            kept_params = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
-            return local.begin(server, {**client, PERSONAL_PARAMS: kept_params})
+            client_params = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
+            return local.begin(server, {**client, PERSONAL_PARAMS: client_params})
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, upload = local.end(server, client, work)
-            kept_params = dict(kept[PERSONAL_PARAMS])
-            trained = kept_params.pop(ENCODER)
-            return {**kept, PERSONAL_PARAMS: kept_params}, {**upload, ENCODER: trained}
+            client_state, upload = local.end(server, client, work)
+            client_params = dict(client_state[PERSONAL_PARAMS])
+            trained = client_params.pop(ENCODER)
+            return {**client_state, PERSONAL_PARAMS: client_params}, {**upload, ENCODER: trained}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            seen = network.eval(variables["params"], variables["buffers"], x)
-            mean, _ = distribution(variables[ENCODER], seen.features.flatten(1))
+            output = network.eval(variables["params"], variables["buffers"], x)
+            mean, _ = distribution(variables[ENCODER], output.features.flatten(1))
             return head_outputs(head_parameters(network, variables["params"]), mean)
 
         def view(server: Tree, client: Tree | None) -> Tree:
@@ -110,35 +110,35 @@ class FedSR:
         z = mu + sigma * normal(batch["key"], mu)
         logits = head_outputs(head_parameters(forward.network, forward.params), z)
         norms = weighted_mean(z.norm(dim=1), batch)
-        apart = weighted_mean(divergence(mu, sigma, params["reference"], batch["y"]), batch)
-        simple = self.alpha_l2r * norms + self.alpha_cmi * apart
+        divergences = weighted_mean(divergence(mu, sigma, params["reference"], batch["y"]), batch)
+        simple = self.alpha_l2r * norms + self.alpha_cmi * divergences
         return classification_loss(logits, batch) + simple
 
 
-def encoder(size: int, seed: int, like: Tensor) -> dict[str, Tensor]:
+def encoder(size: int, seed: int, template: Tensor) -> dict[str, Tensor]:
     """A linear layer from ``size`` features to twice as many, initialised as PyTorch does."""
     draw = torch.Generator().manual_seed(rng.torch_seed(seed, "fedsr"))
     bound = 1 / math.sqrt(size)
 
     def uniform(*shape: int) -> Tensor:
-        made = torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1
-        return (made * bound).to(like)
+        values = torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1
+        return (values * bound).to(template)
 
     return {"weight": uniform(2 * size, size), "bias": uniform(2 * size)}
 
 
 def distribution(layer: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of the representation, [b, d] each, of features [b, d]."""
-    both = F.linear(features, layer["weight"], layer["bias"])
+    outputs = F.linear(features, layer["weight"], layer["bias"])
     size = features.shape[1]
-    return both[:, :size], F.softplus(both[:, size:])
+    return outputs[:, :size], F.softplus(outputs[:, size:])
 
 
-def normal(key: Tensor, like: Tensor) -> Tensor:
+def normal(key: Tensor, template: Tensor) -> Tensor:
     """Standard normal numbers [b, d], by keys [b]."""
     # Away from 0, whose normal number would be infinite.
-    uniform = keyed.uniform(key, NOISE, tuple(like.shape[1:])).clamp(min=1e-12)
-    return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(like.dtype)
+    uniform = keyed.uniform(key, NOISE, tuple(template.shape[1:])).clamp(min=1e-12)
+    return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(template.dtype)
 
 
 def divergence(mu: Tensor, sigma: Tensor, reference: Tree, labels: Tensor) -> Tensor:

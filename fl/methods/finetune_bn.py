@@ -81,12 +81,12 @@ class FineTuneBN:
             return context.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
 
         def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
-            params, buffers, whole = variables["params"], variables["buffers"], {"x": x}
+            params, buffers, samples = variables["params"], variables["buffers"], {"x": x}
             pieces = (
-                trees.take(whole, batch_)["x"]
-                for batch_ in cut(len(trees.leaves(whole)[0]), self.scored)
+                trees.take(samples, batch_)["x"]
+                for batch_ in cut(len(trees.leaves(samples)[0]), self.scored)
             )
-            return torch.cat([network.train(params, buffers, some).outputs for some in pieces])
+            return torch.cat([network.train(params, buffers, piece).outputs for piece in pieces])
 
         if self.statistics == "stored":
             return replace(base, passes=(replace(tuning, loss=unmoved),))

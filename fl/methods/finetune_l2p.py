@@ -48,16 +48,16 @@ class FineTuneL2P:
         l2p_network, split = L2PNetwork(context), TUNING_SPLITS[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            like = trees.leaves(variables["params"])[0]
+            template = trees.leaves(variables["params"])[0]
             # Without stored nets, in a rehearsal, they are fresh ones.
             learns = ("bn", "lr") if l2p_network.normalised else ("lr",)
-            meta = variables.get("meta") or l2p_network.initial_nets(context, like, learns)
-            fixed = l2p_network.fixed_values(context, like, learns, 1.0)
+            meta = variables.get("meta") or l2p_network.initial_nets(context, template, learns)
+            fixed = l2p_network.fixed_values(context, template, learns, 1.0)
             server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
             model = select(variables, all_weights)
             model["buffers"] = l2p_network.restarted_buffers(model["buffers"])
             stored = l2p_network.running_statistics(variables["buffers"])
-            return server, {**model, "stored": stored, **l2p_network.zero_client_state(like)}
+            return server, {**model, "stored": stored, **l2p_network.zero_client_state(template)}
 
         def origin(server: Tree, client: Tree) -> Tree:
             return {

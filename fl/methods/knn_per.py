@@ -75,55 +75,63 @@ class KNNPer:
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return dict(server), dict(clients)
 
-        def seen_by(variables: Tree, x: Inputs) -> Tree:
+        def features_and_predictions(variables: Tree, x: Inputs) -> Tree:
             output = network.eval(variables["params"], variables["buffers"], x)
             predicted = F.softmax(output.outputs, dim=-1)
             return {"features": output.features.flatten(1), "model": predicted}
 
         def look(variables: Tree, batch: Batch) -> Tree:
-            return {**seen_by(variables, batch["x"]), "y": batch["y"]}
+            return {**features_and_predictions(variables, batch["x"]), "y": batch["y"]}
 
-        def recall(variables: Tree, known: Mapping[str, Tree]) -> Tree:
-            if "train" not in known:
+        def build_memory(variables: Tree, values: Mapping[str, Tree]) -> Tree:
+            if "train" not in values:
                 return {}
-            memory = dict(known["train"])
-            if self.lam is not None or "val" not in known:
+            memory = dict(values["train"])
+            if self.lam is not None or "val" not in values:
                 lam = 0.5 if self.lam is None else self.lam
                 return {**memory, "lam": memory["model"].new_tensor(lam)}
-            val = known["val"]
-            near = self.neighbours(memory, val["features"], context.classes)
-            return {**memory, "lam": best_share(near, val["model"], val["y"])}
+            val = values["val"]
+            neighbour_probabilities = self.neighbours(memory, val["features"], context.classes)
+            return {**memory, "lam": best_share(neighbour_probabilities, val["model"], val["y"])}
 
         def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
-            seen = seen_by(variables, x)
-            mixed = seen["model"]
+            outputs = features_and_predictions(variables, x)
+            mixed = outputs["model"]
             if memory:
-                near = self.neighbours(memory, seen["features"], context.classes)
-                mixed = memory["lam"] * near + (1 - memory["lam"]) * mixed
+                neighbour_probabilities = self.neighbours(
+                    memory, outputs["features"], context.classes
+                )
+                mixed = memory["lam"] * neighbour_probabilities + (1 - memory["lam"]) * mixed
             # Logarithms, as outputs are scores whose softmax are probabilities.
             return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
         view = Predictor(
-            shared, predict, look, recall, ("train", "val"), serves_absent_clients=True
+            shared, predict, look, build_memory, ("train", "val"), serves_absent_clients=True
         )
         return Method(init, (), aggregate, {"personal": view})
 
     def neighbours(self, memory: Tree, features: Tensor, classes: int) -> Tensor:
         """Probabilities [b, C] by the k nearest samples that are remembered, equation 9."""
-        apart = torch.cdist(features, memory["features"]).square()
+        distances = torch.cdist(features, memory["features"]).square()
         if self.distances == "mean":
-            apart = apart / features.shape[1]
-        nearest = apart.topk(min(self.k, len(memory["y"])), largest=False)
-        near = -nearest.values / self.scale
-        weight = near.exp() if self.votes == "softmax" else F.softmax(near, dim=-1)
+            distances = distances / features.shape[1]
+        nearest = distances.topk(min(self.k, len(memory["y"])), largest=False)
+        neighbour_probabilities = -nearest.values / self.scale
+        weight = (
+            neighbour_probabilities.exp()
+            if self.votes == "softmax"
+            else F.softmax(neighbour_probabilities, dim=-1)
+        )
         votes = F.one_hot(memory["y"][nearest.indices], classes).to(weight.dtype)
         summed = (weight[..., None] * votes).sum(1)
         return F.softmax(summed, dim=-1) if self.votes == "softmax" else summed
 
 
-def best_share(near: Tensor, model: Tensor, labels: Tensor) -> Tensor:
+def best_share(neighbour_probabilities: Tensor, model: Tensor, labels: Tensor) -> Tensor:
     """The share of neighbours, of 0, .1, ..., 1, that is right most often; the least of equals."""
-    shares = torch.linspace(0, 1, 11, dtype=near.dtype, device=near.device)
-    mixed = shares[:, None, None] * near + (1 - shares[:, None, None]) * model
-    right = (mixed.argmax(-1) == labels).sum(-1)
-    return shares[torch.nonzero(right == right.max())[0, 0]]
+    shares = torch.linspace(
+        0, 1, 11, dtype=neighbour_probabilities.dtype, device=neighbour_probabilities.device
+    )
+    mixed = shares[:, None, None] * neighbour_probabilities + (1 - shares[:, None, None]) * model
+    correct_counts = (mixed.argmax(-1) == labels).sum(-1)
+    return shares[torch.nonzero(correct_counts == correct_counts.max())[0, 0]]

@@ -95,11 +95,11 @@ class L2P:
         split = TUNING_SPLITS[self.samples]
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            like = trees.leaves(variables["params"])[0]
+            template = trees.leaves(variables["params"])[0]
             model = select(variables, all_weights)
-            meta = l2p_network.initial_nets(context, like, ("bn", "lr"))
+            meta = l2p_network.initial_nets(context, template, ("bn", "lr"))
             server = {"origin": model, "meta": meta, "fixed": {}}
-            return server, {**model, "meta": meta, **l2p_network.zero_client_state(like)}
+            return server, {**model, "meta": meta, **l2p_network.zero_client_state(template)}
 
         def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             return client_after_iteration(client, work, is_last=True), {}

@@ -86,14 +86,16 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> ReferenceTe
     """
     names = {model: f"{model} features" for model in (SHARED, previous)}
 
-    def reference(see: ReferencePass) -> dict[str, Tensor]:
-        return {name: see(model).features.flatten(1) for model, name in names.items()}
+    def reference(reference_pass: ReferencePass) -> dict[str, Tensor]:
+        return {name: reference_pass(model).features.flatten(1) for model, name in names.items()}
 
     def term(forward: Forward) -> Tensor:
-        z, known = forward.output.features.flatten(1), forward.batch["reference"]
-        toward = F.cosine_similarity(z, known[names[SHARED]], dim=1) / tau
-        away = F.cosine_similarity(z, known[names[previous]], dim=1) / tau
-        return mu * weighted_mean(F.softplus(away - toward), forward.batch)
+        z, references = forward.output.features.flatten(1), forward.batch["reference"]
+        shared_similarity = F.cosine_similarity(z, references[names[SHARED]], dim=1) / tau
+        previous_similarity = F.cosine_similarity(z, references[names[previous]], dim=1) / tau
+        return mu * weighted_mean(
+            F.softplus(previous_similarity - shared_similarity), forward.batch
+        )
 
     return ReferenceTerm(term, reference)
 
@@ -105,11 +107,11 @@ def model_distance(mu: NonNegative) -> ReferenceTerm:
     """
     name = f"{SHARED} features"
 
-    def reference(see: ReferencePass) -> dict[str, Tensor]:
-        return {name: see(SHARED).features.flatten(1)}
+    def reference(reference_pass: ReferencePass) -> dict[str, Tensor]:
+        return {name: reference_pass(SHARED).features.flatten(1)}
 
     def term(forward: Forward) -> Tensor:
-        apart = forward.output.features.flatten(1) - forward.batch["reference"][name]
-        return mu * weighted_mean(apart.square().sum(1), forward.batch)
+        differences = forward.output.features.flatten(1) - forward.batch["reference"][name]
+        return mu * weighted_mean(differences.square().sum(1), forward.batch)
 
     return ReferenceTerm(term, reference)

@@ -50,8 +50,8 @@ class MRMTL:
             return select(variables, all_weights), base.init(variables)[1]
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, _ = local.end(server, client, work)
-            return kept, select(kept, all_weights)
+            client_state, _ = local.end(server, client, work)
+            return client_state, select(client_state, all_weights)
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return base.aggregate(server, clients, uploads, torch.ones_like(n))

@@ -79,43 +79,49 @@ class PerFedAvg:
             halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
             inner, outer = map(alterations.change_batch, halves)
 
-            def forward(params: Tree, buffers: Tree, half: Batch) -> tuple[Output, dict[str, Any]]:
-                alter, met = alterations.functions(work.get(ALTERATION_STATES, {}), half)
-                x, key = half["x"], half.get("key")
-                return network.train(params, buffers, x, nested=True, key=key, alter=alter), met
+            def forward(
+                params: Tree, buffers: Tree, half_batch: Batch
+            ) -> tuple[Output, dict[str, Any]]:
+                alter, observations = alterations.functions(
+                    work.get(ALTERATION_STATES, {}), half_batch
+                )
+                x, key = half_batch["x"], half_batch.get("key")
+                return network.train(
+                    params, buffers, x, nested=True, key=key, alter=alter
+                ), observations
 
-            def before(params: Tree) -> tuple[Tensor, Tree]:
+            def inner_loss(params: Tree) -> tuple[Tensor, Tree]:
                 output, _ = forward(params, work["buffers"], inner)
                 return context.task.loss(output.outputs, inner), output.buffers
 
-            def after(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
-                output, met = forward(params, buffers, outer)
-                aux = {"buffers": output.buffers, "alterations": met}
+            def outer_loss(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
+                output, observations = forward(params, buffers, outer)
+                aux = {"buffers": output.buffers, "alterations": observations}
                 return context.task.loss(output.outputs, outer), aux
 
-            direction, moved = grad(before, has_aux=True)(work["params"])
+            direction, moved = grad(inner_loss, has_aux=True)(work["params"])
             if self.order != "second":
                 direction = trees.apply(Tensor.detach, direction)
             adapted = trees.apply(lambda w, g: w - self.alpha * g, work["params"], direction)
             buffers = moved if self.statistics == "both" else work["buffers"]
             if self.order == "free":
-                return self.free(before, after, work["params"], adapted, buffers)
-            value, seen = after(adapted, buffers)
-            return value, dict(seen)
+                return self.free(inner_loss, outer_loss, work["params"], adapted, buffers)
+            value, aux = outer_loss(adapted, buffers)
+            return value, dict(aux)
 
         return replace(base, passes=(replace(local, loss=loss),))
 
     def free(
-        self, before: Judge, after: Any, params: Tree, adapted: Tree, buffers: Tree
+        self, inner_loss: Judge, outer_loss: Any, params: Tree, adapted: Tree, buffers: Tree
     ) -> tuple[Tensor, Tree]:
         """A scalar with the outer loss's value and the gradient d - alpha H d.
 
         d is the outer gradient, and H d is (g(w + delta d) - g(w - delta d)) / (2 delta), where g
         is the gradient on the first half.
         """
-        outer, (value, seen) = grad(_with_value(after), has_aux=True)(adapted, buffers)
-        far = [
-            grad(before, has_aux=True)(
+        outer, (value, aux) = grad(_with_value(outer_loss), has_aux=True)(adapted, buffers)
+        shifted_gradients = [
+            grad(inner_loss, has_aux=True)(
                 trees.apply(lambda w, d, s=sign * self.delta: (w + s * d).detach(), params, outer)
             )[0]
             for sign in (1, -1)
@@ -123,18 +129,18 @@ class PerFedAvg:
         slope = trees.apply(
             lambda d, ahead, behind: d - self.alpha * (ahead - behind) / (2 * self.delta),
             outer,
-            *far,
+            *shifted_gradients,
         )
-        parts = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
-        surrogate = torch.stack(trees.leaves(parts)).sum()
-        return value.detach() + surrogate - surrogate.detach(), seen
+        products = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
+        surrogate = torch.stack(trees.leaves(products)).sum()
+        return value.detach() + surrogate - surrogate.detach(), aux
 
 
 def _with_value(loss: Any) -> Any:
     """The loss, with its value beside what it returns."""
 
-    def both(params: Tree, buffers: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
-        value, seen = loss(params, buffers)
-        return value, (value, seen)
+    def loss_with_value(params: Tree, buffers: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
+        value, aux = loss(params, buffers)
+        return value, (value, aux)
 
-    return both
+    return loss_with_value

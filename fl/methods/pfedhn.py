@@ -73,20 +73,20 @@ class PFedHN:
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
-            made = self.hypernetwork(context, variables["params"])
+            weights = self.hypernetwork(context, variables["params"])
             shapes = trees.apply(torch.zeros_like, variables["params"])
-            server = {"hyper": made, "optimizer": optimizer.init(made), "like": shapes}
+            server = {"hyper": weights, "optimizer": optimizer.init(weights), "like": shapes}
             return server, base.init(variables)[1]
 
         def payload(server: Tree, client: Tree) -> Tree:
             row = server["hyper"]["clients"].index_select(0, client["id"].reshape(1))
-            made = generated(server["hyper"], row, server["like"])
-            return {"params": {name: leaf[0] for name, leaf in made.items()}, "buffers": {}}
+            weights = generate_weights(server["hyper"], row, server["like"])
+            return {"params": {name: leaf[0] for name, leaf in weights.items()}, "buffers": {}}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, trained = local.end(server, client, work)
-            moved = trees.apply(torch.sub, client[PAYLOAD]["params"], trained["params"])
-            return kept, {"moved": moved}
+            client_state, trained = local.end(server, client, work)
+            changes = trees.apply(torch.sub, client[PAYLOAD]["params"], trained["params"])
+            return client_state, {"moved": changes}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             grads = self.gradient(server, clients["id"], uploads["moved"])
@@ -97,8 +97,8 @@ class PFedHN:
             return {**server, "hyper": hyper, "optimizer": state}, dict(clients)
 
         def model_of(server: Tree, client: Tree | None) -> Tree:
-            mine = client or {}
-            return {**payload(server, mine), "buffers": dict(mine["buffers"])}
+            client_tree = client or {}
+            return {**payload(server, client_tree), "buffers": dict(client_tree["buffers"])}
 
         step = replace(local, end=end)
         method = Method(
@@ -111,42 +111,43 @@ class PFedHN:
         )
         return with_trained_view(method) if self.scored == "trained" else method
 
-    def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> Tree:
+    def gradient(self, server: Tree, ids: Tensor, changes: Tree) -> Tree:
         """The mean over clients of (d theta / d hyper)^T moved, no longer than ``clip``."""
         hyper = trees.apply(lambda leaf: leaf.detach().requires_grad_(), server["hyper"])
         with torch.enable_grad():
-            made = generated(hyper, hyper["clients"][ids], server["like"])
-            pairs = zip(trees.leaves(made), trees.leaves(moved), strict=True)
+            weights = generate_weights(hyper, hyper["clients"][ids], server["like"])
+            pairs = zip(trees.leaves(weights), trees.leaves(changes), strict=True)
             total = torch.stack([(theta * d.detach()).sum() for theta, d in pairs]).sum()
             gradients = torch.autograd.grad(total / len(ids), trees.leaves(hyper))
         size = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
-        shorter = (self.clip / size.clamp(min=1e-12)).clamp(max=1.0)
-        return trees.unflatten(hyper, [g * shorter for g in gradients])
+        scale = (self.clip / size.clamp(min=1e-12)).clamp(max=1.0)
+        return trees.unflatten(hyper, [g * scale for g in gradients])
 
     def hypernetwork(self, context: BuildContext, params: Tree) -> Tree:
         """Embeddings of all clients, hidden layers, and a linear head for each of the weights."""
-        like = trees.leaves(params)[0]
-        draw = torch.Generator().manual_seed(rng.torch_seed(context.seed, "hypernetwork"))
+        template = trees.leaves(params)[0]
+        generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "hypernetwork"))
 
         width = self.embedding or 1 + context.clients // 4
-        normal = torch.randn(context.clients, width, generator=draw, dtype=torch.float64)
+        normal = torch.randn(context.clients, width, generator=generator, dtype=torch.float64)
         sizes = [width, *[self.hidden] * (self.layers + 1)]
         hidden = {
-            str(i): linear_parameters(draw, like, *sizes[i : i + 2]) for i in range(self.layers + 1)
+            str(i): linear_parameters(generator, template, *sizes[i : i + 2])
+            for i in range(self.layers + 1)
         }
         heads = {
-            name: linear_parameters(draw, like, self.hidden, tensor.numel())
+            name: linear_parameters(generator, template, self.hidden, tensor.numel())
             for name, tensor in params.items()
         }
-        return {"clients": normal.to(like), "hidden": hidden, "heads": heads}
+        return {"clients": normal.to(template), "hidden": hidden, "heads": heads}
 
 
-def generated(hyper: Tree, rows: Tensor, like: Tree) -> dict[str, Tensor]:
+def generate_weights(hyper: Tree, rows: Tensor, template: Tree) -> dict[str, Tensor]:
     """The weights for embeddings [K, e], with shape [K, ...] each."""
     inner = rows
     for number, layer in enumerate(hyper["hidden"].values()):
         inner = F.linear(F.relu(inner) if number else inner, layer["weight"], layer["bias"])
     return {
-        name: F.linear(inner, head["weight"], head["bias"]).reshape(-1, *like[name].shape)
+        name: F.linear(inner, head["weight"], head["bias"]).reshape(-1, *template[name].shape)
         for name, head in hyper["heads"].items()
     }

@@ -76,29 +76,29 @@ class PFedMe:
             return {**work, "centre": dict(server["params"]), "done": zero}
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            after = local.update(server, work, grads, aux, self.inner_lr)
-            done = work["done"] + 1
-            last = torch.remainder(done, self.steps) == 0
+            next_work = local.update(server, work, grads, aux, self.inner_lr)
+            step_count = work["done"] + 1
+            last = torch.remainder(step_count, self.steps) == 0
             centre = trees.apply(
                 lambda w, theta: torch.where(
                     trees.align(last, w), w - trees.align_rate(lr, w) * self.lam * (w - theta), w
                 ),
                 work["centre"],
-                after["params"],
+                next_work["params"],
             )
-            return {**after, "centre": centre, "done": done}
+            return {**next_work, "centre": centre, "done": step_count}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, trained = local.end(server, client, work)
+            client_state, trained = local.end(server, client, work)
             upload = {**trained, "params": dict(work["centre"])}
-            return {**kept, **(trained if self.scored == "theta" else upload)}, upload
+            return {**client_state, **(trained if self.scored == "theta" else upload)}, upload
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, kept = base.aggregate(server, clients, uploads, n)
+            mean, client_state = base.aggregate(server, clients, uploads, n)
             params = trees.apply(
                 lambda w, m: (1 - self.beta) * w + self.beta * m, server["params"], mean["params"]
             )
-            return {**mean, "params": params}, kept
+            return {**mean, "params": params}, client_state
 
         draws = replace(local.sampling, steps_per_batch=self.steps)
         step = replace(local, begin=begin, update=update, end=end, sampling=draws)

@@ -87,18 +87,20 @@ class VHL:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            like = trees.leaves(variables["params"])[0]
-            made = generate_images(self.generator_seed, context.classes, self.images, context.shape)
-            images = made.to(like)
+            template = trees.leaves(variables["params"])[0]
+            generated = generate_images(
+                self.generator_seed, context.classes, self.images, context.shape
+            )
+            images = generated.to(template)
             return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
 
         def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), IMAGES: client[IMAGES]}
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
+        def look(server: Tree, client: Tree, upload: Tree, batch: Any) -> Tree:
             return {"samples": batch["weight"].sum()}
 
-        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
+        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
             return {**client, IMAGES: server[IMAGES]}, {}
 
         first = Phase(
@@ -121,24 +123,27 @@ class VHL:
     def term(self, classes: int) -> Term:
         """What a virtual batch adds to the loss of the client's own."""
 
-        def added(forward: Forward) -> Tensor:
+        def virtual_loss(forward: Forward) -> Tensor:
             batch, images = forward.batch, forward.work[IMAGES]
             key = keyed.derive_keys(batch["key"][0], STREAM)
-            place = keyed.uniform(key, 0, (self.batch,)) * len(images)
-            chosen = place.long()
+            positions = keyed.uniform(key, 0, (self.batch,)) * len(images)
+            chosen = positions.long()
             x, y = images[chosen], image_labels(classes, self.images, images)[chosen]
             keys = key + torch.arange(self.batch, device=x.device)
-            passed = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
-            ones = torch.ones_like(x[:, 0, 0, 0])
-            loss = classification_loss(passed.outputs, {"y": y, "weight": ones})
-            features, others = forward.output.features.flatten(1), passed.features.flatten(1)
+            output = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
+            weights = torch.ones_like(x[:, 0, 0, 0])
+            loss = classification_loss(output.outputs, {"y": y, "weight": weights})
+            features, virtual_features = (
+                forward.output.features.flatten(1),
+                output.features.flatten(1),
+            )
             contrast = supervised_contrastive_loss(
-                torch.cat([features, others.detach()]),
+                torch.cat([features, virtual_features.detach()]),
                 torch.cat([batch["y"], y]),
                 self.tau,
-                torch.cat([batch["weight"], ones]),
+                torch.cat([batch["weight"], weights]),
             )
-            apart = supervised_contrastive_loss(others, y, self.tau)
-            return self.alpha * loss + self.lam * contrast + self.virtual_lam * apart
+            virtual_contrast = supervised_contrastive_loss(virtual_features, y, self.tau)
+            return self.alpha * loss + self.lam * contrast + self.virtual_lam * virtual_contrast
 
-        return added
+        return virtual_loss

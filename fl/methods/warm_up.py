@@ -76,8 +76,8 @@ class WarmUp:
             return {**matching_pass.begin(server, client), STATE: client[STATE]}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, sent = matching_pass.end(server, client, work)
-            return {**kept, STATE: work[STATE]}, sent
+            client_state, upload = matching_pass.end(server, client, work)
+            return {**client_state, STATE: work[STATE]}, upload
 
         return Method(
             init,
@@ -92,11 +92,13 @@ class WarmUp:
     def _nearest(self, context: BuildContext) -> Any:
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             def features(images: Tensor) -> Tensor:
-                seen = context.network.eval(variables["params"], variables["buffers"], images)
-                return seen.features.flatten(1)
+                output = context.network.eval(variables["params"], variables["buffers"], images)
+                return output.features.flatten(1)
 
-            means = features(variables[VIRTUAL_IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
-            return -torch.cdist(features(x), means).square()
+            class_means = (
+                features(variables[VIRTUAL_IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
+            )
+            return -torch.cdist(features(x), class_means).square()
 
         return predict
 
