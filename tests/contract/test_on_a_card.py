@@ -89,7 +89,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     monkeypatch.setattr(batches, "SWEEP_BATCH_SIZE", 8)
     monkeypatch.setattr(loader, "MIN_USES_PER_SAMPLE", 10**6)
     monkeypatch.setattr(engine, "run_rounds", watched(engine.run_rounds, seen.rounds))
-    monkeypatch.setattr(engine, "sweep", watched(engine.sweep, seen.passes))
+    monkeypatch.setattr(engine, "run_sweep", watched(engine.run_sweep, seen.passes))
     for name in BACKENDS:
         train = watched(backends.BACKENDS[name], seen.passes)
         monkeypatch.setitem(backends.BACKENDS, name, train)

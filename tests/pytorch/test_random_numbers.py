@@ -231,5 +231,5 @@ def test_a_method_that_draws_from_the_shared_stream_is_refused() -> None:
     simulation = world("fedavg")
     own = simulation.method.aggregate
     noisy = replace(simulation.method, aggregate=lambda *given: (torch.rand(1), own(*given))[1])
-    with pytest.raises(FedloomError, match="round 1 drew from PyTorch's shared random numbers"):
+    with pytest.raises(FedloomError, match="round 1 used PyTorch's shared random numbers"):
         worlds.run(replace(simulation, method=noisy))
