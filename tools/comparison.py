@@ -48,7 +48,7 @@ def collect(folder: Path) -> pd.DataFrame:
 def _of_before(folder: Path, track: str) -> pd.DataFrame:
     if not (folder / tracks.FILE).exists():
         return pd.DataFrame(columns=[*tracks.COLUMNS])
-    table = tracks.kept(folder)
+    table = tracks.read_published(folder)
     return table[table["track"] == track]
 
 
@@ -58,7 +58,7 @@ def main() -> int:
         table = collect(CONFIG)
         say(tracks.write(CONFIG, table))
         PICTURES.mkdir(exist_ok=True)
-        for name, picture in track_page.pictures(tracks.kept(CONFIG)).items():
+        for name, picture in track_page.pictures(tracks.read_published(CONFIG)).items():
             write_bytes(PICTURES / f"{name}.svg", picture.files()[".svg"])
         write_bytes(PAGE, pages.filled(PAGE.read_text("utf-8"), CONFIG).encode())
         say(PAGE)

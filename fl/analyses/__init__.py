@@ -129,15 +129,15 @@ def with_traces(
     that names their methods.
     """
     traced: list[tuple[Source, dict[str, Tensor]]] = []
-    lacking: dict[str, None] = {}
+    missing_methods: dict[str, None] = {}
     for run in runs:
         traces = run.traces()
         if set(names) <= set(traces):
             traced.append((run, traces))
         else:
-            lacking[run.method] = None
-    what = f"no trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
-    return traced, (f"{what}: {', '.join(lacking)}",) if lacking else ()
+            missing_methods[run.method] = None
+    problem = f"no trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return traced, (f"{problem}: {', '.join(missing_methods)}",) if missing_methods else ()
 
 
 def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:

@@ -62,20 +62,24 @@ class Complementarity:
         traced, notes = with_traces(runs, *TRACES)
         for run, traces in traced:
             counts = run.counts()
-            alike, matrices = similarity(counts), {}
+            data_similarity, matrices = similarity(counts), {}
             for place, number in enumerate(traces["round"].tolist()):
                 models, features = (traces[name][place].double().numpy() for name in TRACES)
-                there = models.diagonal() > 0
-                networks = self.networks(counts.sum(1), models, features, there)
-                on_self = [float(network.diagonal()[there].mean()) for network in networks]
-                told = [_follows(matrix, alike, there) for matrix in (models, features)]
-                means = [between(matrix, there) for matrix in (alike, models, features)]
-                values = dict(zip(COLUMNS, [*means, *told, *on_self], strict=True))
+                participants = models.diagonal() > 0
+                networks = self.networks(counts.sum(1), models, features, participants)
+                on_self = [float(network.diagonal()[participants].mean()) for network in networks]
+                correlations = [
+                    _follows(matrix, data_similarity, participants) for matrix in (models, features)
+                ]
+                averages = [
+                    between(matrix, participants) for matrix in (data_similarity, models, features)
+                ]
+                values = dict(zip(COLUMNS, [*averages, *correlations, *on_self], strict=True))
                 rows.append({**keys(run), "round": number, **values})
                 matrices = dict(zip(NETWORKS, networks, strict=True))
                 matrices = {"models": models, "features": features, **matrices}
             if run.run in chosen:
-                panels += _panels(run, {"data": alike, **matrices})
+                panels += _panels(run, {"data": data_similarity, **matrices})
         return Result(
             table=tabled(runs, rows, "round", *COLUMNS),
             columns=COLUMNS,
@@ -98,7 +102,7 @@ class Complementarity:
         )
 
     def networks(
-        self, sizes: np.ndarray, models: np.ndarray, features: np.ndarray, there: np.ndarray
+        self, sizes: np.ndarray, models: np.ndarray, features: np.ndarray, participants: np.ndarray
     ) -> list[np.ndarray]:
         """The `NETWORKS`, [clients, clients] each; zeros for clients that are not ``there``.
 
@@ -107,27 +111,27 @@ class Complementarity:
             models, features: Similarities, [clients, clients].
             there: Which clients took part, [clients].
         """
-        pairs = np.ix_(there, there)
-        fractions = torch.from_numpy(sizes[there] / sizes[there].sum())
+        pairs = np.ix_(participants, participants)
+        fractions = torch.from_numpy(sizes[participants] / sizes[participants].sum())
         networks = []
         for alpha, beta in ((0.0, self.beta), (self.alpha, 0.0), (self.alpha, self.beta)):
             network = np.zeros_like(models)
-            given = torch.from_numpy(models[pairs]), torch.from_numpy(features[pairs])
-            network[pairs] = fedsac_weights(fractions, *given, alpha, beta).numpy()
+            similarities = torch.from_numpy(models[pairs]), torch.from_numpy(features[pairs])
+            network[pairs] = fedsac_weights(fractions, *similarities, alpha, beta).numpy()
             networks.append(network)
         return networks
 
 
-def between(matrix: np.ndarray, there: np.ndarray) -> float:
+def between(matrix: np.ndarray, participants: np.ndarray) -> float:
     """The mean of a matrix over pairs of different clients that are ``there``; NaN without any."""
-    pairs = np.outer(there, there) & ~np.eye(len(there), dtype=bool)
+    pairs = np.outer(participants, participants) & ~np.eye(len(participants), dtype=bool)
     return float(matrix[pairs].mean()) if pairs.any() else float("nan")
 
 
-def _follows(matrix: np.ndarray, alike: np.ndarray, there: np.ndarray) -> float:
-    pairs = np.ix_(there, there)
+def _follows(matrix: np.ndarray, data_similarity: np.ndarray, participants: np.ndarray) -> float:
+    pairs = np.ix_(participants, participants)
     # Rows of similarities may sum to less than nothing: who takes part is told by `there`.
-    return correlation(matrix[pairs] + 2, alike[pairs])
+    return correlation(matrix[pairs] + 2, data_similarity[pairs])
 
 
 def _panels(run: Source, matrices: dict[str, np.ndarray]) -> list[Panel]:

@@ -52,21 +52,25 @@ class Confusion:
         first = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
-        lacking: dict[str, None] = {}
+        methods_without_models: dict[str, None] = {}
         for run in runs:
             weights, simulation = run.weights(), run.simulation()
             stage = PERSONAL if PERSONAL in weights else GLOBAL
             if "params" not in weights[stage]:
-                lacking[f"no models: {run.method}"] = None
+                methods_without_models[f"no models: {run.method}"] = None
                 continue
-            seen = predict_split(simulation, weights[stage], stage, "test")
-            each = [measures(table, self.bins) for _, table in seen.groupby("client")]
-            means = pd.DataFrame(each, columns=list(MEASURES)).mean()
-            rows.append({**keys(run), "stage": stage, **{name: means[name] for name in MEASURES}})
+            predictions = predict_split(simulation, weights[stage], stage, "test")
+            measures_of_clients = [
+                measures(table, self.bins) for _, table in predictions.groupby("client")
+            ]
+            averages = pd.DataFrame(measures_of_clients, columns=list(MEASURES)).mean()
+            rows.append(
+                {**keys(run), "stage": stage, **{name: averages[name] for name in MEASURES}}
+            )
             if run.run in first:
-                counts = matrix(seen, simulation.classes)
-                right = np.trace(counts) / counts.sum()
-                alt = f"{len(counts)} classes; {right:.1%} of all test samples on the diagonal."
+                counts = matrix(predictions, simulation.classes)
+                accuracy = np.trace(counts) / counts.sum()
+                alt = f"{len(counts)} classes; {accuracy:.1%} of all test samples on the diagonal."
                 panels.append(Panel(run.setting, run.method, stage, alt, drawn(counts)))
         return Result(
             table=tabled(runs, rows, "stage", *MEASURES),
@@ -84,11 +88,11 @@ class Confusion:
                 "Confusion of classes, by the run of the lowest seed, over all clients: a row is a "
                 "class, shades are shares of its samples by the class that is predicted."
             ),
-            notes=tuple(lacking),
+            notes=tuple(methods_without_models),
         )
 
 
-def measures(seen: pd.DataFrame, bins: int) -> dict[str, float]:
+def measures(predictions: pd.DataFrame, bins: int) -> dict[str, float]:
     """The measures of one client.
 
     Args:
@@ -96,8 +100,8 @@ def measures(seen: pd.DataFrame, bins: int) -> dict[str, float]:
     """
     from sklearn.metrics import f1_score, roc_auc_score
 
-    labels, predicted = seen["label"].to_numpy(), seen["predicted"].to_numpy()
-    scores, present = seen.filter(like="score_").to_numpy(np.float64), np.unique(labels)
+    labels, predicted = predictions["label"].to_numpy(), predictions["predicted"].to_numpy()
+    scores, present = predictions.filter(like="score_").to_numpy(np.float64), np.unique(labels)
     areas = [roc_auc_score(labels == k, scores[:, k]) for k in present if len(present) > 1]
     f1 = f1_score(labels, predicted, labels=present, average="macro", zero_division=0)
     return {
@@ -107,7 +111,7 @@ def measures(seen: pd.DataFrame, bins: int) -> dict[str, float]:
     }
 
 
-def calibration(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
+def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
     """sum_b (n_b / n) |mean right - mean confidence| over bins of confidence, equation 3.
 
     Args:
@@ -115,13 +119,13 @@ def calibration(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
         right: Whether its class is the sample's, [samples].
     """
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    apart = np.bincount(place, weights=right - confidence, minlength=bins)
-    return float(np.abs(apart).sum() / len(right))
+    gaps = np.bincount(place, weights=correct - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(correct))
 
 
-def matrix(seen: pd.DataFrame, classes: int) -> np.ndarray:
+def matrix(predictions: pd.DataFrame, classes: int) -> np.ndarray:
     """How many samples of each class (rows) are predicted as each class, [classes, classes]."""
-    cells = seen["label"].to_numpy() * classes + seen["predicted"].to_numpy()
+    cells = predictions["label"].to_numpy() * classes + predictions["predicted"].to_numpy()
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 

@@ -42,13 +42,13 @@ class Cooperation:
         for run, traces in traced:
             rounds = traces["round"].tolist()
             matrices = traces[TRACE].double().numpy()
-            alike = similarity(run.counts())
+            data_similarity = similarity(run.counts())
             rows += [
-                {**keys(run), "round": number, "correlation": correlation(matrix, alike)}
+                {**keys(run), "round": number, "correlation": correlation(matrix, data_similarity)}
                 for number, matrix in zip(rounds, matrices, strict=True)
             ]
             if run.run in chosen:
-                panels += _panels(run, rounds, matrices, alike)
+                panels += _panels(run, rounds, matrices, data_similarity)
         return Result(
             table=tabled(runs, rows, "round", "correlation"),
             columns={"correlation": "correlation"},
@@ -79,25 +79,27 @@ def similarity(counts: np.ndarray) -> np.ndarray:
     return np.asarray(unit @ unit.T)
 
 
-def correlation(matrix: np.ndarray, alike: np.ndarray) -> float:
+def correlation(matrix: np.ndarray, data_similarity: np.ndarray) -> float:
     """Pearson's, over pairs of different clients that have a mixture; NaN where one is constant."""
     present = matrix.sum(axis=1) > 0
     pairs = np.outer(present, present) & ~np.eye(len(matrix), dtype=bool)
-    ours, theirs = matrix[pairs], alike[pairs]
-    if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+    values, references = matrix[pairs], data_similarity[pairs]
+    if len(values) < 2 or np.ptp(values) == 0 or np.ptp(references) == 0:
         return float("nan")
-    return float(np.corrcoef(ours, theirs)[0, 1])
+    return float(np.corrcoef(values, references)[0, 1])
 
 
-def _panels(run: Source, rounds: list[int], matrices: np.ndarray, alike: np.ndarray) -> list[Panel]:
+def _panels(
+    run: Source, rounds: list[int], matrices: np.ndarray, data_similarity: np.ndarray
+) -> list[Panel]:
     """The first, the middle and the last evaluated round, and the similarity of the data."""
     places = sorted({0, (len(rounds) - 1) // 2, len(rounds) - 1})
     shown = [(f"round {rounds[i]}", matrices[i]) for i in places]
     panels = []
-    for title, matrix in [*shown, ("similarity of data", alike)]:
+    for title, matrix in [*shown, ("similarity of data", data_similarity)]:
         low, high = float(matrix.min()), float(matrix.max())
         alt = f"{title}, {len(matrix)} clients, values from {low:.2f} to {high:.2f}."
-        picture = heat_map(matrix, "client" if matrix is alike else "learns from client")
+        picture = heat_map(matrix, "client" if matrix is data_similarity else "learns from client")
         panels.append(Panel(run.setting, run.method, title, alt, picture))
     return panels
 

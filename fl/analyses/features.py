@@ -82,13 +82,13 @@ class Features:
                 by_stage.setdefault(stage, []).append(quality(features, labels, self.seed))
                 if stage == PERSONAL and len(pair) < 2:
                     pair[client] = features
-            apart = {PERSONAL: clients_apart(list(pair.values()), labels)}
+            distances = {PERSONAL: clients_apart(list(pair.values()), labels)}
             for stage, values in by_stage.items():
-                told = (*np.mean(values, axis=0), apart.get(stage, float("nan")))
-                measures = dict(zip(COLUMNS, told, strict=True))
+                scores = (*np.mean(values, axis=0), distances.get(stage, float("nan")))
+                measures = dict(zip(COLUMNS, scores, strict=True))
                 rows.append({**keys(run), "stage": stage, **measures})
             if self.together and len(pair) == 2 and run.run in pictured_runs:
-                panels.append(self._both(run, pair, labels))
+                panels.append(self._pair_panel(run, pair, labels))
         return Result(
             table=tabled(runs, rows, "stage", *COLUMNS),
             columns=COLUMNS,
@@ -127,20 +127,22 @@ class Features:
             for client in np.sort(draw.choice(everybody, count, replace=False)).tolist():
                 yield PERSONAL, client, trees.take(weights[PERSONAL], client)
 
-    def _both(self, run: Source, pair: dict[int, np.ndarray], labels: np.ndarray) -> Panel:
+    def _pair_panel(self, run: Source, pair: dict[int, np.ndarray], labels: np.ndarray) -> Panel:
         places = embedded(np.concatenate(list(pair.values())), self.seed)
-        whose, title = np.repeat([0, 1], len(labels)), "clients " + " and ".join(map(str, pair))
+        owners, title = np.repeat([0, 1], len(labels)), "clients " + " and ".join(map(str, pair))
         alt = f"t-SNE of {len(labels)} test samples by the own models of {title}, seed {run.seed}."
         return Panel(
-            run.setting, run.method, title, alt, scatter(places, np.tile(labels, 2), whose)
+            run.setting, run.method, title, alt, scatter(places, np.tile(labels, 2), owners)
         )
 
     def _panel(
         self, run: Source, stage: str, client: int, features: np.ndarray, labels: np.ndarray
     ) -> Panel:
         title = "" if stage == GLOBAL else f"client {client}"
-        whose = "the shared model" if stage == GLOBAL else f"the own model of client {client}"
-        alt = f"t-SNE of {len(labels)} test samples of {len(set(labels.tolist()))} classes, {whose}"
+        owners = "the shared model" if stage == GLOBAL else f"the own model of client {client}"
+        alt = (
+            f"t-SNE of {len(labels)} test samples of {len(set(labels.tolist()))} classes, {owners}"
+        )
         picture = scatter(embedded(features, self.seed), labels)
         return Panel(run.setting, run.method, title, f"{alt}, seed {run.seed}.", picture)
 
@@ -174,8 +176,8 @@ def quality(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float,
     classes = len(np.unique(labels))
     if not 2 <= classes < len(labels):
         return float("nan"), float("nan")
-    means = KMeans(classes, n_init=10, random_state=seed % 2**32)
-    nmi = normalized_mutual_info_score(labels, means.fit_predict(features))
+    clustering = KMeans(classes, n_init=10, random_state=seed % 2**32)
+    nmi = normalized_mutual_info_score(labels, clustering.fit_predict(features))
     return float(nmi), float(silhouette_score(features, labels))
 
 
@@ -193,10 +195,10 @@ def clients_apart(pair: Sequence[np.ndarray], labels: np.ndarray) -> float:
         return float("nan")
     widths = []
     for label in np.unique(labels):
-        both = [features[labels == label] for features in pair]
-        if len(both[0]) > 1:
-            whose = np.repeat([0, 1], len(both[0]))
-            widths.append(silhouette_score(np.concatenate(both), whose))
+        features_by_model = [features[labels == label] for features in pair]
+        if len(features_by_model[0]) > 1:
+            owners = np.repeat([0, 1], len(features_by_model[0]))
+            widths.append(silhouette_score(np.concatenate(features_by_model), owners))
     return float(np.mean(widths)) if widths else float("nan")
 
 
@@ -214,7 +216,7 @@ def embedded(features: np.ndarray, seed: int) -> np.ndarray:
 
 @as_picture
 def scatter(
-    look: Look, places: np.ndarray, labels: np.ndarray, whose: np.ndarray | None = None
+    look: Look, places: np.ndarray, labels: np.ndarray, owners: np.ndarray | None = None
 ) -> Canvas:
     """A dot for each sample, a colour and marker for each class; or a colour for each class, and a
     marker for each of those ``whose`` it is [samples].
@@ -223,9 +225,9 @@ def scatter(
     n = len(look.series)
     for i, label in enumerate(np.unique(labels)):
         dots = places[labels == label]
-        for mark in np.unique(whose) if whose is not None else [i // n]:
-            mine = slice(None) if whose is None else whose[labels == label] == mark
-            x, y = dots[mine].T
+        for mark in np.unique(owners) if owners is not None else [i // n]:
+            rows = slice(None) if owners is None else owners[labels == label] == mark
+            x, y = dots[rows].T
             marker = MARKERS[int(mark) % len(MARKERS)]
             axes.scatter(x, y, s=10, lw=0, alpha=0.75, color=look.colour(i), marker=marker)
         if i < NAMED:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fl.engine.simulation import Simulation
 
 LOCAL = "local"
-REAL, FEW, DISTILLED = "training samples", "as many of them", "distilled"
+REAL, SUBSET, DISTILLED = "training samples", "as many of them", "distilled"
 COLUMNS = {"mmd2": "MMD²", "change": "change, %", "farther": "farther, share of pairs"}
 
 
@@ -69,18 +69,18 @@ class Heterogeneity:
         chosen = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
-        lacking: dict[str, None] = {}
+        methods_without_images: dict[str, None] = {}
         for run in runs:
             images = distilled(run)
             if images is None:
-                lacking[run.method] = None
+                methods_without_images[run.method] = None
                 continue
-            told = self._told(run.simulation(), images)
-            for kind, values in compared(told).items():
+            vectors = self._vectors_by_kind(run.simulation(), images)
+            for kind, values in compared(vectors).items():
                 rows.append({**keys(run), "samples": kind, **values})
             if run.run in chosen:
-                panels += [self._panel(run, kind, told[kind]) for kind in (REAL, DISTILLED)]
-        note = f"nothing is distilled by {', '.join(lacking)}"
+                panels += [self._panel(run, kind, vectors[kind]) for kind in (REAL, DISTILLED)]
+        note = f"nothing is distilled by {', '.join(methods_without_images)}"
         return Result(
             table=tabled(runs, rows, "samples", *COLUMNS),
             columns=COLUMNS,
@@ -95,23 +95,25 @@ class Heterogeneity:
                 "t-SNE of the samples of the first two clients, by the run of the lowest seed: "
                 "training samples, and what is distilled of them. A colour and marker is a client."
             ),
-            notes=(note,) if lacking else (),
+            notes=(note,) if methods_without_images else (),
         )
 
-    def _told(self, simulation: Simulation, images: Tensor) -> dict[str, list[np.ndarray]]:
+    def _vectors_by_kind(
+        self, simulation: Simulation, images: Tensor
+    ) -> dict[str, list[np.ndarray]]:
         """By kind of samples, what is compared of each client, [n, d]."""
-        told: dict[str, list[np.ndarray]] = {REAL: [], FEW: [], DISTILLED: []}
+        vectors: dict[str, list[np.ndarray]] = {REAL: [], SUBSET: [], DISTILLED: []}
         for client in simulation.client_data.participants[: self.clients].tolist():
             samples = simulation.client_data.samples["train"][client]
             order = rng.generator(self.seed, "compared samples", client).permutation(len(samples))
-            some = torch.from_numpy(np.sort(samples[order[: self.samples]]))
-            real = self._vectors(simulation, simulation.arrays.inputs(some))
+            chosen = torch.from_numpy(np.sort(samples[order[: self.samples]]))
+            real = self._vectors(simulation, simulation.arrays.inputs(chosen))
             distilled = self._vectors(simulation, images[client].to(simulation.arrays.device))
-            told[REAL].append(real)
+            vectors[REAL].append(real)
             draw = rng.generator(self.seed, "as many samples", client)
-            told[FEW].append(real[draw.permutation(len(real))[: len(distilled)]])
-            told[DISTILLED].append(distilled)
-        return told
+            vectors[SUBSET].append(real[draw.permutation(len(real))[: len(distilled)]])
+            vectors[DISTILLED].append(distilled)
+        return vectors
 
     @torch.no_grad()
     def _vectors(self, simulation: Simulation, x: Tensor) -> np.ndarray:
@@ -138,15 +140,15 @@ def distilled(run: Source) -> Tensor | None:
     return images
 
 
-def compared(told: dict[str, list[np.ndarray]]) -> dict[str, dict[str, float]]:
+def compared(vectors: dict[str, list[np.ndarray]]) -> dict[str, dict[str, float]]:
     """By kind of samples, the `COLUMNS`; NaN with fewer than two clients."""
-    pairs = list(itertools.combinations(range(len(told[REAL])), 2))
-    scales = [median(told[REAL][i], told[REAL][j]) for i, j in pairs]
+    pairs = list(itertools.combinations(range(len(vectors[REAL])), 2))
+    scales = [median(vectors[REAL][i], vectors[REAL][j]) for i, j in pairs]
     by_kind = {
         kind: np.array(
-            [mmd2(own[i], own[j], m) for (i, j), m in zip(pairs, scales, strict=True)] or [np.nan]
+            [mmd2(sets[i], sets[j], m) for (i, j), m in zip(pairs, scales, strict=True)] or [np.nan]
         )
-        for kind, own in told.items()
+        for kind, sets in vectors.items()
     }
     real = by_kind[REAL]
     return {
@@ -173,8 +175,8 @@ def mmd2(x: np.ndarray, y: np.ndarray, scale: float) -> float:
     if min(len(x), len(y)) < 2 or not scale > 0:
         return float("nan")
 
-    def within(z: np.ndarray) -> float:
+    def mean_kernel(z: np.ndarray) -> float:
         kernel = rbf_kernel(z, gamma=1 / scale)
         return float((kernel.sum() - len(z)) / (len(z) * (len(z) - 1)))
 
-    return within(x) + within(y) - 2 * float(rbf_kernel(x, y, gamma=1 / scale).mean())
+    return mean_kernel(x) + mean_kernel(y) - 2 * float(rbf_kernel(x, y, gamma=1 / scale).mean())

@@ -89,9 +89,9 @@ class Inversion:
             raise FedloomError(f"inputs have shape {shape}. Allowed: images")
         last = self.client + self.clients - 1
         if clients is not None and last >= clients:
-            asked = f"client: is {self.client}, clients: is {self.clients}"
+            request = f"client: is {self.client}, clients: is {self.clients}"
             raise FedloomError(
-                f"{asked}, but there is no client {last}. Allowed: 0 to {clients - 1}"
+                f"{request}, but there is no client {last}. Allowed: 0 to {clients - 1}"
             )
 
     def read(self, runs: Sequence[Source]) -> Result:
@@ -137,8 +137,8 @@ class Inversion:
         if self.model == "first":
             first = simulation.network.init(rng.torch_seed(run.seed, "init"))
             return trees.to(first, simulation.arrays.device)
-        for _, whose, variables in models(run.weights(), simulation, client + 1):
-            if whose == client:
+        for _, owner, variables in models(run.weights(), simulation, client + 1):
+            if owner == client:
                 return variables
         raise FedloomError(
             f"client: is {self.client}, clients: is {self.clients}, and the run has no client "
@@ -217,11 +217,11 @@ def scored(
 
 def spread(labels: np.ndarray) -> np.ndarray:
     """Places in an order that goes round the classes: the first of each, the second of each, ..."""
-    seen: dict[int, int] = {}
+    class_counts: dict[int, int] = {}
     turn = []
     for label in labels.tolist():
-        turn.append(seen.get(label, 0))
-        seen[label] = turn[-1] + 1
+        turn.append(class_counts.get(label, 0))
+        class_counts[label] = turn[-1] + 1
     return np.lexsort((labels, np.array(turn)))
 
 
@@ -239,7 +239,7 @@ def gradient(
     return list(torch.autograd.grad(loss, list(params.values()), create_graph=nested))
 
 
-def apart(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+def cosine_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """1 - cosine of two gradients, each as one vector."""
     pairs = list(zip(a, b, strict=True))
     inner = torch.stack([(r * s).sum() for r, s in pairs]).sum()
@@ -267,13 +267,16 @@ def inverted(
     adam = torch.optim.Adam([guess], lr=attack.lr)
     falls = [int(attack.steps * share) for share in FALLS]
     schedule = torch.optim.lr_scheduler.MultiStepLR(adam, falls, gamma=0.1)
-    best, least = guess.detach().clone(), torch.full((), torch.inf, device=x.device)
+    best, smallest_loss = guess.detach().clone(), torch.full((), torch.inf, device=x.device)
     for _ in range(attack.steps):
-        distance = apart(gradient(variables, simulation, guess, y, nested=True), target)
+        distance = cosine_distance(gradient(variables, simulation, guess, y, nested=True), target)
         loss = distance + attack.tv * total_variation(guess)
         # Not by `if`, for which the host would wait for a GPU in every step.
-        better = loss.detach() < least
-        best, least = torch.where(better, guess.detach(), best), loss.detach().where(better, least)
+        better = loss.detach() < smallest_loss
+        best, smallest_loss = (
+            torch.where(better, guess.detach(), best),
+            loss.detach().where(better, smallest_loss),
+        )
         [slope] = torch.autograd.grad(loss, [guess])
         guess.grad = slope.sign()
         adam.step()
@@ -350,8 +353,8 @@ def side_by_side(look: Look, rows: Sequence[np.ndarray]) -> Canvas:
     """Rows of images [n, channels, height, width] from 0 to 1, one row below the other."""
     canvas, axes = axes_of(0.4 + 3.7 * len(rows) / max(4, len(rows[0])))
     lines = [np.concatenate(list(np.moveaxis(row, 1, -1)), axis=1) for row in rows]
-    whole = np.concatenate(lines, axis=0)
-    whole = np.repeat(whole, 3, axis=2) if whole.shape[2] == 1 else whole[..., :3]
-    axes.imshow(whole, interpolation="nearest")
+    grid = np.concatenate(lines, axis=0)
+    grid = np.repeat(grid, 3, axis=2) if grid.shape[2] == 1 else grid[..., :3]
+    axes.imshow(grid, interpolation="nearest")
     axes.set_axis_off()
     return canvas

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 CHUNK = 64
 FALSE = 0.01
 """The share of false positives at which the share of true ones is reported."""
-FEW = (
+FEW_SAMPLES_NOTE = (
     "of fewer than 100 test samples, TPR is at no false positive; a guess has more than 0.01 there"
 )
 
 Curve = tuple[np.ndarray, np.ndarray]
 """False and true positive rates, ascending."""
-Seen = tuple[str, np.ndarray, np.ndarray, float]
+ClientScores = tuple[str, np.ndarray, np.ndarray, float]
 """Of a client: its name, what is known of its members and of the others, and its accuracy."""
 
 
@@ -84,20 +84,24 @@ class Membership:
         panels: list[Panel] = []
         notes: dict[str, None] = {}
         for run in runs:
-            for stage, seen in self._seen(run, notes).items():
+            for stage, client_scores in self._client_scores(run, notes).items():
                 values: list[tuple[float, float]] = []
-                for title, member, other in self._attacked(seen):
-                    scores = ratios(member, other, self.seed)
+                for title, member, non_member in self._attacked(client_scores):
+                    scores = ratios(member, non_member, self.seed)
                     curve = roc(*scores)
                     if run.run in chosen and len(values) < self.shown:
                         panels.append(self._panel(run, stage, title, curve))
                     values.append((area(*scores), true_positives(*curve)))
-                    if len(other) * FALSE < 1:
-                        notes[FEW] = None
+                    if len(non_member) * FALSE < 1:
+                        notes[FEW_SAMPLES_NOTE] = None
                 auc, tpr = np.mean(values, axis=0)
-                told = {"area": auc, "tpr": tpr, "accuracy": np.mean([right for *_, right in seen])}
-                rows.append({**keys(run), "stage": stage, **told})
-        known = "length of the loss's gradient" if self.by == "gradient" else "loss"
+                measures = {
+                    "area": auc,
+                    "tpr": tpr,
+                    "accuracy": np.mean([accuracy_value for *_, accuracy_value in client_scores]),
+                }
+                rows.append({**keys(run), "stage": stage, **measures})
+        sample_values = "length of the loss's gradient" if self.by == "gradient" else "loss"
         return Result(
             table=tabled(runs, rows, "stage", "area", "tpr", "accuracy"),
             columns={
@@ -106,10 +110,11 @@ class Membership:
                 "accuracy": "accuracy of others",
             },
             caption=(
-                f"Membership inference by the {known}: likelihood ratio of two kernel densities, "
-                f"for up to {self.samples} training and as many test samples of each of up to "
-                f"{self.clients} clients; {'all at once' if self.together else 'mean over clients'}"
-                ". Beside it the model's accuracy on the test samples, mean over clients. 0.5 and "
+                f"Membership inference by the {sample_values}: likelihood ratio of two kernel "
+                f"densities, for up to {self.samples} training and as many test samples of each "
+                f"of up to {self.clients} clients; "
+                f"{'all at once' if self.together else 'mean over clients'}. "
+                "Beside it the model's accuracy on the test samples, mean over clients. 0.5 and "
                 "0.01 are those of a guess."
             ),
             panels=tuple(panels),
@@ -120,42 +125,50 @@ class Membership:
             notes=tuple(notes),
         )
 
-    def _seen(self, run: Source, notes: dict[str, None]) -> dict[str, list[Seen]]:
+    def _client_scores(self, run: Source, notes: dict[str, None]) -> dict[str, list[ClientScores]]:
         """By stage, what each client's model shows."""
         simulation = run.simulation()
-        by_stage: dict[str, list[Seen]] = {}
+        by_stage: dict[str, list[ClientScores]] = {}
         for stage, client, variables in models(run.weights(), simulation, self.clients):
             drawn = self._samples(simulation, client)
             if drawn is None:
                 notes[f"client {client} has fewer than 4 training or test samples"] = None
                 continue
-            members, others = (self._known(variables, simulation, samples) for samples in drawn)
-            right = accuracy(variables, simulation, drawn[1])
-            by_stage.setdefault(stage, []).append((f"client {client}", members, others, right))
+            members, non_members = (
+                self._sample_values(variables, simulation, samples) for samples in drawn
+            )
+            accuracy_value = accuracy(variables, simulation, drawn[1])
+            by_stage.setdefault(stage, []).append(
+                (f"client {client}", members, non_members, accuracy_value)
+            )
         return by_stage
 
-    def _attacked(self, seen: Sequence[Seen]) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    def _attacked(
+        self, client_scores: Sequence[ClientScores]
+    ) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """What is attacked at once, a client or all: its name, its members and the others."""
-        each = [(name, members, others) for name, members, others, _ in seen]
+        clients = [(name, members, non_members) for name, members, non_members, _ in client_scores]
         if not self.together:
-            return each
-        _, members, others = zip(*each, strict=True)
-        return [(f"{len(seen)} clients", np.concatenate(members), np.concatenate(others))]
+            return clients
+        _, members, non_members = zip(*clients, strict=True)
+        return [
+            (f"{len(client_scores)} clients", np.concatenate(members), np.concatenate(non_members))
+        ]
 
     def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Members and others of a client, as many of each."""
-        both = [simulation.client_data.samples[split][client] for split in ("train", "test")]
-        count = min(self.samples, *map(len, both))
+        indices = [simulation.client_data.samples[split][client] for split in ("train", "test")]
+        count = min(self.samples, *map(len, indices))
         if count < 4:
             return None
         draw = rng.generator(self.seed, "membership", client)
-        members, others = (draw.choice(samples, count, replace=False) for samples in both)
-        return members, others
+        members, non_members = (draw.choice(samples, count, replace=False) for samples in indices)
+        return members, non_members
 
-    def _known(
+    def _sample_values(
         self, variables: dict[str, Any], simulation: Simulation, samples: np.ndarray
     ) -> np.ndarray:
-        values = known(variables, simulation, samples, gradient=self.by == "gradient")
+        values = sample_values(variables, simulation, samples, gradient=self.by == "gradient")
         return np.asarray(np.log(np.maximum(values, 1e-30)))
 
     def _panel(self, run: Source, stage: str, title: str, curve: Curve) -> Panel:
@@ -164,11 +177,11 @@ class Membership:
 
 
 def models(
-    weights: dict[str, Any], simulation: Simulation, most: int
+    weights: dict[str, Any], simulation: Simulation, max_clients: int
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Stage, client and variables: the shared model, and the own models of the first clients."""
     network = simulation.network
-    for client in simulation.client_data.participants[:most].tolist():
+    for client in simulation.client_data.participants[:max_clients].tolist():
         for stage in (stage for stage in (GLOBAL, PERSONAL) if stage in weights):
             variables = {
                 kind: {name: weights[stage][kind][name] for name in network.names[kind]}
@@ -177,7 +190,7 @@ def models(
             yield stage, client, variables if stage == GLOBAL else trees.take(variables, client)
 
 
-def known(
+def sample_values(
     variables: dict[str, Any], simulation: Simulation, samples: np.ndarray, gradient: bool
 ) -> np.ndarray:
     """For every sample the length of the gradient of its cross-entropy, or the loss, [samples]."""
@@ -194,12 +207,12 @@ def known(
         squares = [grad.double().square().sum() for grad in grads.values()]
         return torch.stack(squares).sum().sqrt()
 
-    each = torch.func.vmap(length if gradient else loss, in_dims=(None, 0, 0))
+    clients = torch.func.vmap(length if gradient else loss, in_dims=(None, 0, 0))
     values = []
     for begin in range(0, len(samples), CHUNK):
         index = torch.from_numpy(samples[begin : begin + CHUNK])
         x, y = arrays.inputs(index), arrays.labels(index)
-        values.append(each(variables["params"], x, y).detach().double())
+        values.append(clients(variables["params"], x, y).detach().double())
     return np.asarray(torch.cat(values).cpu())
 
 
@@ -212,22 +225,25 @@ def accuracy(variables: dict[str, Any], simulation: Simulation, samples: np.ndar
     return float((outputs.argmax(1) == y).double().mean())
 
 
-def ratios(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def ratios(
+    members: np.ndarray, non_members: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Log likelihood ratios of members and of others, each by densities of the other half."""
     draw = rng.generator(seed, "halves")
     halves = []
-    for values in (members, others):
+    for values in (members, non_members):
         first = np.zeros(len(values), bool)
         first[draw.permutation(len(values))[: len(values) // 2]] = True
         halves.append(first)
-    scores = [np.zeros(len(members)), np.zeros(len(others))]
+    scores = [np.zeros(len(members)), np.zeros(len(non_members))]
     for side in (True, False):
         fitted = [
-            values[half == side] for values, half in zip((members, others), halves, strict=True)
+            values[half_numbers == side]
+            for values, half_numbers in zip((members, non_members), halves, strict=True)
         ]
-        for values, half, into in zip((members, others), halves, scores, strict=True):
-            at = values[half != side]
-            into[half != side] = log_density(fitted[0], at) - log_density(fitted[1], at)
+        for values, half_numbers, into in zip((members, non_members), halves, scores, strict=True):
+            at = values[half_numbers != side]
+            into[half_numbers != side] = log_density(fitted[0], at) - log_density(fitted[1], at)
     return scores[0], scores[1]
 
 
@@ -239,23 +255,25 @@ def log_density(sample: np.ndarray, at: np.ndarray) -> np.ndarray:
     width = np.std(sample, ddof=1) * len(sample) ** (-1 / 5)
     if not width > 0:
         return np.zeros(len(at))
-    apart = -0.5 * ((at[:, None] - sample) / width) ** 2
-    top = apart.max(axis=1, keepdims=True)
-    total = np.log(np.exp(apart - top).mean(axis=1)) + top[:, 0]
+    log_kernel = -0.5 * ((at[:, None] - sample) / width) ** 2
+    top = log_kernel.max(axis=1, keepdims=True)
+    total = np.log(np.exp(log_kernel - top).mean(axis=1)) + top[:, 0]
     return np.asarray(total - np.log(width * np.sqrt(2 * np.pi)))
 
 
-def roc(members: np.ndarray, others: np.ndarray) -> Curve:
+def roc(members: np.ndarray, non_members: np.ndarray) -> Curve:
     """False and true positive rates over all thresholds, from (0, 0) to (1, 1)."""
-    steps = np.unique(np.concatenate([members, others]))[::-1]
-    true = [(members[:, None] >= steps).mean(0), (others[:, None] >= steps).mean(0)]
+    steps = np.unique(np.concatenate([members, non_members]))[::-1]
+    true = [(members[:, None] >= steps).mean(0), (non_members[:, None] >= steps).mean(0)]
     return np.concatenate([[0.0], true[1]]), np.concatenate([[0.0], true[0]])
 
 
-def area(members: np.ndarray, others: np.ndarray) -> float:
+def area(members: np.ndarray, non_members: np.ndarray) -> float:
     """The chance that a member's score is above another sample's; equal scores count a half."""
-    more = (members[:, None] > others).mean() + 0.5 * (members[:, None] == others).mean()
-    return float(more)
+    probability = (members[:, None] > non_members).mean() + 0.5 * (
+        members[:, None] == non_members
+    ).mean()
+    return float(probability)
 
 
 def true_positives(false: np.ndarray, true: np.ndarray) -> float:

@@ -26,7 +26,7 @@ from fl.base.plotting import Look, as_picture, axes_of, shade_image
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-SEEN = ("xi", "beta", "inputs", "rates")
+TRACE_NAMES = ("xi", "beta", "inputs", "rates")
 NAMES = {"beta": "share of own statistics, beta", "rates": "learning rate, eta"}
 
 
@@ -40,20 +40,20 @@ class Strategies:
 
     seed: Seed = 0
 
-    traces: ClassVar = SEEN
+    traces: ClassVar = TRACE_NAMES
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each run that has the traces; pictures of some."""
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
-        traced, notes = with_traces(runs, *SEEN)
+        traced, notes = with_traces(runs, *TRACE_NAMES)
         for run, traces in traced:
-            last = {name: traces[name][-1].double().numpy() for name in SEEN}
-            there = np.flatnonzero(last["inputs"].any(axis=1))
-            last = {name: values[there] for name, values in last.items()}
-            known = run.domains()
-            domains = [known[client] for client in there] if known else []
+            last = {name: traces[name][-1].double().numpy() for name in TRACE_NAMES}
+            trained = np.flatnonzero(last["inputs"].any(axis=1))
+            last = {name: values[trained] for name, values in last.items()}
+            domain_by_client = run.domains()
+            domains = [domain_by_client[client] for client in trained] if domain_by_client else []
             rows.append({**keys(run), **measured(last, domains, self.seed)})
             if run.run in chosen:
                 panels += _panels(run, last, domains)
@@ -96,11 +96,11 @@ def measured(
         domains: Of each client, or empty.
     """
     beta, rates = last["beta"], last["rates"]
-    means = {
+    averages = {
         "sparsity": float((rates == 0).mean()) if rates.size else float("nan"),
         "beta": float(beta.mean()) if beta.size else float("nan"),
     }
-    return means | {f"ari_{name}": agreement(last[name], domains, seed) for name in SEEN}
+    return averages | {f"ari_{name}": agreement(last[name], domains, seed) for name in TRACE_NAMES}
 
 
 def agreement(points: np.ndarray, domains: Sequence[str], seed: int = 0) -> float:
@@ -132,12 +132,12 @@ def distances(points: np.ndarray, domains: Sequence[str]) -> tuple[list[str], np
     compare.
     """
     names, kinds = list(dict.fromkeys(domains)), np.array(domains)
-    apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
-    np.fill_diagonal(apart, np.nan)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    np.fill_diagonal(distances, np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mean = np.array(
-            [[np.nanmean(apart[np.ix_(kinds == a, kinds == b)]) for b in names] for a in names]
+            [[np.nanmean(distances[np.ix_(kinds == a, kinds == b)]) for b in names] for a in names]
         )
         inside = np.sqrt(np.diag(mean))
         ratios = np.log(mean / np.outer(inside, inside))
@@ -186,9 +186,9 @@ def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
 def distance_map(look: Look, names: Sequence[str], ratios: np.ndarray) -> Canvas:
     """A square for each pair of domains, the darker the farther apart, with its number in it."""
     canvas, axes = axes_of(3.1)
-    known = np.nan_to_num(ratios)
-    top = max(float(known.max()), 1e-12)
-    axes.imshow(shade_image(np.clip(known / top, 0, 1) * 0.8), interpolation="nearest")
+    finite = np.nan_to_num(ratios)
+    top = max(float(finite.max()), 1e-12)
+    axes.imshow(shade_image(np.clip(finite / top, 0, 1) * 0.8), interpolation="nearest")
     for (row, column), value in np.ndenumerate(ratios):
         text = f"{value:.2f}" if np.isfinite(value) else ""
         axes.annotate(text, (column, row), color=look.ink, ha="center", va="center", fontsize=7)

@@ -68,12 +68,12 @@ class VirtualImages:
         self, run: Source, kind: str, images: tuple[Tensor, Tensor], rounds: tuple[int, int]
     ) -> list[Panel]:
         """A picture of the server's images, or one of each client's."""
-        whose: list[tuple[str, list[Tensor]]] = [("global", list(images))]
+        owners: list[tuple[str, list[Tensor]]] = [("global", list(images))]
         if kind == "local":
             count = min(self.clients, images[0].shape[0])
-            whose = [(f"client {k}", [sent[k] for sent in images]) for k in range(count)]
+            owners = [(f"client {k}", [sent[k] for sent in images]) for k in range(count)]
         panels = []
-        for title, pair in whose:
+        for title, pair in owners:
             step = max(1, len(pair[0]) // self.images)
             lines = [np.asarray(stack[::step][: self.images]) for stack in pair]
             alt = f"{len(lines[0])} virtual images, {title}, after rounds {rounds[0]} and "

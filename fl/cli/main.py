@@ -401,7 +401,7 @@ def _show(parsed: argparse.Namespace) -> None:
 def _tracks(parsed: argparse.Namespace) -> None:
     from fl.report import markdown, track_page, tracks
 
-    table = tracks.kept(parsed.config)
+    table = tracks.read_published(parsed.config)
     names = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
     names = list(dict.fromkeys([*table["track"], *names]))
     if parsed.track and parsed.track not in names:
@@ -473,7 +473,7 @@ def _analyse(parsed: argparse.Namespace) -> None:
     if names and parsed.name not in names:
         raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
     planned = _planned(results, "analyses", parsed.name)
-    say(make_analysis.make(planned, results, Path(settings.store)))
+    say(make_analysis.write_analysis(planned, results, Path(settings.store)))
 
 
 def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[str, Any]) -> Any:

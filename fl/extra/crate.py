@@ -245,9 +245,9 @@ def _citations(
     components: list[Documentation], entity: Callable[..., Any]
 ) -> tuple[list[Any], list[Any]]:
     """Return entities of all cited works, and of all components that cite them."""
-    works = references.together(component.citation for component in components)
+    works = references.merge_works(component.citation for component in components)
     articles = {
-        work.same: entity(
+        work.title_key: entity(
             _address(work),
             "ScholarlyArticle",
             name=work.title,
@@ -262,7 +262,7 @@ def _citations(
             "CreativeWork",
             name=f"{component.kind} {component.name}",
             description=component.summary,
-            citation=[articles[work.same] for work in references.works(component.citation)],
+            citation=[articles[work.title_key] for work in references.works(component.citation)],
             **_access(component),
         )
         for component in components

@@ -117,7 +117,7 @@ def compare(
     for key in CLIENT_KEYS & keys.keys():
         advice = "leave it out; a track has its own data and clients"
         raise ConfigError(CALL / key, "would change the track", advice=advice)
-    published = tracks.kept(folder)
+    published = tracks.read_published(folder)
     study_by_track = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
     if only is not None and only not in study_by_track:
         raise unknown_name(CALL / "only", "track", only, study_by_track)

@@ -130,9 +130,9 @@ def load(
     """
     plan, rows, runs = _tables(study, results, store)
     split = UNSEEN if unseen else "test"
-    known = sorted(rows["metric"].unique())
-    if metric is not None and known and metric not in known:
-        raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(known)}")
+    metric_names = sorted(rows["metric"].unique())
+    if metric is not None and metric_names and metric not in metric_names:
+        raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(metric_names)}")
     summary = summaries.summarise(rows, runs, metric or plan["metric"], split)
     if unseen:
         summary = summary[summary["n_clients"] > 0]

@@ -110,19 +110,21 @@ def table(
 
 
 def _spread(values: pd.Series) -> str:
-    known = values[np.isfinite(values)]
-    return spread(known.mean(), known.std(), "") if len(known) else NOTHING
+    finite = values[np.isfinite(values)]
+    return spread(finite.mean(), finite.std(), "") if len(finite) else NOTHING
 
 
 def figure(analysis: Analysis, methods: Mapping[str, str], settings: Titles) -> Figure | None:
     """Its pictures, each under its setting, where there are several, and its method."""
     panels = []
-    for picture, told in zip(analysis.pictures, analysis.record.get("panels", ()), strict=True):
-        setting = tuple(told["setting"])
+    for picture, panel_record in zip(
+        analysis.pictures, analysis.record.get("panels", ()), strict=True
+    ):
+        setting = tuple(panel_record["setting"])
         location = settings.get(setting, " · ".join(setting)) if len(settings) > 1 else ""
-        method = methods.get(told["method"], told["method"])
-        title = " · ".join(filter(None, (location, method, told["title"])))
-        panels.append(Panel(title, f"{title}: {told['alt']}", picture))
+        method = methods.get(panel_record["method"], panel_record["method"])
+        title = " · ".join(filter(None, (location, method, panel_record["title"])))
+        panels.append(Panel(title, f"{title}: {panel_record['alt']}", picture))
     if not panels:
         return None
     return Figure(analysis.kind, analysis.record["figure"], tuple(panels))

@@ -28,7 +28,7 @@ class Cell:
     remark: str = ""
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """The text, and the remark in brackets."""
         return f"{self.text} ({self.remark})" if self.remark else self.text
 

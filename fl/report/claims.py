@@ -111,20 +111,20 @@ def compared(
     titles = dict(zip(runs["method"], runs["title"], strict=True))
     records: list[dict[str, Any]] = []
     for setting, group in last.groupby(last["draw"].map(settings), sort=False):
-        has_draws = sum(other == setting for other in settings.values()) > 1
+        has_draws = sum(second == setting for second in settings.values()) > 1
         unit = DRAW if has_draws else SEED
         order = [method for method in runs["method"].unique() if method in set(group["method"])]
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]
-        each = group.groupby(["draw", "seed", "method"])["n"].sum()
-        samples = float(each.mean()) if metric in SHARES else math.nan
-        for first, other in _pairs(wide, metric, baseline, contrasts or {}):
+        sample_counts = group.groupby(["draw", "seed", "method"])["n"].sum()
+        samples = float(sample_counts.mean()) if metric in SHARES else math.nan
+        for first, second in _pairs(wide, metric, baseline, contrasts or {}):
             key = dict(zip(KEY, (*setting, first), strict=True))
-            gain = (wide[first] - wide[other]).dropna()
+            gain = (wide[first] - wide[second]).dropna()
             if len(gain):
-                judged_here = (first,) if other == baseline else (first, other)
-                reason = uninformative(wide, (first, other), samples, titles, judged_here)
-                about = {"other": other, "unit": unit} | _clients(gain, metric)
+                judged_here = (first,) if second == baseline else (first, second)
+                reason = uninformative(wide, (first, second), samples, titles, judged_here)
+                about = {"other": second, "unit": unit} | _clients(gain, metric)
                 units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
                 records.append(key | about | tested(units.tolist(), reason))
     frame = pd.DataFrame(records, columns=[c for c in COLUMNS if c not in ("p_holm", "verdict")])
@@ -163,8 +163,8 @@ def judged(frame: pd.DataFrame, more_is_better: bool = True) -> pd.DataFrame:
     ``p_holm``, corrected over all its rows, and ``verdict``.
     """
     frame = frame.assign(p_holm=holm(frame["p"].astype(float).tolist()))
-    told = [_verdict(row, more_is_better) for row in frame.to_dict("records")]
-    return frame.assign(verdict=pd.Series(told, frame.index, dtype=object))
+    verdicts = [_verdict(row, more_is_better) for row in frame.to_dict("records")]
+    return frame.assign(verdict=pd.Series(verdicts, frame.index, dtype=object))
 
 
 def tested(differences: Sequence[float], reason: str = "") -> dict[str, Any]:
@@ -195,8 +195,8 @@ def _pairs(
         yield from ((str(m), baseline) for m in wide if baseline in wide and m != baseline)
         yield from (pair for pair in contrasts.items() if {*pair} <= {*wide})
         return
-    means = wide.mean().sort_values(ascending=not rising(metric), kind="stable")
-    yield from itertools.combinations(means.index, 2)
+    mean_scores = wide.mean().sort_values(ascending=not rising(metric), kind="stable")
+    yield from itertools.combinations(mean_scores.index, 2)
 
 
 def _clients(gain: pd.Series, metric: str) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _clients(gain: pd.Series, metric: str) -> dict[str, Any]:
     return {"better": (clients > 1e-12).mean(), "worse": (clients < -1e-12).mean()}
 
 
-def said(row: Mapping[Any, Any]) -> str:
+def verdict_text(row: Mapping[Any, Any]) -> str:
     """The verdict of a row, and in brackets the reason, if there is one."""
     return f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])
 

@@ -17,25 +17,25 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     if len(facts.methods) < 2:
         return ()
     units = sorted({f"{n} {unit}s" for n, unit in zip(frame["n"], frame["unit"], strict=True)})
-    most, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
-    if most < 2:
+    units_count, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
+    if units_count < 2:
         return ("One draw and one seed do not tell a difference from noise.",)
-    said = [
+    sentences = [
         f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} (exact "
         f"sign-flip test, 5 %), by Holm's correction for {tests} comparison{'s' * (tests != 1)}."
     ]
     if (frame["unit"] == claims.SEED).any():
-        said.append("A test over seeds speaks of training again, not of other data.")
-    if tests and claims.smallest(most) * tests > claims.LEVEL:
-        least = min(1.0, claims.smallest(most) * tests)
-        return (*said, f"So few can show nothing: no corrected p is below {least:.2g}.")
+        sentences.append("A test over seeds speaks of training again, not of other data.")
+    if tests and claims.smallest(units_count) * tests > claims.LEVEL:
+        smallest_p = min(1.0, claims.smallest(units_count) * tests)
+        return (*sentences, f"So few can show nothing: no corrected p is below {smallest_p:.2g}.")
     texts: dict[str, list[str]] = {}
     for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
         texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
     if len(texts) == 1:
         [text] = texts
-        return (*said, f"{text[:1].upper()}{text[1:]}.")
-    return (*said, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
+        return (*sentences, f"{text[:1].upper()}{text[1:]}.")
+    return (*sentences, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
 
 
 def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
@@ -47,7 +47,7 @@ def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
         if row["reason"]:
             of, name = "", f"{name} ({row['reason']})"
         texts.setdefault(row["verdict"] + of, []).append(name)
-    return "; ".join(f"{what}: {', '.join(names)}" for what, names in texts.items()) or (
+    return "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in texts.items()) or (
         "Nothing is ahead or behind"
     )
 
@@ -58,8 +58,8 @@ def differences_table(facts: Facts) -> Table | None:
     """
     baseline, metric = facts.plan.get("baseline"), facts.metric
     frame = facts.claims[facts.claims["other"] == baseline]
-    there = {*frame[SETTING].itertuples(index=False, name=None)}
-    settings = [setting for setting in facts.settings if setting in there]
+    compared_settings = {*frame[SETTING].itertuples(index=False, name=None)}
+    settings = [setting for setting in facts.settings if setting in compared_settings]
     if baseline is None or len(settings) < 2:
         return None
     by_key = {(*(row[key] for key in summaries.KEY),): row for row in frame.to_dict("records")}
@@ -97,16 +97,16 @@ def paired_table(facts: Facts) -> Table | None:
     baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
         return None
-    over = "draws of data or partition, each by its mean over clients and training seeds"
+    replicates = "draws of data or partition, each by its mean over clients and training seeds"
     if set(frame["unit"]) == {claims.SEED}:
-        over = "training seeds, which speak of training again, not of other data"
+        replicates = "training seeds, which speak of training again, not of other data"
     one_other = bool((frame["other"] == baseline).all())
     against = f"Against {facts.methods[baseline]}" if baseline else "Each against each other,"
     if baseline and not one_other:
         against += ", and where the study asks against others,"
     caption = (
-        f"{against} in pairs: mean difference of final test {unit(metric)} over {over}, with the "
-        "bootstrap's 95 % interval. p: exact sign-flip test; Holm: the same, corrected for all "
+        f"{against} in pairs: mean difference of final test {unit(metric)} over {replicates}, with "
+        "the bootstrap's 95 % interval. p: exact sign-flip test; Holm: the same, corrected for all "
         f"comparisons of the table. Nothing is ahead or behind whose Holm is above {claims.LEVEL}. "
         "Uninformative: equal to another method to the digit, or both err on less than one test "
         "sample of a draw. Better, worse: share of clients (%)."
@@ -119,9 +119,11 @@ def paired_table(facts: Facts) -> Table | None:
         low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
         return NOTHING if NOTHING in (low, high) else f"{low} to {high}"
 
-    other: dict[str, Show] = {} if one_other else {"from": lambda row: facts.methods[row["other"]]}
+    extra_columns: dict[str, Show] = (
+        {} if one_other else {"from": lambda row: facts.methods[row["other"]]}
+    )
     shown: dict[str, Show] = {
-        **other,
+        **extra_columns,
         "difference": lambda row: number(row["difference"], metric, signed=True),
         "95 %": bounds,
         "p": lambda row: probability(row["p"]),

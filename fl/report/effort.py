@@ -42,9 +42,11 @@ def pace_table(facts: Facts) -> Table | None:
 
 def costs_table(facts: Facts) -> Table | None:
     """Costs by client and round, and the bytes of all clients until `TIMED` of each final value."""
-    told = facts.runs[facts.runs["traffic"].notna()].drop_duplicates("run")
+    runs_with_traffic = facts.runs[facts.runs["traffic"].notna()].drop_duplicates("run")
     runs = over_rounds.reached(facts.rows, facts.runs, facts.metric)
-    runs = runs.merge(told[["run", *COSTS]].astype(dict.fromkeys(COSTS, "float64")), on="run")
+    runs = runs.merge(
+        runs_with_traffic[["run", *COSTS]].astype(dict.fromkeys(COSTS, "float64")), on="run"
+    )
     if runs.empty:
         return None
     percent = f"{100 * TIMED:g} %"
@@ -79,15 +81,15 @@ def _nested(facts: Facts, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _rounds(goal: str, row: Record) -> str:
     values: Sequence[float] = row[goal]
-    known = pd.Series(values, dtype="float64").dropna()
-    deviation = f" ± {decimal(known.std(), 1)}" if len(known) > 1 else ""
+    finite = pd.Series(values, dtype="float64").dropna()
+    deviation = f" ± {decimal(finite.std(), 1)}" if len(finite) > 1 else ""
     return _mean(values, lambda mean: decimal(mean, 1) + deviation)
 
 
 def _mean(values: Sequence[float], text: Callable[[float], str]) -> str:
     """The mean of what is known, and of how many runs it is where some are not."""
-    known = pd.Series(values, dtype="float64").dropna()
-    if known.empty:
+    finite = pd.Series(values, dtype="float64").dropna()
+    if finite.empty:
         return NOTHING
-    share = f" ({len(known)} of {len(values)} runs)" if len(known) < len(values) else ""
-    return text(float(known.mean())) + share
+    share = f" ({len(finite)} of {len(values)} runs)" if len(finite) < len(values) else ""
+    return text(float(finite.mean())) + share

@@ -69,7 +69,7 @@ class Facts:
         return str(self.plan["metric"])
 
     @property
-    def together(self) -> bool:
+    def uses_all_test_samples(self) -> bool:
         """Whether every client's model is scored on the test samples of all clients."""
         return self.plan.get("test") == "global"
 
@@ -108,12 +108,12 @@ class Facts:
             )
             for method, title in self.methods.items()
         }
-        alike = set(samples.values())
-        if len(alike) == 1:
-            [sample] = alike
+        distinct_samples = set(samples.values())
+        if len(distinct_samples) == 1:
+            [sample] = distinct_samples
             return f"Scores are over a sample of {sample} clients." if sample else ""
-        each = (f"{title} {sample or 'all'}" for title, sample in samples.items())
-        return f"Scores are over samples of clients: {'; '.join(each)}."
+        majorities = (f"{title} {sample or 'all'}" for title, sample in samples.items())
+        return f"Scores are over samples of clients: {'; '.join(majorities)}."
 
     @cached_property
     def methods(self) -> dict[str, str]:
@@ -156,9 +156,9 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """`fl.report.claims.compared` of the study's metric."""
-        asked = self.plan.get("baseline"), self.plan.get("contrasts")
+        comparison_keys = self.plan.get("baseline"), self.plan.get("contrasts")
         return claims.compared(
-            self.rows, self.runs, self.metric, *asked, settings=self.setting_by_scenario
+            self.rows, self.runs, self.metric, *comparison_keys, settings=self.setting_by_scenario
         )
 
     @cached_property
@@ -166,22 +166,22 @@ class Facts:
         """The same of the clients that were held out of training; NaN where there are none."""
         return self.summarised(self.metric, UNSEEN)
 
-    def of_clients(self, rows: pd.DataFrame, trait: str, wanted: Any) -> pd.DataFrame:
+    def of_clients(self, rows: pd.DataFrame, trait: str, value: Any) -> pd.DataFrame:
         """The rows of clients with one ``modality``, or of one ``domain``."""
-        chosen: pd.DataFrame = rows[self.traits(rows, trait) == wanted]
+        chosen: pd.DataFrame = rows[self.traits(rows, trait) == value]
         return chosen
 
     def traits(self, rows: pd.DataFrame, trait: str) -> pd.Series:
         """By row, the ``modality`` or ``domain`` of its client; None where it is not known."""
         partitions = dict(zip(self.runs["run"], self.runs["partition_id"], strict=True))
-        known = {
+        names = {
             (run, client): kind
             for run, partition in partitions.items()
             if partition in self.partitions
             for client, kind in enumerate(getattr(self.partitions[partition], trait))
         }
         pairs = zip(rows["run"], rows["client"], strict=True)
-        return pd.Series([known.get(pair) for pair in pairs], rows.index, dtype=object)
+        return pd.Series([names.get(pair) for pair in pairs], rows.index, dtype=object)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -226,13 +226,15 @@ class Facts:
 
     def majority(self, setting: StudySetting) -> pd.Series:
         """Per client, what predicting its training majority scores; mean over seeds' partitions."""
-        each = [p.majority(self.together) for p in self.partitions_of(setting)]
-        return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
+        majorities = [p.majority(self.uses_all_test_samples) for p in self.partitions_of(setting)]
+        return (
+            pd.concat(majorities).groupby(level=0).mean() if majorities else pd.Series(dtype=float)
+        )
 
     def population(self, setting: StudySetting) -> float:
         """What predicting the training majority of all clients scores."""
-        each = [p.population_majority() for p in self.partitions_of(setting)]
-        return sum(each) / len(each) if each else float("nan")
+        majorities = [p.population_majority() for p in self.partitions_of(setting)]
+        return sum(majorities) / len(majorities) if majorities else float("nan")
 
     def short(self, setting: StudySetting) -> str:
         """A setting in one line, without what all settings share."""
@@ -242,8 +244,8 @@ class Facts:
 def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
     """Read a study; its tables are made again unless they are complete and of the same plan."""
     plan = plan or read_plan(study, results)
-    both = result_files.there(plan, results)
-    rows, runs = both or result_files.write(plan, store, results)
+    tables = result_files.read_current(plan, results)
+    rows, runs = tables or result_files.write(plan, store, results)
     partitions: dict[str, Partition] = {}
     called = plan.get("titles") or {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):
@@ -251,7 +253,9 @@ def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | Non
         partition = read(results, row["partition_id"], title)
         if partition is not None:
             partitions[row["partition_id"]] = partition
-    analyses = tuple(analysis_section.read(results, each) for each in plan.get("analyses", ()))
+    analyses = tuple(
+        analysis_section.read(results, majorities) for majorities in plan.get("analyses", ())
+    )
     versions, shown = _versions(runs), _shown(results, store)
     return Facts(plan, rows, runs, partitions, versions, shown, analyses)
 
@@ -265,9 +269,9 @@ def read_plan(study: str, results: Path) -> dict[str, Any]:
     """A study as it was planned last; `DataError` where it was not or cannot be read."""
     folder = results / "plan" / "studies"
     if not (folder / f"{study}.json").exists():
-        known = sorted(path.stem for path in folder.glob("*.json"))
+        names = sorted(path.stem for path in folder.glob("*.json"))
         raise DataError(
-            f"{folder / study}.json: not there; planned studies: {', '.join(known) or 'none'}; "
+            f"{folder / study}.json: not there; planned studies: {', '.join(names) or 'none'}; "
             "`fedloom plan --write` makes the plan"
         )
     return plan_files.read_item(results / "plan", "studies", study)
@@ -281,8 +285,8 @@ def _versions(runs: pd.DataFrame) -> tuple[str, ...]:
     """The distinct environments that the runs were computed in."""
     texts = set()
     for row in runs[[*ENVIRONMENT]].drop_duplicates().to_dict("records"):
-        told = (f"{name} {value}" for name, value in row.items() if isinstance(value, str))
-        texts.add(", ".join(told))
+        words = (f"{name} {value}" for name, value in row.items() if isinstance(value, str))
+        texts.add(", ".join(words))
     return tuple(sorted(texts - {""}))
 
 

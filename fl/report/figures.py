@@ -186,7 +186,7 @@ def _quantiles(look: Look, axes: Axes, row: int, values: np.ndarray, colour: str
 
 FINEST = 1500
 """Clients that a picture tells apart; of more, as many in even steps are drawn."""
-MOST = 40
+MAX_CLIENTS = 40
 """Clients or classes that a bubble picture can hold; beyond, a shaded grid takes its place."""
 
 
@@ -202,9 +202,9 @@ def holdings(look: Look, partition: Partition) -> Canvas:
     n_clients, n_classes = counts.shape
     canvas, axes = axes_of(float(np.clip(0.9 + 0.19 * n_classes, 1.7, 3.6)))
     top = max(int(counts.max()), 1)
-    if max(n_clients, n_classes) > MOST:
+    if max(n_clients, n_classes) > MAX_CLIENTS:
         drawn = counts
-        if n_clients > MOST:
+        if n_clients > MAX_CLIENTS:
             drawn = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
             drawn = drawn[np.linspace(0, n_clients - 1, min(n_clients, FINEST)).round().astype(int)]
         shade = shade_image(np.log1p(drawn.T) / np.log1p(top))
@@ -219,7 +219,7 @@ def holdings(look: Look, partition: Partition) -> Canvas:
         axes.grid(color=look.rule)
     axes.set(xlabel="client", ylabel="class")
     named = [(axes.xaxis, partition.clients), (axes.yaxis, partition.classes)]
-    if n_clients > MOST:
+    if n_clients > MAX_CLIENTS:
         axes.set_xlabel("clients, by most frequent class and size")
         del named[0]
     for axis, names in named:
@@ -246,7 +246,7 @@ def write(folder: Path, figures: Iterable[Figure]) -> None:
             while f"{name}.pdf" in contents:
                 n += 1
                 name = f"{plain}-{n}"
-            contents |= {f"{name}{end}": made for end, made in panel.picture.files().items()}
+            contents |= {f"{name}{end}": content for end, content in panel.picture.files().items()}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         files.write_bytes(folder / name, content)

@@ -92,7 +92,7 @@ def to_latex(table: Table, label: str) -> str:
 def _column(table: Table, i: int) -> Iterator[str]:
     for row in table.rows:
         if row.kind != "heading":
-            yield row.cells[i - 1].whole if i else row.head
+            yield row.cells[i - 1].full_text if i else row.head
 
 
 def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
@@ -100,12 +100,12 @@ def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
     page: list[Row] = []
     lines = 0
     for row in rows:
-        texts = [row.head, *(cell.whole for cell in row.cells)]
+        texts = [row.head, *(cell.full_text for cell in row.cells)]
         height = max([1, *(math.ceil(len(texts[i]) / BROAD) for i in broad if i < len(texts))])
         if page and lines + height > LINES:
-            kept = [page.pop()] if page[-1].kind == "heading" else []
+            heading_lines = [page.pop()] if page[-1].kind == "heading" else []
             yield tuple(page)
-            page, lines = kept, len(kept)
+            page, lines = heading_lines, len(heading_lines)
         page.append(row)
         lines += height
     yield tuple(page)
@@ -146,13 +146,13 @@ def _head(name: str, side: str) -> str:
 
 def _lines(table: Table, broad: set[int]) -> Iterator[str]:
     n = len(table.columns)
-    before = "heading"
+    previous_kind = "heading"
     for row in table.rows:
         if row.kind == "heading" and row is not table.rows[0]:
             yield r"\midrule"
-        if row.kind == "reference" and before != "reference":
+        if row.kind == "reference" and previous_kind != "reference":
             yield rf"\cmidrule{{1-{n}}}"
-        before = row.kind
+        previous_kind = row.kind
         if row.kind == "heading":
             yield rf"\multicolumn{{{n}}}{{@{{}}l}}{{\emph{{{tex(row.head)}}}}} \\"
             continue
@@ -160,7 +160,7 @@ def _lines(table: Table, broad: set[int]) -> Iterator[str]:
 
 
 def _texts(row: Row, broad: set[int]) -> Iterable[str]:
-    texts = [(row.head, False), *((cell.whole, cell.best) for cell in row.cells)]
+    texts = [(row.head, False), *((cell.full_text, cell.best) for cell in row.cells)]
     for i, (text, best) in enumerate(texts):
         written = tex(text)
         if i in broad:  # Its lines may be broken inside of ``dirichlet(clients=8)`` and ``a_b``.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
+def write_analysis(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
     """The folder of an analysis, see `fl.plan.analyses`; made only if it is not there yet.
 
     Raises:

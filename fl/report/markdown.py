@@ -16,12 +16,12 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
         lines.append(f"{literal(facts.plan['question'])}\n")
     departures = facts.plan.get("departures")
     if departures is not None:
-        known = (
+        summary = (
             "Differs from the paper:"
             if departures
             else "Nothing is known to differ from the paper."
         )
-        lines += [known, *(f"- {literal(departure)}" for departure in departures), ""]
+        lines += [summary, *(f"- {literal(departure)}" for departure in departures), ""]
     lines.append(f"{facts.status}\n")
     for state, runs in facts.absent.items():
         lines += [
@@ -54,7 +54,7 @@ def to_markdown(table: Table) -> str:
         if row.kind == "heading":
             lines.append(_pipes([f"*{literal(row.head)}*", *[""] * (len(table.columns) - 1)]))
             continue
-        texts = [(literal(cell.whole), cell.best) for cell in row.cells]
+        texts = [(literal(cell.full_text), cell.best) for cell in row.cells]
         lines.append(_pipes([literal(row.head), *(f"**{t}**" if b else t for t, b in texts)]))
     return "\n".join(lines) + "\n"
 

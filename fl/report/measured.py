@@ -72,8 +72,8 @@ def _pace(facts: Facts, metric: str) -> pd.DataFrame:
     for setting, group in lines.groupby(SETTING, sort=False):
         goal = group[group["method"] == metric.removeprefix(kind)].tail(1)
         for method, line in group.groupby("method", sort=False):
-            there = line[line["mean"] >= goal["mean"].max() - 1e-12]
-            rounds = float(there["round"].min())
+            best_points = line[line["mean"] >= goal["mean"].max() - 1e-12]
+            rounds = float(best_points["round"].min())
             if kind == PACE[1]:
                 rounds = float(goal["round"].max()) / rounds
             record = dict(zip(KEY, (*setting, method), strict=True))

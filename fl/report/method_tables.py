@@ -110,10 +110,10 @@ def main_table(facts: Facts) -> Table:
         f"{table.caption} Majority class: always predicting the most frequent training class, of "
         "each client (mean over clients) or of the population."
     )
-    each = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
+    values = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
     everyone = [number(facts.population(setting), "accuracy") for setting in facts.settings]
     rows = (
-        reference("Majority class of each client", *each),
+        reference("Majority class of each client", *values),
         reference("Majority class of the population", *everyone),
     )
     return replace(table, caption=caption, rows=(*table.rows, *rows))
@@ -176,20 +176,22 @@ def unseen_table(facts: Facts) -> Table | None:
 
 
 def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
-    each = "each on the test samples of all, " if facts.together else ""
+    values = "each on the test samples of all, " if facts.uses_all_test_samples else ""
     if metric == REWEIGHTED:
-        each = "each on the test samples of all, classes by their shares in its training samples, "
+        values = (
+            "each on the test samples of all, classes by their shares in its training samples, "
+        )
     diverged = " Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
     return (
-        f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
-        f"{_count_of(facts, summary)}. Best of each setting in bold.{facts.when}{diverged}"
+        f"Final test {unit(metric)}: mean over clients, {values}then mean ± standard deviation "
+        f"over {_count_of(facts, summary)}. Best of each setting in bold.{facts.when}{diverged}"
         f"{_early(facts)}"
     )
 
 
 def _early(facts: Facts) -> str:
     """Which methods have runs that stopped early, and after which of their rounds."""
-    runs, told = summaries.there(facts.runs), []
+    runs, notes = summaries.stored_runs(facts.runs), []
     for method, entry in (facts.plan.get("entries") or {}).items():
         planned, early = (entry["training"].get(key, []) for key in ("rounds", "early_stopping"))
         rounds = runs.loc[runs["method"] == method, "rounds"].dropna()
@@ -201,8 +203,8 @@ def _early(facts: Facts) -> str:
         ):
             first, last = int(rounds.min()), int(rounds.max())
             span = f"{first} to {last}" if last > first else str(first)
-            told.append(f"{facts.methods[method]} after {span} of {planned[0]} rounds")
-    return f" Stopped early on validation data: {'; '.join(told)}." if told else ""
+            notes.append(f"{facts.methods[method]} after {span} of {planned[0]} rounds")
+    return f" Stopped early on validation data: {'; '.join(notes)}." if notes else ""
 
 
 def _count_of(facts: Facts, summary: pd.DataFrame) -> str:
@@ -225,9 +227,9 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
     choose = max if summaries.rising(metric) else min
     best = {}
     for setting in facts.settings:
-        means = at(summary, setting)["mean"].dropna()
-        if len(facts.methods) > 1 and len(means):
-            best[setting] = number(choose(means), metric)
+        mean_scores = at(summary, setting)["mean"].dropna()
+        if len(facts.methods) > 1 and len(mean_scores):
+            best[setting] = number(choose(mean_scores), metric)
     rows = []
     for method, title in facts.methods.items():
         cells = []
@@ -260,9 +262,9 @@ def clients_table(facts: Facts) -> Table:
 
     caption = (
         f"Final test {unit(metric)} over clients, each by its mean over seeds"
-        f"{'; means over draws' if facts.over_draws else ''}. Weighted: by test samples, ± "
-        f"standard deviation over {facts.replicates}. Worst tenth: the mean over it, at least one "
-        "client. 10th percentile: from the worse end."
+        f"{'; means over draws' if facts.over_draws else ''}. Weighted: by test samples, "
+        f"± standard deviation over {facts.replicates}. Worst tenth: the mean over it, at least "
+        "one client. 10th percentile: from the worse end."
     )
     shown: dict[str, Show] = {
         "mean": shown_number("mean", metric),
@@ -335,12 +337,12 @@ def grid_table(facts: Facts) -> Table | None:
     frame = frame[frame.groupby(summaries.KEY)["point"].transform("size") > 1]
     if frame.empty:
         return None
-    over = facts.replicates
-    each = " of each draw" if facts.over_draws else ""
+    replicates = facts.replicates
+    values = " of each draw" if facts.over_draws else ""
     caption = (
-        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over {over}. The best "
-        f"validation mean{each} is selected, of equal ones the first; test values take no part in "
-        "the choice. A point with a diverged run is passed over unless all have one."
+        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over {replicates}. The "
+        f"best validation mean{values} is selected, of equal ones the first; test values take no "
+        "part in the choice. A point with a diverged run is passed over unless all have one."
     )
 
     def selection(row: Record) -> str:
@@ -352,7 +354,7 @@ def grid_table(facts: Facts) -> Table | None:
         "point": lambda row: row["point"] or "no grid values",
         "validation": _spread("val", "val_sd_seeds", metric),
         "test": _spread("test", "test_sd_seeds", metric),
-        over: lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).whole,
+        replicates: lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).full_text,
         "selection": selection,
     }
     return by_setting(facts, "grids", caption, frame, shown, text=("point", "selection"))

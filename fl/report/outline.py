@@ -53,7 +53,7 @@ def outline(facts: Facts) -> list[Section]:
     Those that are folded take the number of the table before them: 3.1, 3.2.
     """
     last = {Table: 0, Figure: 0}
-    taken: set[str] = set()
+    names: set[str] = set()
     numbered = []
     for section in _sections(facts):
         blocks: list[Block | Fold] = []
@@ -61,24 +61,24 @@ def outline(facts: Facts) -> list[Section]:
         for block in section.blocks:
             if not isinstance(block, Fold):
                 last[type(block)] += 1
-                blocks.append(_called(block, str(last[type(block)]), taken))
+                blocks.append(_called(block, str(last[type(block)]), names))
                 continue
             inner = []
-            for each in block.blocks:
+            for items in block.blocks:
                 folded += 1
-                inner.append(_called(each, f"{last[Table]}.{folded}", taken))
+                inner.append(_called(items, f"{last[Table]}.{folded}", names))
             blocks.append(replace(block, blocks=tuple(inner)))
         numbered.append(replace(section, blocks=tuple(blocks)))
     return numbered
 
 
-def _called(block: Block, place: str, taken: set[str]) -> Block:
+def _called(block: Block, place: str, names: set[str]) -> Block:
     """The block with its number, and a name that is not in ``taken`` yet."""
     name, n = block.name, 1
-    while name in taken:
+    while name in names:
         n += 1
         name = f"{block.name}-{n}"
-    taken.add(name)
+    names.add(name)
     return replace(block, number=place, name=name)
 
 
@@ -100,32 +100,32 @@ def _sections(study: Facts) -> list[Section]:
     claimed = claims_tables.claims_made(facts)
     table = method_tables.main_table(facts)
     main: list[Block | Fold] = [replace(table, scope=" ".join([table.scope, *claimed]).strip())]
-    main += _there(method_tables.predicted_table(facts))
+    main += _present(method_tables.predicted_table(facts))
     if study.drawn:
         main.append(Fold("Each draw", (method_tables.main_table(study),)))
-    others = tuple(method_tables.other_metrics(facts))
-    if others:
-        main.append(Fold("Other metrics", others))
+    metric_tables = tuple(method_tables.other_metrics(facts))
+    if metric_tables:
+        main.append(Fold("Other metrics", metric_tables))
     followed = "Numbers of each draw lead" if study.drawn else "Follow a number"
     lead = f"{facts.everywhere} {followed} to the runs behind it.".strip()
     sections = [
         Section("results", "Results", tuple(main), claimed, lead),
-        Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),
-        Section("rounds", "Over rounds", _there(_lines(facts), effort.pace_table(facts))),
+        Section("unseen", "Unseen clients", _present(method_tables.unseen_table(facts))),
+        Section("rounds", "Over rounds", _present(_lines(facts), effort.pace_table(facts))),
         Section(
             "privacy",
             "Privacy",
-            _there(trade_offs.privacy_table(facts), trade_offs.privacy_figure(facts)),
+            _present(trade_offs.privacy_table(facts), trade_offs.privacy_figure(facts)),
         ),
         Section(
             "costs",
             "What it costs",
-            _there(effort.costs_table(facts), trade_offs.bytes_figure(facts)),
+            _present(effort.costs_table(facts), trade_offs.bytes_figure(facts)),
         ),
         Section(
             "spread",
             "Spread over clients",
-            _there(
+            _present(
                 method_tables.domains_table(facts),
                 method_tables.clients_table(facts),
                 _strips(facts),
@@ -134,16 +134,18 @@ def _sections(study: Facts) -> list[Section]:
         Section(
             "personalisation",
             "Before and after personalisation",
-            _there(method_tables.personal_table(facts)),
+            _present(method_tables.personal_table(facts)),
         ),
         _analyses(study),
         Section(
             "paired",
             "Paired comparison",
-            _there(claims_tables.differences_table(facts), claims_tables.paired_table(facts)),
+            _present(claims_tables.differences_table(facts), claims_tables.paired_table(facts)),
         ),
-        Section("published", "Measured beside published", _there(published.published_table(study))),
-        Section("grids", "Hyper-parameters", _there(method_tables.grid_table(facts))),
+        Section(
+            "published", "Measured beside published", _present(published.published_table(study))
+        ),
+        Section("grids", "Hyper-parameters", _present(method_tables.grid_table(facts))),
         Section("training", "How it was trained", training.training_tables(facts)),
         _partitions(facts),
         _references(facts),
@@ -151,23 +153,23 @@ def _sections(study: Facts) -> list[Section]:
     return [section for section in sections if section.blocks or section.remarks]
 
 
-def _there(*blocks: Block | None) -> tuple[Block, ...]:
+def _present(*blocks: Block | None) -> tuple[Block, ...]:
     return tuple(block for block in blocks if block is not None)
 
 
 def _analyses(facts: Facts) -> Section:
     """The results of analyses of the stored runs; missing ones are named."""
-    over = facts.drawn or facts
+    merged = facts.drawn or facts
     names = {setting: facts.short(setting) for setting in facts.settings}
-    undrawn = {setting: over.short(setting) for setting in over.settings}
+    undrawn = {setting: merged.short(setting) for setting in merged.settings}
     shown: list[Block | Fold] = []
     remarks = []
     for analysis in facts.analyses:
         if analysis.trouble:
             remarks.append(analysis.trouble)
             continue
-        frame = over.replicated(analysis.table) if len(analysis.table) else analysis.table
-        table = analysis_section.table(analysis, frame, facts.methods, undrawn, over.replicates)
+        frame = merged.replicated(analysis.table) if len(analysis.table) else analysis.table
+        table = analysis_section.table(analysis, frame, facts.methods, undrawn, merged.replicates)
         if table is not None:
             long = len(table.rows) > analysis_section.LONG
             fold = Fold(f"{analysis.title}, {len(table.rows)} rows", (table,))
@@ -182,11 +184,11 @@ def _analyses(facts: Facts) -> Section:
 
 
 def _partitions(facts: Facts) -> Section:
-    each = list(facts.partitions.values())
-    if not each:
+    items = list(facts.partitions.values())
+    if not items:
         return Section("partitions", "Partitions", ())
     panels = []
-    for partition in each:
+    for partition in items:
         total = sum(int(counts.sum()) for counts in partition.counts.values())
         kinds = f" of {len(partition.classes)} classes" if partition.by_class else ""
         alt = f"{len(partition.clients)} clients hold {total} samples{kinds}."
@@ -198,20 +200,20 @@ def _partitions(facts: Facts) -> Section:
         "the number of samples in all splits. Where there are more than 40 of either, the shade "
         "shows its logarithm, and more than 40 clients are sorted by most frequent class and size."
     )
-    distances = _there(*map(partitions.distances_table, each))
+    distances = _present(*map(partitions.distances_table, items))
     folds = [Fold("Distances between domains", distances)] if distances else []
     remarks = tuple(
-        f"{partition.title}: {note}" for partition in each for note in partition.remarks
+        f"{partition.title}: {note}" for partition in items for note in partition.remarks
     )
     picture = Figure("partitions", caption, tuple(panels))
-    shown: tuple[Block | Fold, ...] = (picture, partitions.sizes_table(each), *folds)
+    shown: tuple[Block | Fold, ...] = (picture, partitions.sizes_table(items), *folds)
     return Section("partitions", "Partitions", shown, remarks)
 
 
 def _references(facts: Facts) -> Section:
     lead = f"As BibTeX: {facts.plan['study']}.bib, beside this page."
-    each = tuple(f"{things}: {citation}" for things, citation in references.of(facts))
-    return Section("references", "References", (), each, lead)
+    items = tuple(f"{components}: {citation}" for components, citation in references.of(facts))
+    return Section("references", "References", (), items, lead)
 
 
 def _panels(facts: Facts, draw: Callable[[StudySetting], Panel | None]) -> tuple[Panel, ...]:
@@ -220,7 +222,7 @@ def _panels(facts: Facts, draw: Callable[[StudySetting], Panel | None]) -> tuple
     return tuple(replace(panel, alt=f"{panel.title}: {panel.alt}") for panel in drawn)
 
 
-def _means(facts: Facts, setting: StudySetting) -> str:
+def _means_text(facts: Facts, setting: StudySetting) -> str:
     """``FedAvg 81.6; Local 75.1``."""
     rows = at(facts.summary, setting)
     named = zip(rows["method"], rows["mean"], strict=True)
@@ -239,7 +241,7 @@ def _lines(facts: Facts) -> Figure | None:
         if lines.empty:
             return None
         majority = facts.majority(setting).mean() if shares else None
-        alt = f"test {unit(metric)} over rounds, ending at {_means(facts, setting)}."
+        alt = f"test {unit(metric)} over rounds, ending at {_means_text(facts, setting)}."
         picture = figures.curves(lines, facts.methods, metric, majority)
         return Panel(facts.short(setting), alt, picture)
 
@@ -263,19 +265,21 @@ def _strips(facts: Facts) -> Figure | None:
         values = at(frame, setting)
         if values.empty:
             return None
-        alt = f"final test {unit(facts.metric)} of every client; means {_means(facts, setting)}."
+        alt = (
+            f"final test {unit(facts.metric)} of every client; means {_means_text(facts, setting)}."
+        )
         picture = figures.strips(values, facts.methods, facts.metric)
         return Panel(facts.short(setting), alt, picture)
 
-    each = "every client (a dot)"
+    items = "every client (a dot)"
     if (frame.groupby(KEY)["value"].count() > figures.CROWD).any():
-        each = (
+        items = (
             "from the 5th to the 95th percentile of the clients (thin line), between the quartiles "
             "(thick, with a gap at the median), the worst and the best client (dots)"
         )
     caption = (
         f"Final test {unit(facts.metric)}, each client{' of each draw' * facts.over_draws} by its "
-        f"mean over seeds: {each}, and the mean over clients (bar)."
+        f"mean over seeds: {items}, and the mean over clients (bar)."
     )
     panels = _panels(facts, draw)
     return Figure("spread", caption, panels) if panels else None

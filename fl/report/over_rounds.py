@@ -44,8 +44,8 @@ def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFram
     """
     rows = rows[(rows["metric"] == metric) & (rows["split"] == "test") & rows[REPORTED]]
     keys = [*KEY, "run", "round"]
-    means = rows.groupby(keys, sort=False)["value"].mean().reset_index()
-    return _placed(means, runs).sort_values("round", kind="stable", ignore_index=True)
+    averages = rows.groupby(keys, sort=False)["value"].mean().reset_index()
+    return _placed(averages, runs).sort_values("round", kind="stable", ignore_index=True)
 
 
 def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -54,9 +54,9 @@ def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFr
     Where runs stop early, the rounds that most seeds have: else a mean would be of others.
     """
     grouped = followed(rows, runs, metric).groupby([*KEY, "round"], sort=False)["value"]
-    means = grouped.agg(mean="mean", sd_seeds="std", seeds="size").reset_index()
-    most = means.groupby(KEY, sort=False)["seeds"].transform("max")
-    return means[means["seeds"] == most].drop(columns="seeds").sort_values("round")
+    averages = grouped.agg(mean="mean", sd_seeds="std", seeds="size").reset_index()
+    most_seeds = averages.groupby(KEY, sort=False)["seeds"].transform("max")
+    return averages[averages["seeds"] == most_seeds].drop(columns="seeds").sort_values("round")
 
 
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -82,10 +82,10 @@ def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame
 
 def _first(run: pd.DataFrame, goal: float) -> dict[Any, Any]:
     """The first round of a run at ``goal`` or above."""
-    there = run[run["value"] >= goal - 1e-12]
-    if there.empty:
+    reached = run[run["value"] >= goal - 1e-12]
+    if reached.empty:
         return dict.fromkeys(("round", "seconds", "bytes"), np.nan)
-    return there.iloc[0].to_dict()
+    return reached.iloc[0].to_dict()
 
 
 def _placed(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -96,17 +96,19 @@ def _placed(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = complete(rows, runs)
     table = runs.drop_duplicates("run").set_index("run")
-    before = rows["run"].map(table["rounds_before"])
-    rows, before = rows[before.notna()], before.dropna().astype("int64")
+    rounds_before = rows["run"].map(table["rounds_before"])
+    rows, rounds_before = rows[rounds_before.notna()], rounds_before.dropna().astype("int64")
     # Time is taken to pass evenly over a run's rounds.
     lengths = table["rounds"].astype("float64")
     pace = table["seconds"] / lengths.where(lengths > 0)
     seconds = rows["run"].map(table["seconds_before"]) + rows["run"].map(pace) * rows["round"]
     sent = {run: _sent(table.loc[run].to_dict()) for run in rows["run"].unique()}
-    each = rows[["run", "round"]].drop_duplicates()
-    each["bytes"] = [sent[run][number] for run, number in each.itertuples(index=False)]
-    rows = rows.assign(seconds=seconds).merge(each, on=["run", "round"], how="left")
-    return rows.assign(round=rows["round"] + before.to_numpy())
+    bytes_by_round = rows[["run", "round"]].drop_duplicates()
+    bytes_by_round["bytes"] = [
+        sent[run][number] for run, number in bytes_by_round.itertuples(index=False)
+    ]
+    rows = rows.assign(seconds=seconds).merge(bytes_by_round, on=["run", "round"], how="left")
+    return rows.assign(round=rows["round"] + rounds_before.to_numpy())
 
 
 def _sent(run: dict[Any, Any]) -> np.ndarray:
@@ -114,8 +116,8 @@ def _sent(run: dict[Any, Any]) -> np.ndarray:
     total = np.full(int(run["rounds"]) + 1, np.nan)
     if pd.notna(run["traffic"]):
         stretches = np.array(json.loads(run["traffic"]), dtype="float64").reshape(-1, 3)
-        each = np.repeat(stretches[:, 1] + stretches[:, 2], stretches[:, 0].astype(int))
-        until = run["bytes_before"] + int(run["participants"]) * np.cumsum([0.0, *each])
-        known = min(len(total), len(until))
-        total[:known] = until[:known]
+        bytes_by_round = np.repeat(stretches[:, 1] + stretches[:, 2], stretches[:, 0].astype(int))
+        until = run["bytes_before"] + int(run["participants"]) * np.cumsum([0.0, *bytes_by_round])
+        count = min(len(total), len(until))
+        total[:count] = until[:count]
     return total

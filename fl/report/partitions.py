@@ -67,20 +67,23 @@ class Partition:
         Args:
             together: Over the test samples of all these clients instead of the client's own.
         """
-        train, test = self._seen("train"), self._seen("test")
+        train, test = self._class_counts("train"), self._class_counts("test")
         if together:
             test = np.broadcast_to(test.sum(axis=0), test.shape)
         hits = test[np.arange(len(test)), train.argmax(axis=1)]
         size = test.sum(axis=1)
-        seen = [client for client in self.clients if client not in self.unseen]
-        return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), seen)
+        participants = [client for client in self.clients if client not in self.unseen]
+        return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), participants)
 
     def population_majority(self) -> float:
         """The share of all test samples in the most frequent training class of all clients."""
-        train, test = self._seen("train").sum(axis=0), self._seen("test").sum(axis=0)
+        train, test = (
+            self._class_counts("train").sum(axis=0),
+            self._class_counts("test").sum(axis=0),
+        )
         return float(test[train.argmax()] / test.sum()) if test.sum() else float("nan")
 
-    def _seen(self, split: str) -> np.ndarray:
+    def _class_counts(self, split: str) -> np.ndarray:
         return self.counts[split][~np.isin(self.clients, self.unseen)]
 
 

@@ -35,7 +35,7 @@ def installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def told(record: Mapping[str, Any]) -> dict[str, Any]:
+def epsilon_columns(record: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a run, from its record; {} of a run without noise."""
     spec = record["spec"]
     noise = [stage for stage in spec.get("wire", ()) if stage["name"] == STAGE]

@@ -81,8 +81,8 @@ def _published_row(
 def _narrowed(published: Mapping[str, Any]) -> list[str]:
     """What a cell is compared with, where that is another mean than that of all clients."""
     kind = published.get("modality")
-    whose = "unseen" if published.get("unseen") else kind["name"] if kind else ""
-    whose = published.get("domain") or whose
-    told = [f"{whose} clients"] if whose else []
-    told += [f"round {published['round']}"] if published.get("round") else []
-    return told + [unit(name) for name in (published.get("metric"),) if name]
+    group = "unseen" if published.get("unseen") else kind["name"] if kind else ""
+    group = published.get("domain") or group
+    words = [f"{group} clients"] if group else []
+    words += [f"round {published['round']}"] if published.get("round") else []
+    return words + [unit(name) for name in (published.get("metric"),) if name]

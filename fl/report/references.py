@@ -47,21 +47,21 @@ class Work:
     doi: str
 
     @property
-    def same(self) -> str:
+    def title_key(self) -> str:
         """Equal for two citations of one work."""
         return re.sub(r"\W", "", self.title).lower()
 
-    def joined(self, other: Work) -> Work:
+    def joined(self, second: Work) -> Work:
         """What two citations of one work say together."""
-        best = max((self, other), key=lambda w: ("et al" not in w.authors, len(w.authors)))
-        placed = max((self, other), key=lambda w: (bool(w.venue), w is best))
+        best = max((self, second), key=lambda w: ("et al" not in w.authors, len(w.authors)))
+        placed = max((self, second), key=lambda w: (bool(w.venue), w is best))
         return Work(
             authors=best.authors,
             title=best.title,
             venue=placed.venue,
             year=placed.year,
-            arxiv=self.arxiv or other.arxiv,
-            doi=self.doi or other.doi,
+            arxiv=self.arxiv or second.arxiv,
+            doi=self.doi or second.doi,
         )
 
     @property
@@ -74,20 +74,23 @@ class Work:
 
 def works(citation: str) -> list[Work]:
     """The works that a citation names, in its order; none in ``No paper's: ...``."""
-    each = (_work(text) for text in citation.split("; ") if not text.startswith("No "))
-    return [work for work in each if work is not None]
+    parsed = (_work(text) for text in citation.split("; ") if not text.startswith("No "))
+    return [work for work in parsed if work is not None]
 
 
 def _work(text: str) -> Work | None:
     match = WORK.match(f"{text} ")
     if match is None:
         return None
-    rest = match["rest"]
-    arxiv, doi = re.search(r"arXiv:(\d{4}\.\d{4,5})", rest), re.search(r"doi:([^\s;,]+)", rest)
-    bare = re.sub(r"(arXiv|doi):\S+", "", REMARK.sub("", rest))
+    remainder = match["rest"]
+    arxiv, doi = (
+        re.search(r"arXiv:(\d{4}\.\d{4,5})", remainder),
+        re.search(r"doi:([^\s;,]+)", remainder),
+    )
+    bare = re.sub(r"(arXiv|doi):\S+", "", REMARK.sub("", remainder))
     venue, year = bare, ""
-    for found in re.finditer(YEAR, bare):  # The last one: a report's number may have another.
-        venue, year = bare[: found.start()].strip(" ,("), found.group()
+    for year_match in re.finditer(YEAR, bare):  # The last one: a report's number may have another.
+        venue, year = bare[: year_match.start()].strip(" ,("), year_match.group()
     if not year and arxiv is None:
         return None
     return Work(
@@ -103,10 +106,10 @@ def _work(text: str) -> Work | None:
 def named(facts: Facts) -> list[Documentation]:
     """What the registry says of all that a report's study names, and what epsilon rests on."""
     saying = [
-        said
+        component
         for kind, names in facts.plan.get("names", {}).items()
-        for said in (registry.list_documentation(kind) if names else ())
-        if said.name in names
+        for component in (registry.list_documentation(kind) if names else ())
+        if component.name in names
     ]
     if facts.runs["epsilon"].notna().any():
         file = Path(str(privacy.__file__))
@@ -118,24 +121,26 @@ def named(facts: Facts) -> list[Documentation]:
 
 def of(facts: Facts) -> Iterator[tuple[str, str]]:
     """Each citation that a report shows, after what is cited by it: ``method fedprox``."""
-    things: dict[str, list[str]] = {}
-    for said in named(facts):
-        if works(said.citation):
-            things.setdefault(said.citation, []).append(f"{said.kind} {said.name}")
-    yield from ((", ".join(names), citation) for citation, names in things.items())
+    names_by_citation: dict[str, list[str]] = {}
+    for component in named(facts):
+        if works(component.citation):
+            names_by_citation.setdefault(component.citation, []).append(
+                f"{component.kind} {component.name}"
+            )
+    yield from ((", ".join(names), citation) for citation, names in names_by_citation.items())
 
 
 def document(facts: Facts) -> str:
     """The BibTeX file of a report."""
     made_by = facts.runs["fedloom"].dropna().unique()
-    return bibtex((said.citation for said in named(facts)), sorted(made_by))
+    return bibtex((component.citation for component in named(facts)), sorted(made_by))
 
 
-def together(citations: Iterable[str]) -> list[Work]:
+def merge_works(citations: Iterable[str]) -> list[Work]:
     """Each work that some citations name once, with all that they say of it."""
     by_title: dict[str, Work] = {}
     for work in (work for citation in citations for work in works(citation)):
-        by_title[work.same] = work.joined(by_title.get(work.same, work))
+        by_title[work.title_key] = work.joined(by_title.get(work.title_key, work))
     return [*by_title.values()]
 
 
@@ -145,10 +150,14 @@ def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
     Args:
         versions: Of Fedloom, that the runs were made by.
     """
-    told = ", ".join(versions)
+    versions_text = ", ".join(versions)
     fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}
-    bib_entries = [_entry("software", "fedloom", fedloom | {"note": told and f"version {told}"})]
-    bib_entries += [_entry("misc", work.key, _fields(work)) for work in together(citations)]
+    bib_entries = [
+        _entry(
+            "software", "fedloom", fedloom | {"note": versions_text and f"version {versions_text}"}
+        )
+    ]
+    bib_entries += [_entry("misc", work.key, _fields(work)) for work in merge_works(citations)]
     return "\n".join(bib_entries)
 
 

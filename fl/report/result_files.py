@@ -48,11 +48,11 @@ def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFr
 
     Without a store, as in a copy, tables that lack runs are used as they are.
     """
-    both = there(plan, results, lacking=not store.is_dir())
-    return both or tables.collect(plan, store)
+    table_pair = read_current(plan, results, lacking=not store.is_dir())
+    return table_pair or tables.collect(plan, store)
 
 
-def there(
+def read_current(
     plan: Mapping[str, Any], results: Path, lacking: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Both tables of a study if they stand there, readable and of the same plan.
@@ -60,12 +60,12 @@ def there(
     Args:
         lacking: Whether tables that lack runs will do.
     """
-    both = paths(results, plan["study"])[:2]
-    stamps = {tables.read_plan_hash(path) for path in both}
+    table_pair = paths(results, plan["study"])[:2]
+    stamps = {tables.read_plan_hash(path) for path in table_pair}
     if stamps != {(plan["hash"], True)} and not (lacking and stamps == {(plan["hash"], False)}):
         return None
     try:
-        rows, runs = (pd.read_parquet(path, partitioning=None) for path in both)
+        rows, runs = (pd.read_parquet(path, partitioning=None) for path in table_pair)
         return rows, runs
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         # Only their ends were looked at, which say whose they are: the rest may be damaged, and
@@ -78,12 +78,12 @@ def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, A
     several settings, which are named by what tells them apart.
     """
     summary = summaries.summarise(rows, runs, metric)
-    apart = [key for key in SETTING if summary[key].nunique() > 1]
-    means: dict[str, Any] = {}
+    distinct_keys = [key for key in SETTING if summary[key].nunique() > 1]
+    values: dict[str, Any] = {}
     for row in summary[summary["mean"].notna()].to_dict("records"):
-        place = " / ".join(str(row[key]) for key in apart)
-        (means.setdefault(place, {}) if apart else means)[row["method"]] = row["mean"]
-    return means
+        place = " / ".join(str(row[key]) for key in distinct_keys)
+        (values.setdefault(place, {}) if distinct_keys else values)[row["method"]] = row["mean"]
+    return values
 
 
 def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:

@@ -81,10 +81,10 @@ def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
 
 def complete(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of complete runs at selected points."""
-    return rows.merge(there(runs)[["method", "run"]], on=["method", "run"])
+    return rows.merge(stored_runs(runs)[["method", "run"]], on=["method", "run"])
 
 
-def there(runs: pd.DataFrame) -> pd.DataFrame:
+def stored_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """The complete runs at selected points."""
     return runs[runs["selected"] & (runs["state"] == COMPLETE)]
 
@@ -181,11 +181,11 @@ def gaps(row: Mapping[Any, Any]) -> str:
 
     A grid with missing runs is named: its best point so far may not be its best.
     """
-    told = [f"{row[f'n_{state}']} {state}" for state in (DIVERGED, MISSING) if row[f"n_{state}"]]
-    planned, there = row.get("n_points", 1), row.get("n_points_there", 1)
-    if 1 < planned > there:
-        told.append(f"{there} of {planned} grid points there")
-    return ", ".join(told)
+    words = [f"{row[f'n_{state}']} {state}" for state in (DIVERGED, MISSING) if row[f"n_{state}"]]
+    planned, stored = row.get("n_points", 1), row.get("n_points_there", 1)
+    if 1 < planned > stored:
+        words.append(f"{stored} of {planned} grid points there")
+    return ", ".join(words)
 
 
 def _weighted(rows: pd.DataFrame) -> pd.Series:
@@ -217,23 +217,23 @@ def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = complete(rows[(rows["metric"] == metric) & (rows["split"] == "test")], runs)
     last = rows.groupby(["method", "run", "stage"])["round"].transform("max")
     rows, index = rows[rows["round"] == last], [*KEY, "seed", "client"]
-    before = rows[rows["stage"] == GLOBAL].set_index(index)["value"].rename("before")
-    after = rows[rows["stage"] == PERSONAL].set_index(index)["value"].rename("after")
-    return before.to_frame().join(after, how="inner").reset_index()
+    shared_values = rows[rows["stage"] == GLOBAL].set_index(index)["value"].rename("before")
+    personal_values = rows[rows["stage"] == PERSONAL].set_index(index)["value"].rename("after")
+    return shared_values.to_frame().join(personal_values, how="inner").reset_index()
 
 
 def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """One row per setting and method with both stages: means and sds over seeds, and the gain;
     ``better``: the share of clients whose own model is better, each by its mean over seeds.
     """
-    each = stages(rows, runs, metric)
-    each["gain"] = each["after"] - each["before"]
-    clients = each.groupby([*KEY, "client"], sort=False)["gain"].mean()
+    values = stages(rows, runs, metric)
+    values["gain"] = values["after"] - values["before"]
+    clients = values.groupby([*KEY, "client"], sort=False)["gain"].mean()
     better = (clients * (1 if rising(metric) else -1) > 1e-12).groupby(KEY, sort=False).mean()
-    seeds = each.groupby([*KEY, "seed"], sort=False)[["before", "after", "gain"]].mean()
+    seeds = values.groupby([*KEY, "seed"], sort=False)[["before", "after", "gain"]].mean()
     grouped = seeds.groupby(KEY, sort=False)
-    means = grouped.mean().join(grouped.std().add_suffix("_sd_seeds"))
-    return means.join(better.rename("better")).reset_index()
+    table = grouped.mean().join(grouped.std().add_suffix("_sd_seeds"))
+    return table.join(better.rename("better")).reset_index()
 
 
 def over_draws(

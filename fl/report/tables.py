@@ -26,7 +26,7 @@ from fl.base import files
 from fl.base.errors import DataError, Location
 from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import config_text
-from fl.report.privacy import PRIVACY, UNCOUNTED, installed, told
+from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
@@ -156,7 +156,7 @@ def _run_row(
         "state": record.state if record else MISSING,
         "selected": False,
     }
-    return row if record is None else row | _computed(record) | _before(record, store)
+    return row if record is None else row | _computed(record) | _earlier_costs(record, store)
 
 
 def _computed(record: RunRecord) -> dict[str, Any]:
@@ -171,10 +171,14 @@ def _computed(record: RunRecord) -> dict[str, Any]:
         "numbers": _numbers(record.code),
     }
     row |= {name: text for name, text in record.versions.items() if name in RUN_COLUMNS}
-    row |= told(record.to_json())
-    if isinstance(record.costs, UnknownCosts) or not record.costs.traffic:
+    row |= epsilon_columns(record.to_json())
+    if isinstance(record.costs, UnknownCosts) or record.costs.traffic is None:
         return row
-    costs = {key: value for key, value in asdict(record.costs).items() if key in RUN_COLUMNS}
+    costs = {
+        key: value
+        for key, value in asdict(record.costs).items()
+        if key in RUN_COLUMNS and value is not None
+    }
     return row | costs | {"traffic": json.dumps(record.costs.traffic)}
 
 
@@ -185,7 +189,7 @@ def _numbers(code: Mapping[str, str]) -> str:
     return ", ".join(f"{k} {v}" for k, v in code.items() if k not in ("dataset", "partition"))
 
 
-def _before(record: RunRecord, store: Store) -> dict[str, Any]:
+def _earlier_costs(record: RunRecord, store: Store) -> dict[str, Any]:
     """What all earlier runs took, in the chain of runs that a run starts from."""
     rounds, seconds, total = 0, 0.0, 0.0
     passed, start = [record.run], record.start
@@ -207,7 +211,7 @@ def _total_bytes(costs: Costs | UnknownCosts) -> float:
     """Return the bytes between server and clients in a whole run; NaN if unknown."""
     if isinstance(costs, UnknownCosts) or costs.participants is None:
         return float("nan")
-    return costs.participants * sum(n * (down + up) for n, down, up in costs.traffic)
+    return costs.participants * sum(n * (down + up) for n, down, up in costs.traffic or ())
 
 
 def _hyper_columns(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -237,7 +241,7 @@ def point_text(point: Mapping[str, Any]) -> str:
 
 
 def _long(
-    runs: pd.DataFrame, store: Store, records: Mapping[str, Any], wanted: list[str]
+    runs: pd.DataFrame, store: Store, records: Mapping[str, Any], metric_names: list[str]
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """The recorded values and metrics that are ``wanted`` beside them, and for each its run's place
     in ``runs``.
@@ -245,7 +249,7 @@ def _long(
     order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
     order = order[order["state"] != MISSING]
     places, order = order.index.to_numpy(), order.reset_index(drop=True)
-    values, owner = _metrics(store, list(order["run"]), records, wanted)
+    values, owner = _metrics(store, list(order["run"]), records, metric_names)
     columns = {c: order[c].take(owner).to_numpy() for c in RESULT_COLUMNS if c in order}
     columns |= {c: values[c].to_numpy() for c in METRIC_COLUMNS}
     rows = pd.DataFrame(columns, columns=list(RESULT_COLUMNS)).astype(RESULT_COLUMNS)
@@ -253,15 +257,15 @@ def _long(
 
 
 def _metrics(
-    store: Store, runs: Sequence[str], records: Mapping[str, Any], wanted: list[str]
+    store: Store, runs: Sequence[str], records: Mapping[str, Any], metric_names: list[str]
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """The rows of runs, one run after another, and by row the run's place among them."""
     if not runs:
         return pd.DataFrame(columns=list(METRIC_COLUMNS)), np.zeros(0, int)
     recorded = [store.metrics(run) for run in runs]
-    if wanted:
+    if metric_names:
         recorded = [
-            _with_predicted(table, store, records[run], wanted)
+            _with_predicted(table, store, records[run], metric_names)
             for table, run in zip(recorded, runs, strict=True)
         ]
     sources = [str(store.folder(run) / METRICS) for run in runs]
@@ -276,15 +280,19 @@ def _metrics(
 
 
 def _with_predicted(
-    table: pd.DataFrame, store: Store, record: RunRecord, wanted: list[str]
+    table: pd.DataFrame, store: Store, record: RunRecord, metric_names: list[str]
 ) -> pd.DataFrame:
     """A complete run's rows with those of `fl.report.metrics`."""
     from fl.report import metrics
 
     if record.state != COMPLETE:
         return table
-    more = metrics.rows(store, record.run, record.rounds, wanted)
-    return pd.concat([table, more.astype(table.dtypes)], ignore_index=True) if len(more) else table
+    predicted_metrics = metrics.rows(store, record.run, record.rounds, metric_names)
+    return (
+        pd.concat([table, predicted_metrics.astype(table.dtypes)], ignore_index=True)
+        if len(predicted_metrics)
+        else table
+    )
 
 
 def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -324,8 +332,8 @@ def read_plan_hash(path: Path) -> tuple[str, bool] | None:
     """
     try:
         stamp = json.loads((pq.read_schema(path).metadata or {})[METADATA])
-        whole = stamp["complete"] and not (stamp.get("uncounted") and installed())
-        return str(stamp["plan"]), bool(whole)
+        is_complete = stamp["complete"] and not (stamp.get("uncounted") and installed())
+        return str(stamp["plan"]), bool(is_complete)
     except (OSError, KeyError, ValueError, pa.ArrowException):
         return None
 

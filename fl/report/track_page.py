@@ -34,20 +34,20 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
     tests = tracks.against(table)
     judged = {row["method"]: row for row in tests[tests["track"] == track].to_dict("records")}
     named, places = titles(lines), tracks.ranks(scores).sort_values(kind="stable")
-    means = lines.groupby("method")[["accuracy", "worst_tenth", *COSTS]].mean().to_dict()
+    averages = lines.groupby("method")[["accuracy", "worst_tenth", *COSTS]].mean().to_dict()
     statistic, p = tracks.friedman(scores)
     gap = tracks.critical_difference(*reversed(scores.shape))
     rows = []
     for method in map(str, places.index):
         low, high = claims.interval(scores[method].dropna().tolist())
         lost = int(scores[method].isna().sum())
-        shown = [number(value, "accuracy") for value in (means["accuracy"][method], low, high)]
+        shown = [number(value, "accuracy") for value in (averages["accuracy"][method], low, high)]
         cells = [
             f"{places[method]:.1f}",
             "{} ({} to {})".format(*shown) + (f", {lost} diverged" if lost else ""),
             *_tested(judged.get(method)),
-            number(means["worst_tenth"][method], "accuracy"),
-            *(UNITS[cost](means[cost][method]) for cost in COSTS),
+            number(averages["worst_tenth"][method], "accuracy"),
+            *(UNITS[cost](averages[cost][method]) for cost in COSTS),
         ]
         rows.append(Row(named[method], tuple(map(Cell, cells))))
     base = named[tracks.BASELINE]
@@ -149,12 +149,12 @@ def rank_picture(look: Look, lines: pd.DataFrame, track: str) -> Canvas:
 @as_picture
 def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     """Accuracy against a cost, with Pareto's front."""
-    means = lines.groupby("method", sort=False)[["accuracy", cost]].mean()
+    averages = lines.groupby("method", sort=False)[["accuracy", cost]].mean()
     best, named = tracks.front(lines, cost), titles(lines)
     canvas, axes = axes_of(2.6)
     axes.xaxis.set_major_formatter(lambda value, _: UNITS[cost](value))
-    axes.plot(means[cost], 100 * means["accuracy"], "o", ms=3, color=look.muted)
-    on_front = means.loc[best]
+    axes.plot(averages[cost], 100 * averages["accuracy"], "o", ms=3, color=look.muted)
+    on_front = averages.loc[best]
     axes.plot(
         on_front[cost],
         100 * on_front["accuracy"],
@@ -167,8 +167,8 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     for method, row in on_front.iterrows():
         place = (row[cost], 100 * row["accuracy"])
         axes.annotate(named[str(method)], place, (3, -8), textcoords="offset points", fontsize=6.5)
-    low, most = 100 * means["accuracy"].quantile(0.15), means[cost].max()
-    axes.set_xlim(-0.03 * most, 1.05 * most)
+    low, limit = 100 * averages["accuracy"].quantile(0.15), averages[cost].max()
+    axes.set_xlim(-0.03 * limit, 1.05 * limit)
     axes.set(xlabel=COSTS[cost], ylabel="accuracy (%)", ylim=(low, None))
     axes.grid(axis="y")
     return canvas
@@ -182,9 +182,9 @@ def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
     wide = tests.pivot(index="method", columns="track", values="difference")
     shown = 100 * wide.reindex(index=methods, columns=order)
     canvas, axes = axes_of(0.8 + 0.14 * len(methods))
-    most = 10.0
+    limit = 10.0
     values = shown.to_numpy(float)
-    image = axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     passed: Mapping[Any, Any] = {
         (row["method"], row["track"]): row["verdict"] in (claims.AHEAD, claims.BEHIND)
         for row in tests.to_dict("records")
@@ -193,7 +193,7 @@ def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
         for j, track in enumerate(order):
             if passed.get((method, track)):
                 # On cells, whose colours no page changes.
-                dark = abs(values[i, j]) > most / 2
+                dark = abs(values[i, j]) > limit / 2
                 axes.plot(j, i, ".", ms=3, color="white" if dark else "black")
     axes.set_yticks(range(len(methods)), [named[m] for m in methods], fontsize=6.5)
     axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=30, ha="right")

@@ -54,7 +54,7 @@ def studies(folder: Path) -> list[str]:
     return sorted(path.stem for path in (folder / "studies").glob(f"{PREFIX}*.yaml"))
 
 
-def kept(folder: Path) -> pd.DataFrame:
+def read_published(folder: Path) -> pd.DataFrame:
     """The kept table; `DataError` where there is none."""
     path = folder / FILE
     if not path.exists():
@@ -76,17 +76,17 @@ def measured(
         rows, runs: As `fl.report.tables.collect` gives them.
     """
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
-    seen = summaries.summarise(rows, runs, "accuracy", split)
+    summary = summaries.summarise(rows, runs, "accuracy", split)
     last = summaries.final(rows, "accuracy", split)
     tested = last.groupby([*SETTING, "method", "run"], as_index=False)["n"].sum()
-    seen = seen.merge(tested.groupby([*SETTING, "method"], as_index=False)["n"].mean())
+    summary = summary.merge(tested.groupby([*SETTING, "method"], as_index=False)["n"].mean())
     places = runs["partition"].drop_duplicates().tolist()
     runs = runs[~runs["partition"].isin(runs.loc[runs["state"] == MISSING, "partition"])]
     chosen = runs[runs["selected"]].drop_duplicates([*SETTING, "method"])
     costs = _costs(chosen, starts)
     about = chosen.assign(bytes=costs["bytes"], operations=costs["operations"])
     about = about[[*SETTING, "method", "title", "point", "numbers", "bytes", "operations"]]
-    table = seen[seen["mean"].notna() & ~seen["method"].str.endswith(START)].merge(about)
+    table = summary[summary["mean"].notna() & ~summary["method"].str.endswith(START)].merge(about)
     table = table.assign(track=track, draw=table["partition"].map(places.index))
     table = table.rename(columns={"mean": "accuracy", "n": "samples"})
     # As they are kept, so that what is equal is seen to be.
@@ -105,18 +105,18 @@ def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
     def computed(row: Mapping[Any, Any]) -> float:
         return float(row["rounds"] * (row["participants"] * row["flops"] + row["flops_server"]))
 
-    there = runs[runs["traffic"].notna()]
-    if there.empty:
+    counted = runs[runs["traffic"].notna()]
+    if counted.empty:
         return pd.DataFrame({"bytes": math.nan, "operations": math.nan}, runs.index)
-    each = there.apply(computed, axis=1)
-    mean = each.groupby(there["method"]).mean().to_dict()
+    costs = counted.apply(computed, axis=1)
+    mean = costs.groupby(counted["method"]).mean().to_dict()
 
-    def before(method: str) -> float:
+    def start_costs(method: str) -> float:
         start = starts.get(method)
-        return 0.0 if start is None else mean.get(start, math.nan) + before(start)
+        return 0.0 if start is None else mean.get(start, math.nan) + start_costs(start)
 
-    total = each + there["method"].map(before)
-    return pd.DataFrame({"bytes": there.apply(sent, axis=1), "operations": total}, runs.index)
+    total = costs + counted["method"].map(start_costs)
+    return pd.DataFrame({"bytes": counted.apply(sent, axis=1), "operations": total}, runs.index)
 
 
 def write(folder: Path, table: pd.DataFrame) -> Path:
@@ -157,7 +157,9 @@ def critical_difference(methods: int, draws: int) -> float:
     return float(q * math.sqrt(methods * (methods + 1) / (6 * draws)))
 
 
-def against(table: pd.DataFrame, method: str | None = None, other: str = BASELINE) -> pd.DataFrame:
+def against(
+    table: pd.DataFrame, method: str | None = None, reference: str = BASELINE
+) -> pd.DataFrame:
     """Each method of each track against ``other``, or ``method`` against all others; corrected over
     all of them.
 
@@ -169,16 +171,18 @@ def against(table: pd.DataFrame, method: str | None = None, other: str = BASELIN
         scores = values(table, track)
         names = {m: m for m in map(str, scores)}
         samples = float(table.loc[table["track"] == track, "samples"].mean())
-        mates = [m for m in names if m != (method or other)]
-        for pair in [(m, other) if method is None else (method, m) for m in mates]:
-            both = scores.reindex(columns=pair).dropna()
-            if both.empty:
+        mates = [m for m in names if m != (method or reference)]
+        for pair in [(m, reference) if method is None else (method, m) for m in mates]:
+            pair_scores = scores.reindex(columns=pair).dropna()
+            if pair_scores.empty:
                 continue
             first, second = pair
             judged = (first,) if method is None else (second,)
             reason = claims.uninformative(scores, pair, samples, names, judged)
             key = {"track": track, "method": first, "other": second}
-            records.append(key | claims.tested((both[first] - both[second]).tolist(), reason))
+            records.append(
+                key | claims.tested((pair_scores[first] - pair_scores[second]).tolist(), reason)
+            )
     columns = ["track", "method", "other", "n", "difference", "low", "high", "p", "reason"]
     return claims.judged(pd.DataFrame(records, columns=columns))
 
@@ -187,7 +191,7 @@ def front(table: pd.DataFrame, cost: str) -> list[str]:
     """The methods of a track than which none has more accuracy at no more cost (Pareto's front),
     the cheapest first.
     """
-    means = table.groupby("method", sort=False)[["accuracy", cost]].mean()
-    ordered = means.sort_values([cost, "accuracy"], ascending=[True, False])
+    averages = table.groupby("method", sort=False)[["accuracy", cost]].mean()
+    ordered = averages.sort_values([cost, "accuracy"], ascending=[True, False])
     best = ordered["accuracy"].cummax().shift(fill_value=-1.0)
     return [*ordered.index[ordered["accuracy"] > best]]

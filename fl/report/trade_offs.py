@@ -21,9 +21,9 @@ def _private(facts: Facts) -> pd.DataFrame:
     """
     runs = facts.runs[facts.runs["selected"]]
     noised = facts.placed(runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()])
-    each = noised.groupby(summaries.KEY, sort=False).first().reset_index()
+    first_runs = noised.groupby(summaries.KEY, sort=False).first().reset_index()
     columns = [*summaries.KEY, "epsilon", "delta", "epsilon_lacks", "clients", "participants"]
-    frame = facts.summary.merge(each[columns], on=summaries.KEY)
+    frame = facts.summary.merge(first_runs[columns], on=summaries.KEY)
     if frame.empty:
         return frame
     shared = personalisation(facts)[[*summaries.KEY, "before", "before_sd_seeds"]]
@@ -49,8 +49,8 @@ def privacy_table(facts: Facts) -> Table | None:
         return spread(row["mean"], row["sd_seeds"], metric)
 
     shown: dict[str, Show] = {
-        "epsilon": lambda row: _told(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
-        "delta": lambda row: _told(row["delta"], "%.2g") or NOTHING,
+        "epsilon": lambda row: _formatted(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
+        "delta": lambda row: _formatted(row["delta"], "%.2g") or NOTHING,
         "clients\na round": lambda row: f"{row['participants']} of {row['clients']}",
         "mean": value,
     }
@@ -69,36 +69,38 @@ def bytes_figure(facts: Facts) -> Figure | None:
     runs = facts.placed(facts.runs[facts.runs["selected"]])
     sent = runs.astype({"bytes_up": "float64"}).groupby(summaries.KEY)["bytes_up"].mean()
     frame = facts.summary.merge(sent.reset_index(), on=summaries.KEY)
-    some = frame.loc[frame["bytes_up"] > 0, "bytes_up"]
-    if some.empty or some.max() < 2 * some.min():
+    uploads = frame.loc[frame["bytes_up"] > 0, "bytes_up"]
+    if uploads.empty or uploads.max() < 2 * uploads.min():
         return None
     return _figure(facts, "bytes_up", "bytes up a client and round", frame)
 
 
 def _figure(facts: Facts, column: str, label: str, frame: pd.DataFrame) -> Figure | None:
-    known = frame[frame[column] > 0] if column in frame else frame
-    if known.empty or known[column].nunique() < 2:
+    positive = frame[frame[column] > 0] if column in frame else frame
+    if positive.empty or positive[column].nunique() < 2:
         return None
 
     def draw(setting: StudySetting) -> Panel | None:
-        points = at(known, setting)
+        points = at(positive, setting)
         if points.empty:
             return None
-        each = zip(points["method"], points[column], points["mean"], strict=True)
-        told = "; ".join(
+        first_runs = zip(points["method"], points[column], points["mean"], strict=True)
+        points_text = "; ".join(
             f"{facts.methods[m]} {number(v, facts.metric)} at {_amount(column, x)}"
-            for m, x, v in each
+            for m, x, v in first_runs
         )
         picture = figures.against(points, facts.methods, facts.metric, column, label)
         title = facts.short(setting)
-        return Panel(title, f"{title}: final test {unit(facts.metric)} by {label}: {told}", picture)
+        return Panel(
+            title, f"{title}: final test {unit(facts.metric)} by {label}: {points_text}", picture
+        )
 
     panels = tuple(p for setting in facts.settings if (p := draw(setting)) is not None)
     caption = (
         f"Final test {unit(facts.metric)} against {label}, on a logarithmic scale: mean, and one "
         f"standard deviation over {facts.replicates}."
     )
-    drawn = tuple(method for method in facts.methods if method in set(known["method"]))
+    drawn = tuple(method for method in facts.methods if method in set(positive["method"]))
     return Figure(column.replace("_", "-"), caption, panels, drawn)
 
 
@@ -106,5 +108,5 @@ def _amount(column: str, value: float) -> str:
     return size(value) if column == "bytes_up" else f"{value:.3g}"
 
 
-def _told(value: float, text: str) -> str:
+def _formatted(value: float, text: str) -> str:
     return "" if math.isnan(value) else text % value

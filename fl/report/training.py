@@ -10,7 +10,15 @@ from fl.base.units import config_text
 from fl.report.cells import NOTHING, Cell, Row, Table, columns
 from fl.report.facts import Facts
 
-USUAL = ("rounds", "local_epochs", "local_steps", "batch_size", "optimizer", "lr", "schedule")
+ALWAYS_SHOWN = (
+    "rounds",
+    "local_epochs",
+    "local_steps",
+    "batch_size",
+    "optimizer",
+    "lr",
+    "schedule",
+)
 """Keys that are told whatever they are; the others only where a study does not leave them at their
 default."""
 
@@ -22,22 +30,27 @@ def training_tables(facts: Facts) -> tuple[Table, ...]:
         return ()
     default = {key: _list([value]) for key, value in vars(Training()).items()}
     # A grid has several values; of epochs and steps, one is none.
-    told = [
+    texts_by_entry = [
         {key: _list(v for v in values if v is not None) for key, values in e["training"].items()}
         for e in entries.values()
     ]
     keys = [
         key
-        for key in told[0]
-        if any(texts[key] and (key in USUAL or texts[key] != default[key]) for texts in told)
+        for key in texts_by_entry[0]
+        if any(
+            texts[key] and (key in ALWAYS_SHOWN or texts[key] != default[key])
+            for texts in texts_by_entry
+        )
     ]
-    differing = [key for key in keys if len({texts[key] for texts in told}) > 1]
-    shared = [(_name(key), told[0][key]) for key in keys if key not in differing]
+    differing = [key for key in keys if len({texts[key] for texts in texts_by_entry}) > 1]
+    shared = [(_name(key), texts_by_entry[0][key]) for key in keys if key not in differing]
     rows = [Row(name, (Cell(text),)) for name, text in [*shared, *_named(facts)]]
     heads = columns("Key", "value", text=("value",))
     caption = "How all methods were trained. A key of training that is not here has its default."
     table = Table("training", caption, heads, tuple(rows))
-    differences = [{_name(key): texts[key] or NOTHING for key in differing} for texts in told]
+    differences = [
+        {_name(key): texts[key] or NOTHING for key in differing} for texts in texts_by_entry
+    ]
     return table, _methods_table(facts, entries, differences)
 
 
@@ -52,8 +65,8 @@ def _named(facts: Facts) -> Iterator[tuple[str, str]]:
     for model, sizes in facts.plan["models"].items():
         text = f"{next(iter(sizes.values())):,} parameters"
         if len(set(sizes.values())) > 1:
-            each = (f"{size:,} on {data.get(name, name)}" for name, size in sizes.items())
-            text = f"parameters: {'; '.join(each)}"
+            sizes_text = (f"{size:,} on {data.get(name, name)}" for name, size in sizes.items())
+            text = f"parameters: {'; '.join(sizes_text)}"
         title = titles.get("model", {}).get(model)
         yield f"Model: {title or model}", f"{model}, {text}" if title else text
     for kind, word in (("dataset", "Data set"), ("partition", "Partition")):

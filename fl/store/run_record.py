@@ -38,7 +38,7 @@ class Costs:
 
     clients: Index | None = None
     participants: Index | None = None
-    traffic: list[list[NonNegative]] = field(default_factory=list)
+    traffic: list[list[NonNegative]] | None = None
     bytes_down: NonNegative | None = None
     bytes_up: NonNegative | None = None
     flops: NonNegative | None = None

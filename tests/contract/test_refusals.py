@@ -42,7 +42,7 @@ def build(method: str, model: str, values: dict[str, Any], **more: Any) -> None:
             r"^layers: the output of 1 has the shape \[b, 8\], not that of images. Try: name a",
         ),
         ("fedfa", "flat", {}, r"^layers: is empty, and the model names no blocks. Try: name"),
-        ("fedharmo", "mlp", {}, r"fedharmo: inputs are of shape \(6\). Allowed: images"),
+        ("fedharmo", "mlp", {}, r"fedharmo: inputs have shape \(6\). Allowed: images"),
         ("fedl2p", "mlp", {}, "fedl2p: the model has no batch normalisation"),
         ("fedlgd", "mlp", {}, r"inputs have shape \(6,\). Try: choose a data set of im"),
         ("fedrobust", "large", {}, "'full', of 12288 x 12288 numbers. Allowed: diagonal"),

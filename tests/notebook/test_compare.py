@@ -64,7 +64,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.CaptureFixture) -> None:
-    kept = tracks.kept(Path("config"))
+    kept = tracks.read_published(Path("config"))
     assert kept.groupby("method").size().to_dict() == {"local": 3, "fedavg": 3, "fedavg-ft": 3}
     measured = fl.compare("fedprox", mu=[0.1, 1.0, 2.0], progress=False)
     assert measured.table["other"].tolist() == ["local", "fedavg", "fedavg-ft"]
@@ -85,7 +85,7 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
 
 
 def test_a_draw_of_which_a_run_is_missing_stays_as_kept(lab: Path) -> None:
-    kept = tracks.kept(Path("config"))
+    kept = tracks.read_published(Path("config"))
     shutil.rmtree(next(lab.rglob("run.json")).parent)
     again = comparison.collect(Path("config"))
     key = ["draw", "method"]
@@ -116,7 +116,7 @@ def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
 
 
 def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
-    kept = tracks.kept(Path("config"))
+    kept = tracks.read_published(Path("config"))
     off = kept["method"].eq("fedavg") & kept["draw"].eq(1)
     kept.loc[off, ["accuracy", "numbers"]] = [kept.loc[off, "accuracy"].item() - 0.3, "core 0"]
     tracks.write(Path("config"), kept)
@@ -142,5 +142,5 @@ def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> No
     said = repr(fl.compare("fedprox", only="tiny", rounds=2, progress=False))
     assert "fedprox has its own rounds; the other methods have the track's budget" in said
     said = repr(fl.compare("fedprox", only="tiny", lr=1e30, progress=False))
-    assert "tiny: nothing of fedprox to compare" in said
+    assert "tiny: fedprox cannot be compared, because none of its runs finished" in said
     assert "tiny: 3 runs of fedprox diverged" in said

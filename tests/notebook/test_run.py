@@ -183,11 +183,14 @@ def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
         (lambda: result.model("fedavg"), "several settings. Allowed: model: "),
         (lambda: result.model("fedavg", modell="logistic"), "unknown argument 'modell'"),
         (lambda: result.model("fedavg", seed=7, model="logistic"), "planned seeds: 0"),
-        (lambda: result.model("local", model="logistic"), "client= one of 0 to 3"),
-        (lambda: result.model("local", client=4, model="logistic"), "client is 4. Allowed: its"),
+        (lambda: result.model("local", model="logistic"), "give client=, a number from 0 to 3"),
+        (
+            lambda: result.model("local", client=4, model="logistic"),
+            "client is 4. Allowed: a number",
+        ),
         (
             lambda: result.inputs("local", "A", model="logistic"),
-            "client is 'A'. Allowed: its number, 0 to 3",
+            "client is 'A'. Allowed: a number from 0 to 3",
         ),
         (lambda: result.model("local", stage="global", model="logistic"), "unknown stage 'global'"),
         (lambda: result.predictions("local", split="tset", model="logistic"), "unknown split"),

@@ -85,7 +85,7 @@ def test_what_is_known_of_a_sample_is_its_own_gradient_or_loss() -> None:
     variables = simulation.network.init(1)
     samples = np.array([3, 70, 9])
     for gradient in (True, False):
-        distances = membership.known(variables, simulation, samples, gradient)
+        distances = membership.sample_values(variables, simulation, samples, gradient)
         for sample, value in zip(samples, distances, strict=True):
             index = torch.tensor([sample])
             params = {name: p.clone().requires_grad_() for name, p in variables["params"].items()}
@@ -131,7 +131,7 @@ def test_clients_of_few_samples_are_attacked_together() -> None:
     )
     at_once = together.table["area"].item()
     assert at_once > 0.8 and at_once > alone.table["area"].item() + 0.05
-    assert (alone.notes, together.notes) == ((membership.FEW,), ())
+    assert (alone.notes, together.notes) == ((membership.FEW_SAMPLES_NOTE,), ())
     assert [panel.title for panel in together.panels] == ["40 clients"]
     assert "all at once" in together.caption
 
@@ -147,7 +147,7 @@ def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out()
     result = Membership().read([run])
     assert result.table["stage"].tolist() == ["personal"]
     small = "client 1 has fewer than 4 training or test samples"
-    assert result.notes == (small, membership.FEW)
+    assert result.notes == (small, membership.FEW_SAMPLES_NOTE)
     views = list(membership.models({"personal": personal}, simulation, 5))
     assert [client for _, client, _ in views] == [0, 1]
     assert views[1][2]["params"]["0.bias"].equal(2 * first["0.bias"])
@@ -161,7 +161,7 @@ def test_parts_of_the_attack_by_hand() -> None:
         [torch.tensor([[3.0, 0.0]]), torch.tensor([4.0])],
         [torch.tensor([[0.0, 1.0]]), torch.tensor([1.0])],
     )
-    assert inversion.apart(a, b).item() == pytest.approx(1 - 4 / (5 * math.sqrt(2)))
+    assert inversion.cosine_distance(a, b).item() == pytest.approx(1 - 4 / (5 * math.sqrt(2)))
     x = torch.tensor([[[[0.0, 1.0], [3.0, 1.0]]]])
     assert inversion.total_variation(x).item() == pytest.approx(3 / 2 + 3 / 2)
     truth, guess = torch.zeros(1, 8, 8).double(), torch.full((1, 8, 8), 0.1).double()

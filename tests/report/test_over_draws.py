@@ -64,7 +64,7 @@ def tables(results: Path) -> dict[str, Table]:
 
 
 def cells(table: Table) -> list[list[str]]:
-    return [[row.head, *(cell.whole for cell in row.cells)] for row in table.rows]
+    return [[row.head, *(cell.full_text for cell in row.cells)] for row in table.rows]
 
 
 def test_the_main_table_is_over_draws_and_says_so(results: Path) -> None:

@@ -53,14 +53,14 @@ def test_it_is_never_above_that_of_rounds_that_everyone_joins(taking: int, clien
     value = privacy.epsilon(2.0, clients, taking, 4, 0.05)
     assert value == pytest.approx(plain, rel=1e-3)
     assert value == pytest.approx(5.60, abs=0.005)
-    assert privacy.told({**record(WIRE, clients=20, participants=20)})["epsilon"] > 0
+    assert privacy.epsilon_columns({**record(WIRE, clients=20, participants=20)})["epsilon"] > 0
 
 
 def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
-    told = privacy.told(record(WIRE))
+    told = privacy.epsilon_columns(record(WIRE))
     assert told == {"epsilon": privacy.epsilon(2.0, 100, 20, 30, 0.01), "delta": 0.01}
     plain = [WIRE[0], {**WIRE[1], "delta": None}]
-    assert privacy.told(record(plain, clients=50))["delta"] == 0.02
+    assert privacy.epsilon_columns(record(plain, clients=50))["delta"] == 0.02
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
     ],
 )
 def test_where_none_can_be_told_it_is_said_why(given: dict[str, Any], lacks: str) -> None:
-    assert privacy.told(given) == {"epsilon_lacks": lacks}
+    assert privacy.epsilon_columns(given) == {"epsilon_lacks": lacks}
 
 
 def test_without_noise_nothing_is_told() -> None:
-    assert privacy.told(record(WIRE[:1])) == {}
-    assert privacy.told(record([WIRE[0], {**WIRE[1], "multiplier": 0.0}])) == {}
-    assert privacy.told({"spec": {}}) == {}
+    assert privacy.epsilon_columns(record(WIRE[:1])) == {}
+    assert privacy.epsilon_columns(record([WIRE[0], {**WIRE[1], "multiplier": 0.0}])) == {}
+    assert privacy.epsilon_columns({"spec": {}}) == {}
 
 
 COSTS = {

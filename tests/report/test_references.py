@@ -35,7 +35,7 @@ def test_every_citation_is_read_to_its_end_or_says_that_there_is_none() -> None:
         for work in works(citation):
             assert 1959 < int(work.year) < 2100, name
             assert not re.search(r"\barXiv|\bet al\b|\d{4}\.", work.title + work.venue), name
-    keys = {(work.same, work.key) for text in CITATIONS.values() for work in works(text)}
+    keys = {(work.title_key, work.key) for text in CITATIONS.values() for work in works(text)}
     apart: dict[str, set[str]] = {}
     for same, key in keys:
         apart.setdefault(key, set()).add(same)
@@ -57,7 +57,7 @@ def test_citations_of_several_forms_are_read_as_they_are_meant() -> None:
     assert (mnist.venue, mnist.year) == ("Proceedings of the IEEE 86(11)", "1998")
     assert mnist.doi == "10.1109/5.726791"
     [lenet] = works(CITATIONS["model", "lenet"])
-    assert (lenet.venue, lenet.year, lenet.same) == ("Proc. IEEE 86", "1998", mnist.same)
+    assert (lenet.venue, lenet.year, lenet.title_key) == ("Proc. IEEE 86", "1998", mnist.title_key)
     birds, captions, _ = works(CITATIONS["data set", "cub200"])
     assert birds.venue.startswith("Technical report CNS-TR-2011-001, ")
     assert captions.authors.startswith("S. Reed, ")
@@ -140,5 +140,5 @@ def test_latex_sets_all_references_of_the_library(tmp_path: Path) -> None:
         remarks = [line for line in done.stdout.splitlines() if line.startswith("Warning--")]
         assert all("fedloom" in line for line in remarks), remarks
     listed = (tmp_path / "paper.bbl").read_text()
-    titles = {work.same for citation in CITATIONS.values() for work in works(citation)}
+    titles = {work.title_key for citation in CITATIONS.values() for work in works(citation)}
     assert listed.count("\\bibitem") == len(titles) + 1

@@ -112,10 +112,10 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
 def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     (tmp_path / "published").mkdir()
     with pytest.raises(DataError, match="make compare"):
-        tracks.kept(tmp_path)
+        tracks.read_published(tmp_path)
     table = lines(SCORES)
     tracks.write(tmp_path, table)
-    pd.testing.assert_frame_equal(tracks.kept(tmp_path), table)
+    pd.testing.assert_frame_equal(tracks.read_published(tmp_path), table)
     assert main.main(["tracks", "one", "--config", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "| UP | 1.5 | 62.0 (" in shown and "| +3.0 (+3.0 to +3.0) | 0.004 | ahead |" in shown
