@@ -34,7 +34,7 @@ class Source(Protocol):
 
     @property
     def method(self) -> str:
-        """What the study calls its entry."""
+        """Name of the entry in the study."""
 
     @property
     def setting(self) -> StudySetting:
@@ -83,7 +83,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """What an analysis says.
+    """The table, figures and notes of an analysis.
 
     Attributes:
         table: Its first columns are ``dataset, partition, model, method``. In the report, columns
@@ -125,8 +125,10 @@ def first_seeds(runs: Sequence[Source]) -> list[Source]:
 def with_traces(
     runs: Sequence[Source], *names: str
 ) -> tuple[list[tuple[Source, dict[str, Tensor]]], tuple[str, ...]]:
-    """The runs that have all of some traces, with their traces; and, where others have not, a note
-    that names their methods.
+    """Return the runs that have all of some traces, and notes on those that do not.
+
+    Returns:
+        Each run with its traces, and a note that names the methods of the other runs, if any.
     """
     traced: list[tuple[Source, dict[str, Tensor]]] = []
     missing_methods: dict[str, None] = {}
@@ -141,9 +143,7 @@ def with_traces(
 
 
 def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:
-    """Rows that begin with the `keys` of one of the runs as a table; its columns are there without
-    rows too.
-    """
+    """Return rows that begin with the `keys` of a run as a table, which may be empty."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=[*(keys(runs[0]) if runs else ()), *columns])

@@ -104,12 +104,13 @@ class Complementarity:
     def networks(
         self, sizes: np.ndarray, models: np.ndarray, features: np.ndarray, participants: np.ndarray
     ) -> list[np.ndarray]:
-        """The `NETWORKS`, [clients, clients] each; zeros for clients that are not ``there``.
+        """Return the `NETWORKS`, [clients, clients] each; zeros for clients that took no part.
 
         Args:
             sizes: Samples of every client, [clients].
-            models, features: Similarities, [clients, clients].
-            there: Which clients took part, [clients].
+            models: Similarities of models, [clients, clients].
+            features: Similarities of features, [clients, clients].
+            participants: Whether each client took part, [clients].
         """
         pairs = np.ix_(participants, participants)
         fractions = torch.from_numpy(sizes[participants] / sizes[participants].sum())
@@ -123,14 +124,14 @@ class Complementarity:
 
 
 def between(matrix: np.ndarray, participants: np.ndarray) -> float:
-    """The mean of a matrix over pairs of different clients that are ``there``; NaN without any."""
+    """Return a matrix's mean over pairs of different participants; NaN without any."""
     pairs = np.outer(participants, participants) & ~np.eye(len(participants), dtype=bool)
     return float(matrix[pairs].mean()) if pairs.any() else float("nan")
 
 
 def _follows(matrix: np.ndarray, data_similarity: np.ndarray, participants: np.ndarray) -> float:
     pairs = np.ix_(participants, participants)
-    # Rows of similarities may sum to less than nothing: who takes part is told by `there`.
+    # Rows of similarities may sum to less than nothing: `participants` says who takes part.
     return correlation(matrix[pairs] + 2, data_similarity[pairs])
 
 

@@ -93,10 +93,11 @@ class Confusion:
 
 
 def measures(predictions: pd.DataFrame, bins: int) -> dict[str, float]:
-    """The measures of one client.
+    """Return the measures of one client.
 
     Args:
-        seen: See `fl.engine.predictions.predict_split`.
+        predictions: The client's predictions, see `fl.engine.predictions.predict_split`.
+        bins: Number of bins of confidence.
     """
     from sklearn.metrics import f1_score, roc_auc_score
 
@@ -112,11 +113,12 @@ def measures(predictions: pd.DataFrame, bins: int) -> dict[str, float]:
 
 
 def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
-    """sum_b (n_b / n) |mean right - mean confidence| over bins of confidence, equation 3.
+    """Return sum_b (n_b / n) |mean correct - mean confidence| over bins of confidence, equation 3.
 
     Args:
         confidence: The largest score of each sample, [samples].
-        right: Whether its class is the sample's, [samples].
+        correct: Whether the class with that score is the sample's, [samples].
+        bins: Number of bins of confidence.
     """
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     gaps = np.bincount(place, weights=correct - confidence, minlength=bins)
@@ -124,7 +126,7 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float
 
 
 def matrix(predictions: pd.DataFrame, classes: int) -> np.ndarray:
-    """How many samples of each class (rows) are predicted as each class, [classes, classes]."""
+    """Count samples by their class (rows) and their predicted class, [classes, classes]."""
     cells = predictions["label"].to_numpy() * classes + predictions["predicted"].to_numpy()
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 

@@ -68,8 +68,9 @@ class Cooperation:
 
 
 def similarity(counts: np.ndarray) -> np.ndarray:
-    """Cosines between the clients' shares of classes, [clients, clients]; 0 for a client without
-    samples.
+    """Return the cosines between the clients' shares of classes, [clients, clients].
+
+    A client without samples has 0.
 
     Args:
         counts: Samples of every client by class, [clients, classes].

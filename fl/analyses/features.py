@@ -151,7 +151,7 @@ class Features:
 def features_of(
     variables: dict[str, Any], simulation: Simulation, samples: np.ndarray
 ) -> np.ndarray:
-    """What goes into the classifier of a model, [samples, d], float64."""
+    """The inputs of a model's classifier, [samples, d], float64."""
     network, arrays = simulation.network, simulation.arrays
     params, buffers = (
         {name: variables.get(kind, {})[name] for name in network.names[kind]}
@@ -188,6 +188,7 @@ def clients_apart(pair: Sequence[np.ndarray], labels: np.ndarray) -> float:
 
     Args:
         pair: Features by both, [samples, d] each.
+        labels: Class of each sample, [samples].
     """
     from sklearn.metrics import silhouette_score
 
@@ -218,8 +219,9 @@ def embedded(features: np.ndarray, seed: int) -> np.ndarray:
 def scatter(
     look: Look, places: np.ndarray, labels: np.ndarray, owners: np.ndarray | None = None
 ) -> Canvas:
-    """A dot for each sample, a colour and marker for each class; or a colour for each class, and a
-    marker for each of those ``whose`` it is [samples].
+    """Draw a dot for each sample, with a colour and a marker for each class.
+
+    With owners [samples], the marker shows the owner instead of the class.
     """
     canvas, axes = axes_of(2.9)
     n = len(look.series)

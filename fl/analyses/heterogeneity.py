@@ -162,7 +162,7 @@ def compared(vectors: dict[str, list[np.ndarray]]) -> dict[str, dict[str, float]
 
 
 def median(x: np.ndarray, y: np.ndarray) -> float:
-    """Of the squared distances between different rows of x [n, d] and y [m, d] together."""
+    """Return the median squared distance between different rows of x and y, [n, d] and [m, d]."""
     from scipy.spatial.distance import pdist
 
     return float(np.median(pdist(np.concatenate([x, y]), "sqeuclidean")))

@@ -95,9 +95,7 @@ class Inversion:
             )
 
     def read(self, runs: Sequence[Source]) -> Result:
-        """PSNR, SSIM and leak by setting, method, data, client and seed; the images side by
-        side.
-        """
+        """Return PSNR, SSIM and leak of every attacked client, and the images side by side."""
         named = [run for run in runs if not self.methods or run.method in self.methods]
         shown = {run.run for run in first_seeds(named)}
         rows: list[dict[str, Any]] = []
@@ -148,7 +146,7 @@ class Inversion:
     def _batches(
         self, run: Source, simulation: Simulation, client: int
     ) -> list[tuple[str, Tensor, Tensor]]:
-        """What is attacked: normalised images, and their labels, one class after another."""
+        """Return the attacked images, normalised, and their labels, one class after another."""
         samples = simulation.client_data.samples["train"][client]
         if len(samples) < self.batch:
             raise FedloomError(
@@ -228,10 +226,14 @@ def spread(labels: np.ndarray) -> np.ndarray:
 def gradient(
     variables: Tree, simulation: Simulation, x: Tensor, y: Tensor, nested: bool
 ) -> list[Tensor]:
-    """The gradient of the batch's mean cross-entropy, by parameter.
+    """Return the gradient of the batch's mean cross-entropy, by parameter.
 
     Args:
-        nested: Whether it can be differentiated with respect to x.
+        variables: Parameters and buffers of the attacked model.
+        simulation: The run's simulation, for its network.
+        x: Inputs, [samples, ...].
+        y: Labels, [samples].
+        nested: Whether the gradient can be differentiated with respect to x.
     """
     params = {name: p.detach().requires_grad_() for name, p in variables["params"].items()}
     output = simulation.network.eval(params, variables["buffers"], x)

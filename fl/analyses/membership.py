@@ -146,7 +146,7 @@ class Membership:
     def _attacked(
         self, client_scores: Sequence[ClientScores]
     ) -> list[tuple[str, np.ndarray, np.ndarray]]:
-        """What is attacked at once, a client or all: its name, its members and the others."""
+        """Return the attacked groups, each a client or all: name, members and others."""
         clients = [(name, members, non_members) for name, members, non_members, _ in client_scores]
         if not self.together:
             return clients

@@ -89,11 +89,12 @@ COLUMNS = {
 def measured(
     last: dict[str, np.ndarray], domains: Sequence[str], seed: int = 0
 ) -> dict[str, float]:
-    """The numbers of one run.
+    """Return the numbers of one run.
 
     Args:
-        last: By trace, [clients, ...].
-        domains: Of each client, or empty.
+        last: Last value of each trace, [clients, ...].
+        domains: Domain of each client, or empty.
+        seed: Seed of the clustering.
     """
     beta, rates = last["beta"], last["rates"]
     averages = {
@@ -125,11 +126,10 @@ def agreement(points: np.ndarray, domains: Sequence[str], seed: int = 0) -> floa
 
 
 def distances(points: np.ndarray, domains: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """The domains, in order of their first client, and log(d(j, k) / sqrt(d(j, j) d(k, k))) for
-    them.
+    """Return the domains and log(d(j, k) / sqrt(d(j, j) d(k, k))) for all pairs of them.
 
-    d is the mean Euclidean distance between different clients; NaN where a domain has none to
-    compare.
+    The domains are in the order of their first clients. d is the mean Euclidean distance between
+    different clients; NaN where a domain has none to compare.
     """
     names, kinds = list(dict.fromkeys(domains)), np.array(domains)
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)

@@ -40,7 +40,7 @@ class VirtualImages:
     traces: ClassVar = NAMES
 
     def read(self, runs: Sequence[Source]) -> Result:
-        """How far images moved, by setting, method, kind and seed; pictures of some."""
+        """Return how far images moved, by setting, method, kind and seed; pictures of some."""
         shown = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []

@@ -96,7 +96,7 @@ class FineTuneBN:
 
 
 def cut(count: int, size: int) -> list[slice]:
-    """Where ``count`` samples are cut into pieces of ``size``.
+    """Return the places at which ``count`` samples are cut into pieces of ``size``.
 
     A single sample that is left over has no variance, and goes with the piece before it.
     """

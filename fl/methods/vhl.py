@@ -121,7 +121,7 @@ class VHL:
         )
 
     def term(self, classes: int) -> Term:
-        """What a virtual batch adds to the loss of the client's own."""
+        """Return the loss of a virtual batch, which is added to that of the client's own."""
 
         def virtual_loss(forward: Forward) -> Tensor:
             batch, images = forward.batch, forward.work[IMAGES]

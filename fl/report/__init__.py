@@ -44,13 +44,16 @@ COLUMNS = [
 def build(
     study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Write ``results/report/<study>.html``, ``.md``, ``.tex`` and ``.bib`` from the runs that are
-    there.
+    """Write the report of a study's finished runs.
 
-    Every figure is an SVG and a PDF file in ``results/report/<study>/``. Missing and diverged runs
-    are named. Incomplete tables of the study are made again first.
+    Its files are ``results/report/<study>.html``, ``.md``, ``.tex`` and ``.bib``. Every
+    figure is an SVG and a PDF file in ``results/report/<study>/``. Missing and diverged runs are
+    named. Incomplete tables of the study are made again first.
 
     Args:
+        study: Name of the study.
+        results: Folder of the results.
+        store: Folder of the runs.
         plan: The study's, if not the one in ``results/plan``.
 
     Returns:
@@ -76,11 +79,15 @@ def build(
 def table(
     study: str, name: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
 ) -> str:
-    """One table of a study's report in Markdown, under its caption.
+    """Return one table of a study's report in Markdown, under its caption.
 
     Args:
-        name: As the report's files call it, such as ``settings``, ``draws``, ``differences``,
-            ``paired`` or ``costs``.
+        study: Name of the study.
+        name: Name of the table in the report's files, such as ``settings``, ``draws``,
+            ``differences``, ``paired`` or ``costs``.
+        results: Folder of the results.
+        store: Folder of the runs.
+        plan: The study's plan, if not the one in ``results/plan``.
 
     Raises:
         ConfigError: For a table that the report does not have.

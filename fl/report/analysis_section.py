@@ -78,12 +78,15 @@ def table(
     settings: Titles,
     replicates: str,
 ) -> Table | None:
-    """Its table: every column of floats as mean ± standard deviation over seeds, or over draws.
+    """Return an analysis' table, with columns of floats as mean ± standard deviation.
 
     Args:
-        frame: The analysis' table, with settings as ``settings`` has them and a column ``unit`` of
-            what is replicated.
-        replicates: What that is: ``seeds`` or ``draws``.
+        analysis: The analysis, with names and titles of its columns.
+        frame: Its table, with settings as ``settings`` has them and a column ``unit`` of the
+            replicate: the seed or the draw.
+        methods: Title of each method in the report.
+        settings: Title of each setting in the report.
+        replicates: ``seeds`` or ``draws``, which means and deviations are over.
     """
     if frame.empty:
         return None

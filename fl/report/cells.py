@@ -83,8 +83,9 @@ def columns(head: str, *names: str, text: Sequence[str] = ()) -> tuple[Column, .
 
 
 def transposed(table: Table) -> Table:
-    """A ``crossed`` table of more than six columns that is wider than high, with rows and columns
-    exchanged; any other as it is.
+    """Exchange rows and columns of a ``crossed`` table with more than six columns and fewer rows.
+
+    Any other table is returned unchanged.
     """
     count = len(table.columns) - 1
     if not table.crossed or count <= 6 or count <= len(table.rows):
@@ -98,8 +99,10 @@ def transposed(table: Table) -> Table:
 
 
 def number(value: float, metric: str, signed: bool = False) -> str:
-    """A value of ``metric``: percent with one decimal for a share, else three decimals, or one for
-    a number of rounds and none from 1,000 on.
+    """Return a value of ``metric`` as text.
+
+    A share is in percent with one decimal; other values have three decimals, a number of rounds
+    has one, and none from 1,000 on.
     """
     if value is None or not math.isfinite(value):
         return NOTHING

@@ -35,8 +35,10 @@ COLUMNS = [
 
 
 def sign_flips(differences: Sequence[float]) -> float:
-    """Two-sided p-value that the mean is 0: the share of the 2^n choices of signs under which it is
-    as far from 0 as it is (Fisher 1935, section 21); NaN of fewer than two.
+    """Return the two-sided p-value of the exact sign-flip test that the mean is 0.
+
+    It is the share of the 2^n choices of signs under which the mean is at least as far from 0
+    (Fisher 1935, section 21); NaN for fewer than two differences.
 
     Exact up to 16 differences; of more, 2^16 choices are drawn, the same ones in each call.
     """
@@ -55,9 +57,11 @@ def sign_flips(differences: Sequence[float]) -> float:
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The bootstrap's 95 % interval of the mean (BCa, Efron 1987), the same in each call. NaN of so
-    few differences that no test could tell them from 0. It is too narrow where they are few: of
-    400 normal samples of six it covers the mean in 88 %, of 400 of thirteen in 90 %.
+    """Return the bootstrap's 95 % interval of the mean (BCa, Efron 1987), the same in each call.
+
+    NaN for so few differences that no test could tell them from 0. The interval is too narrow for
+    few differences: of 400 normal samples of six it covers the mean in 88 %, of 400 of thirteen
+    in 90 %.
     """
     from scipy.stats import bootstrap
 
@@ -138,14 +142,16 @@ def uninformative(
     titles: Mapping[str, str],
     judged: Sequence[str] = (),
 ) -> str:
-    """Why a comparison says nothing, ``X equals Y`` or `CEILING`; empty where it may say something.
+    """Return the reason why a comparison says nothing, ``X equals Y`` or `CEILING`; else nothing.
 
     A method that gives to the digit what an earlier entry gives adds nothing; that with which all
     are compared may be any.
 
     Args:
         wide: Scores, a column for each method in the order of entries.
+        pair: The two methods.
         judged: Those of the pair that may not equal an earlier entry.
+        titles: Title of each method in the report.
         samples: Test samples of a draw, of all clients, of which one is the least error; NaN where
             scores are no shares of them.
     """
@@ -159,8 +165,11 @@ def uninformative(
 
 
 def judged(frame: pd.DataFrame, more_is_better: bool = True) -> pd.DataFrame:
-    """A table of comparisons (``difference``, ``p`` and ``reason``, as `tested` gives them) with
-    ``p_holm``, corrected over all its rows, and ``verdict``.
+    """Add ``p_holm``, corrected over all rows, and ``verdict`` to a table of comparisons.
+
+    Args:
+        frame: ``difference``, ``p`` and ``reason`` of each comparison, as `tested` gives them.
+        more_is_better: Whether a larger value of the metric is better.
     """
     frame = frame.assign(p_holm=holm(frame["p"].astype(float).tolist()))
     verdicts = [_verdict(row, more_is_better) for row in frame.to_dict("records")]

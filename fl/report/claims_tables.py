@@ -53,8 +53,9 @@ def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
 
 
 def differences_table(facts: Facts) -> Table | None:
-    """Methods against settings: what each has more than the baseline, and what may be said of it;
-    None for a single setting, of which the table of pairs is short enough.
+    """Return each method's difference from the baseline in each setting, with the verdict.
+
+    None for a single setting, for which the table of pairs is short enough.
     """
     baseline, metric = facts.plan.get("baseline"), facts.metric
     frame = facts.claims[facts.claims["other"] == baseline]

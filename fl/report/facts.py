@@ -21,7 +21,7 @@ from fl.report.partitions import Partition, read
 
 @dataclass(frozen=True)
 class Names:
-    """What distinguishes each of several settings, in parts, and what all of them share.
+    """The texts that distinguish several settings, in parts, and those that all of them share.
 
     A single setting shares nothing: its name is complete.
     """
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def replicates(self) -> str:
-        """What means and deviations are over."""
+        """The name of the replicates that means and deviations are over."""
         return "draws" if self.over_draws else "seeds"
 
     @property
@@ -93,7 +93,7 @@ class Facts:
 
     @property
     def everywhere(self) -> str:
-        """What all tables of scores have in common, in sentences; empty where there is nothing."""
+        """Sentences that hold for all tables of scores; empty if there are none."""
         common = f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
         return f"{common} {self.sampled}".strip()
 
@@ -150,7 +150,7 @@ class Facts:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """What is `summarised` of the study's metric."""
+        """The summary of the study's metric, see `summarised`."""
         return self.summarised(self.metric)
 
     @cached_property
@@ -163,7 +163,7 @@ class Facts:
 
     @cached_property
     def unseen_summary(self) -> pd.DataFrame:
-        """The same of the clients that were held out of training; NaN where there are none."""
+        """The summary of the clients that were held out of training; NaN if there are none."""
         return self.summarised(self.metric, UNSEEN)
 
     def of_clients(self, rows: pd.DataFrame, trait: str, value: Any) -> pd.DataFrame:
@@ -185,13 +185,13 @@ class Facts:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many runs are in each state."""
+        """The number of runs in each state."""
         states = self.runs["state"]
         return {state: int((states == state).sum()) for state in (COMPLETE, DIVERGED, MISSING)}
 
     @property
     def status(self) -> str:
-        """The same in a sentence."""
+        """The number of runs in each state, as a sentence."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
         return f"{len(self.runs)} runs: {counts}."
 
@@ -232,7 +232,7 @@ class Facts:
         )
 
     def population(self, setting: StudySetting) -> float:
-        """What predicting the training majority of all clients scores."""
+        """The score of predicting the training majority of all clients."""
         majorities = [p.population_majority() for p in self.partitions_of(setting)]
         return sum(majorities) / len(majorities) if majorities else float("nan")
 

@@ -48,7 +48,7 @@ class Drawn:
     content: Mapping[str, bytes]
 
     def files(self) -> dict[str, bytes]:
-        """As `Picture.files`."""
+        """Return the figure's files, see `Picture.files`."""
         return dict(self.content)
 
 

@@ -14,10 +14,13 @@ from fl.report.summaries import KEY, SCORED
 
 
 def summary(facts: Facts, cell: Mapping[str, Any]) -> pd.DataFrame:
-    """What a published cell is compared with, a row for each setting and method, as of
-    `fl.report.summaries.summarise`: ``mean``, ``sd_seeds`` and what is missing.
+    """Return the measured values for a published cell, a row for each setting and method.
+
+    The columns are those of `fl.report.summaries.summarise`: ``mean``, ``sd_seeds`` and the counts
+    of missing runs.
 
     Args:
+        facts: The study's facts.
         cell: As `fl.plan.published_cells` writes it.
     """
     metric = cell.get("metric") or facts.metric

@@ -52,6 +52,10 @@ def by_setting(
     A single setting is named in the caption. Numbers are linked to the runs behind them.
 
     Args:
+        facts: The study's facts.
+        name: Name of the table in the report's files.
+        caption: Caption of the table.
+        frame: ``method``, the columns of a setting, and those that ``shown`` reads.
         shown: By name of a column, the text of a row's cell.
         text: The columns that hold text.
         references: Rows below those of a setting.
@@ -80,7 +84,7 @@ def by_setting(
 
 
 def shown_number(column: str, metric: str) -> Show:
-    """Of a metric, the number in ``column``."""
+    """Return the function that shows the number in ``column``, in the metric's unit."""
     return lambda row: number(row[column], metric)
 
 
@@ -98,8 +102,9 @@ def reference(head: str, *texts: str) -> Row:
 
 
 def main_table(facts: Facts) -> Table:
-    """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs; or
-    over draws.
+    """Return the main table: mean ± standard deviation of each method in each setting.
+
+    They are over seeds or over draws. The best value is in bold, and each is linked to its runs.
     """
     caption = _main_caption(facts, facts.metric, facts.summary)
     name = "draws" if facts.over_draws else "settings"
@@ -190,7 +195,7 @@ def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
 
 
 def _early(facts: Facts) -> str:
-    """Which methods have runs that stopped early, and after which of their rounds."""
+    """Return a sentence on methods that stopped early, with the rounds of their runs."""
     runs, notes = summaries.stored_runs(facts.runs), []
     for method, entry in (facts.plan.get("entries") or {}).items():
         planned, early = (entry["training"].get(key, []) for key in ("rounds", "early_stopping"))
@@ -248,7 +253,7 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
 
 
 def clients_table(facts: Facts) -> Table:
-    """How unevenly methods serve clients, and other means than the plain one."""
+    """Return the table of differences between clients: means over the worst, and weighted ones."""
     metric = facts.metric
 
     def references(setting: StudySetting) -> list[Row]:

@@ -1,6 +1,4 @@
-"""Metrics that a study asks for beside those that runs record: of the predictions of their final
-models.
-"""
+"""Metrics of the final models' predictions, for studies that ask for more than runs record."""
 
 from __future__ import annotations
 

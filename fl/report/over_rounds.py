@@ -39,8 +39,10 @@ def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.Da
 
 
 def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A row for each setting, method, run and round: ``value``, the uniform test mean over clients
-    in the reported stage, ``seconds`` and ``bytes`` until then.
+    """Return the value, the seconds and the bytes of every run after every evaluated round.
+
+    ``value`` is the uniform test mean over clients in the reported stage; ``seconds`` and
+    ``bytes`` are sums from the beginning.
     """
     rows = rows[(rows["metric"] == metric) & (rows["split"] == "test") & rows[REPORTED]]
     keys = [*KEY, "run", "round"]
@@ -60,10 +62,11 @@ def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFr
 
 
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A row for each run: rounds to each of `SHARES` of its final value, and to `TIMED` of the
-    ``best`` final value of its setting; ``seconds`` and ``bytes`` to `TIMED` of its own.
+    """Return the rounds, seconds and bytes that each run takes to shares of the final value.
 
-    NaN if a run never gets there, or if it is not known what the runs behind it took.
+    Rounds are to each of `SHARES` of the run's final value, and to `TIMED` of the ``best`` final
+    value of its setting; ``seconds`` and ``bytes`` are to `TIMED` of its own. NaN if
+    a run never gets there, or if the costs of the runs that it starts from are not known.
     """
     lines = followed(rows, runs, metric)
     records = []
@@ -89,10 +92,10 @@ def _first(run: pd.DataFrame, goal: float) -> dict[Any, Any]:
 
 
 def _placed(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of complete runs at selected points, with ``seconds`` and ``bytes`` until their
-    round, and that counted from the beginning.
+    """Add ``seconds`` and ``bytes`` until each round, counted from the beginning.
 
-    Rows of a run are left out if it is not known how many rounds are behind it.
+    Only complete runs at selected points are kept. Rows of a run are left out if
+    the number of rounds before it is not known.
     """
     rows = complete(rows, runs)
     table = runs.drop_duplicates("run").set_index("run")

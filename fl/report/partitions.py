@@ -21,7 +21,7 @@ SKEW = {"label_entropy": "label\nentropy", "majority_share": "majority\nshare", 
 
 @dataclass(frozen=True)
 class Partition:
-    """Which client holds how much.
+    """The clients of a partition and the samples that they hold.
 
     Attributes:
         counts: By split, samples by client and class, in the order of ``clients``.
@@ -50,7 +50,7 @@ class Partition:
 
     @property
     def remarks(self) -> list[str]:
-        """What its tables do not tell."""
+        """Remarks on the partition that its tables do not show."""
         count = int(self.statistics.loc[self.statistics["split"] == SERVER, "n"].sum())
         server = f"the server holds {count:,} labelled samples, which no client sees"
         return [*self.notes, *([server] if count else [])]
@@ -88,9 +88,11 @@ class Partition:
 
 
 def read(results: Path, name: str, title: str) -> Partition | None:
-    """A partition's facts, or nothing if its folder does not exist.
+    """Read a partition's facts; None if its folder does not exist.
 
     Args:
+        results: Folder of the results.
+        name: Id of the partition.
         title: The partition's name in the report.
     """
     folder = results / "partitions" / name
@@ -154,7 +156,7 @@ def sizes_table(partitions: Sequence[Partition]) -> Table:
 
 
 def distances_table(partition: Partition) -> Table | None:
-    """How far apart the inputs of every two domains are."""
+    """Return the distances between the inputs of every two domains."""
     distances = partition.distances
     if distances is None or distances.empty:
         return None

@@ -55,10 +55,14 @@ def epsilon_columns(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def epsilon(multiplier: float, clients: int, participants: int, rounds: int, delta: float) -> float:
-    """At a delta, of `rounds` that each draw ``participants`` of ``clients`` without replacement.
+    """Return epsilon of rounds that each draw ``participants`` of ``clients`` without replacement.
 
     Args:
         multiplier: z, the deviation of the noise on the sum over the norm of the clip.
+        clients: Number of clients.
+        participants: Number of clients in a round.
+        rounds: Number of rounds.
+        delta: Delta of (epsilon, delta)-differential privacy.
     """
     import dp_accounting
     from dp_accounting import rdp

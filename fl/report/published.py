@@ -79,7 +79,7 @@ def _published_row(
 
 
 def _narrowed(published: Mapping[str, Any]) -> list[str]:
-    """What a cell is compared with, where that is another mean than that of all clients."""
+    """Return the clients of a cell, if its mean is not over all clients."""
     kind = published.get("modality")
     group = "unseen" if published.get("unseen") else kind["name"] if kind else ""
     group = published.get("domain") or group

@@ -52,7 +52,7 @@ class Work:
         return re.sub(r"\W", "", self.title).lower()
 
     def joined(self, second: Work) -> Work:
-        """What two citations of one work say together."""
+        """Merge two citations of one work."""
         best = max((self, second), key=lambda w: ("et al" not in w.authors, len(w.authors)))
         placed = max((self, second), key=lambda w: (bool(w.venue), w is best))
         return Work(
@@ -104,7 +104,7 @@ def _work(text: str) -> Work | None:
 
 
 def named(facts: Facts) -> list[Documentation]:
-    """What the registry says of all that a report's study names, and what epsilon rests on."""
+    """Return the documentation of all components that a study names, and of epsilon."""
     saying = [
         component
         for kind, names in facts.plan.get("names", {}).items()
@@ -145,10 +145,11 @@ def merge_works(citations: Iterable[str]) -> list[Work]:
 
 
 def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
-    """A BibTeX file of all works in these citations, and of Fedloom.
+    """Return a BibTeX file of all works in these citations, and of Fedloom.
 
     Args:
-        versions: Of Fedloom, that the runs were made by.
+        citations: Citations as methods and data sets write them.
+        versions: Versions of Fedloom that made the runs.
     """
     versions_text = ", ".join(versions)
     fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}

@@ -55,9 +55,11 @@ def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFr
 def read_current(
     plan: Mapping[str, Any], results: Path, lacking: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """Both tables of a study if they stand there, readable and of the same plan.
+    """Return both tables of a study if the files are readable and of the same plan, else None.
 
     Args:
+        plan: The study's plan.
+        results: Folder of the results.
         lacking: Whether tables that lack runs will do.
     """
     table_pair = paths(results, plan["study"])[:2]
@@ -74,8 +76,9 @@ def read_current(
 
 
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
-    """``{method: 0.96}``, without means of nothing; ``{setting: {method: 0.96}}`` where a study has
-    several settings, which are named by what tells them apart.
+    """Return ``{method: 0.96}``, or ``{setting: {method: 0.96}}`` for several settings.
+
+    A setting is named by the keys in which settings differ; methods without a mean are left out.
     """
     summary = summaries.summarise(rows, runs, metric)
     distinct_keys = [key for key in SETTING if summary[key].nunique() > 1]

@@ -49,8 +49,10 @@ def evaluated_clients(plan: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Whether a row is of the first round in which the client's model, of that stage, does best on
-    its own validation samples; of a client that has none, of the last round.
+    """Return whether each row is of the client's best round by its validation samples.
+
+    Of equal rounds it is the first one; of a client without validation samples it is the last
+    round. Each stage has its own best round.
     """
     of = ["method", "run", "client", "stage"]
     validation = rows[(rows["metric"] == in_validation(metric)) & (rows["split"] == "val")]
@@ -176,8 +178,7 @@ def _points_there(runs: pd.DataFrame) -> dict[Any, list[bool]]:
 
 
 def gaps(row: Mapping[Any, Any]) -> str:
-    """What must be said of a row of `summarise` or `points`: ``2 missing, 1 of 3 grid points
-    there``.
+    """Return a remark on runs that a row of `summarise` or `points` lacks, such as ``2 missing``.
 
     A grid with missing runs is named: its best point so far may not be its best.
     """
@@ -223,8 +224,10 @@ def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One row per setting and method with both stages: means and sds over seeds, and the gain;
-    ``better``: the share of clients whose own model is better, each by its mean over seeds.
+    """Return the scores before and after personalisation, a row for each setting and method.
+
+    They are means and standard deviations over seeds, with the gain; ``better`` is the share of
+    clients whose own model is better, each by its mean over seeds.
     """
     values = stages(rows, runs, metric)
     values["gain"] = values["after"] - values["before"]

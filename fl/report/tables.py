@@ -137,7 +137,7 @@ def _reported(rows: pd.DataFrame, owner: np.ndarray) -> pd.Series:
 
 
 def _record(store: Store, run: str) -> RunRecord | None:
-    """What ``run.json`` says, or nothing for a run that is not finished."""
+    """Return the record of a run; None if it is not finished."""
     if not store.has(run):
         return None
     record, place = store.record(run), str(store.folder(run) / RECORD)
@@ -160,7 +160,7 @@ def _run_row(
 
 
 def _computed(record: RunRecord) -> dict[str, Any]:
-    """How a run was computed, and its costs as far as its record tells them."""
+    """Return how a run was computed, and its costs as far as its record has them."""
     row = {
         "rounds": record.rounds,
         "seconds": record.seconds,
@@ -183,14 +183,15 @@ def _computed(record: RunRecord) -> dict[str, Any]:
 
 
 def _numbers(code: Mapping[str, str]) -> str:
-    """The versions of a run's numbers, ``core 1, data 1, method 2``; hashes of code that is not
-    certified.
+    """Return the versions of a run's numbers, ``core 1, data 1, method 2``.
+
+    Code that is not certified has its hash instead of a version.
     """
     return ", ".join(f"{k} {v}" for k, v in code.items() if k not in ("dataset", "partition"))
 
 
 def _earlier_costs(record: RunRecord, store: Store) -> dict[str, Any]:
-    """What all earlier runs took, in the chain of runs that a run starts from."""
+    """Return the costs of all earlier runs in the chain that a run starts from."""
     rounds, seconds, total = 0, 0.0, 0.0
     passed, start = [record.run], record.start
     while start is not None:
@@ -243,8 +244,10 @@ def point_text(point: Mapping[str, Any]) -> str:
 def _long(
     runs: pd.DataFrame, store: Store, records: Mapping[str, Any], metric_names: list[str]
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """The recorded values and metrics that are ``wanted`` beside them, and for each its run's place
-    in ``runs``.
+    """Return the recorded values with the metrics of predictions that the study asks for.
+
+    Returns:
+        The values, and for each of them the place of its run in ``runs``.
     """
     order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
     order = order[order["state"] != MISSING]
@@ -296,10 +299,12 @@ def _with_predicted(
 
 
 def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write ``<study>.parquet`` and ``<study>.runs.parquet`` into ``folder``; return both tables as
-    a reader of the files finds them.
+    """Write ``<study>.parquet`` and ``<study>.runs.parquet`` into ``folder``.
 
-    Both carry the plan's hash and whether every planned run is there (see `read_plan_hash`).
+    Both files hold the plan's hash and whether every planned run is finished, see `read_plan_hash`.
+
+    Returns:
+        Both tables as a reader of the files finds them.
     """
     rows, runs = collect(plan, store)
     stamp = {
@@ -327,8 +332,10 @@ def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) ->
 
 
 def read_plan_hash(path: Path) -> tuple[str, bool] | None:
-    """The plan's hash in a table and whether it lacks nothing: no run, and no epsilon that could be
-    told now. Nothing if it cannot be told.
+    """Return the plan's hash in a table and whether the table is complete.
+
+    It is complete if it lacks no run, and no epsilon that could be computed now. None for a file
+    without a hash.
     """
     try:
         stamp = json.loads((pq.read_schema(path).metadata or {})[METADATA])

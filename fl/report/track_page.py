@@ -122,8 +122,9 @@ def pictures(table: pd.DataFrame) -> dict[str, Picture]:
 
 @as_picture
 def rank_picture(look: Look, lines: pd.DataFrame, track: str) -> Canvas:
-    """Mean ranks, each with half the critical difference to both sides: methods whose lines do not
-    meet are told apart by Nemenyi's test.
+    """Draw mean ranks, each with half the critical difference to both sides.
+
+    Methods whose lines do not meet differ by Nemenyi's test.
     """
     scores, named = tracks.values(lines, track), titles(lines)
     places = tracks.ranks(scores).sort_values(ascending=False, kind="stable")

@@ -69,11 +69,13 @@ def read_published(folder: Path) -> pd.DataFrame:
 def measured(
     track: str, starts: Mapping[str, str], rows: pd.DataFrame, runs: pd.DataFrame
 ) -> pd.DataFrame:
-    """The lines of a track, of every draw of which no run is missing.
+    """Return the lines of a track, of every draw of which no run is missing.
 
     Args:
-        starts: By entry, the one that it starts from.
-        rows, runs: As `fl.report.tables.collect` gives them.
+        track: Name of the track.
+        starts: The entry from which each entry starts, by its name.
+        rows: Table of values, as `fl.report.tables.collect` gives it.
+        runs: Table of runs, as `fl.report.tables.collect` gives it.
     """
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
     summary = summaries.summarise(rows, runs, "accuracy", split)
@@ -128,7 +130,7 @@ def write(folder: Path, table: pd.DataFrame) -> Path:
 
 
 def values(table: pd.DataFrame, track: str, column: str = "accuracy") -> pd.DataFrame:
-    """Of a track, a row for each draw and a column for each method; NaN where a run diverged."""
+    """Return a track's scores, draws by methods; NaN for diverged runs."""
     lines = table[table["track"] == track]
     wide = lines.pivot(index="draw", columns="method", values=column)
     return wide[lines["method"].unique()]
@@ -148,8 +150,10 @@ def friedman(scores: pd.DataFrame) -> tuple[float, float]:
 
 
 def critical_difference(methods: int, draws: int) -> float:
-    """Mean ranks that differ by less are not told apart at 5 % by Nemenyi's test: ``q sqrt(k (k +
-    1) / 6 n)`` (Demšar, JMLR 2006, section 3.2.2).
+    """Return the critical difference of mean ranks by Nemenyi's test at 5 %.
+
+    It is ``q sqrt(k (k + 1) / 6 n)`` (Demšar, JMLR 2006, section 3.2.2); mean ranks that differ by
+    less are not told apart.
     """
     from scipy.stats import studentized_range
 
@@ -160,8 +164,9 @@ def critical_difference(methods: int, draws: int) -> float:
 def against(
     table: pd.DataFrame, method: str | None = None, reference: str = BASELINE
 ) -> pd.DataFrame:
-    """Each method of each track against ``other``, or ``method`` against all others; corrected over
-    all of them.
+    """Compare each method of each track with ``other``, or ``method`` with all others.
+
+    p-values are corrected over all comparisons.
 
     Returns:
         ``track, method, other`` and the columns of `fl.report.claims.judged`.
@@ -188,8 +193,9 @@ def against(
 
 
 def front(table: pd.DataFrame, cost: str) -> list[str]:
-    """The methods of a track than which none has more accuracy at no more cost (Pareto's front),
-    the cheapest first.
+    """Return the methods on a track's Pareto front of accuracy and cost, the cheapest first.
+
+    No method has more accuracy than one of them at no more cost.
     """
     averages = table.groupby("method", sort=False)[["accuracy", cost]].mean()
     ordered = averages.sort_values([cost, "accuracy"], ascending=[True, False])

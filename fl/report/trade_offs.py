@@ -16,8 +16,9 @@ from fl.report.method_tables import Record, Show, by_setting, personalisation
 
 
 def _private(facts: Facts) -> pd.DataFrame:
-    """A row for each setting and method with noise: ``epsilon`` and what goes with it; ``mean`` and
-    ``sd_seeds`` of the shared model, as epsilon is not of clients' own.
+    """Return ``epsilon`` and the shared model's scores, a row for each method with noise.
+
+    Scores are those of the shared model, because epsilon says nothing of clients' own models.
     """
     runs = facts.runs[facts.runs["selected"]]
     noised = facts.placed(runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()])
@@ -63,8 +64,9 @@ def privacy_figure(facts: Facts) -> Figure | None:
 
 
 def bytes_figure(facts: Facts) -> Figure | None:
-    """Final values against the bytes that a client sends in a round; None where no method sends
-    half as many as another.
+    """Return the figure of final values against the bytes that a client sends in a round.
+
+    None if no method sends at most half as many as another.
     """
     runs = facts.placed(facts.runs[facts.runs["selected"]])
     sent = runs.astype({"bytes_up": "float64"}).groupby(summaries.KEY)["bytes_up"].mean()

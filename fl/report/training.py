@@ -24,7 +24,7 @@ default."""
 
 
 def training_tables(facts: Facts) -> tuple[Table, ...]:
-    """What all methods share, and a line for each method; none for a plan that does not say."""
+    """Return the settings that all methods share, and a line for each method; none if unplanned."""
     entries = {m: e for m, e in (facts.plan.get("entries") or {}).items() if m in facts.methods}
     if not entries:
         return ()

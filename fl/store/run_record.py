@@ -61,7 +61,7 @@ class UnknownCosts:
 
 @dataclass(frozen=True)
 class ExecutionRecord:
-    """How a run was computed.
+    """The machine and the processes that computed a run.
 
     Attributes:
         backend: Name of the backend.
