@@ -483,11 +483,14 @@ Slot = tuple[dict[str, Any], str]
 
 def _slots(module: nn.Module) -> dict[str, list[Slot]]:
     """Return the dictionaries of a module that hold each named tensor (several, if shared)."""
-    slots: dict[int, tuple[str, list[Slot]]] = {}
+    slots: dict[str, list[Slot]] = {}
     for prefix, layer in module.named_modules():
         for store in torch_internals.variable_dicts(layer):
             for key, tensor in store.items():
-                if tensor is not None:
-                    name = f"{prefix}.{key}" if prefix else key
-                    slots.setdefault(id(tensor), (name, []))[1].append((store, key))
-    return dict(slots.values())
+                if tensor is None:
+                    continue
+                name = f"{prefix}.{key}" if prefix else key
+                # A tensor that several layers share has the name under which it is found first.
+                first = (n for n, [(where, k), *_] in slots.items() if where[k] is tensor)
+                slots.setdefault(next(first, name), []).append((store, key))
+    return slots
