@@ -52,7 +52,7 @@ NONE = (
 class Run:
     """A run that both can do.
 
-    bundle: for `fl train`. folder: where it is run; PFLlib finds the same samples there.
+    bundle: for `fedloom train`. folder: where it is run; PFLlib finds the same samples there.
     """
 
     method: str

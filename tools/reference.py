@@ -48,14 +48,14 @@ RECORDS = {
 
 def methods() -> str:
     """The page of all methods."""
-    about = "`fl methods` lists them, `fl methods NAME` says the same as this page."
+    about = "`fedloom methods` lists them, `fedloom methods NAME` says the same as this page."
     return _page("Methods", about, _kind("method", "##"))
 
 
 def datasets() -> str:
     """The page of all data sets."""
     about = (
-        "`fl datasets` lists them. [The guide](../config/README.md#raw-files) says how raw files "
+        "`fedloom datasets` lists them. [The guide](../config/README.md#raw-files) says how raw files "
         "are fetched, and which of them only a person can get."
     )
     return _page("Data sets", about, _kind("data set", "##"))
