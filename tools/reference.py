@@ -55,8 +55,8 @@ def methods() -> str:
 def datasets() -> str:
     """The page of all data sets."""
     about = (
-        "`fedloom datasets` lists them. [The guide](../config/README.md#raw-files) says how raw files "
-        "are fetched, and which of them only a person can get."
+        "`fedloom datasets` lists them. [The guide](../config/README.md#raw-files) says how raw "
+        "files are fetched, and which of them only a person can get."
     )
     return _page("Data sets", about, _kind("data set", "##"))
 

@@ -12,8 +12,6 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 
-import torch
-
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's `mallopt`."""
 
@@ -54,6 +52,8 @@ def keeping_freed_memory() -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory, of the machine or of the GPU, ran out."""
+    import torch  # Not above: planning imports this module, and often needs no torch.
+
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(

@@ -92,5 +92,5 @@ def test_a_run_that_may_not_be_read_is_not_replaced(lab: Path) -> None:
     run, _ = sorted(path.name for path in (lab / "runs").iterdir())
     [bundle] = (lab / "results" / "plan" / "bundles").glob("*.json")
     [(status, error)] = said(lab, (f"runs/{run}", 0, f"train {bundle}"))
-    assert status == 1 and f"runs/{run}: permission denied; ask its owner" in error
+    assert status == 1 and f"runs/{run}: permission denied. Try: ask its owner" in error
     assert (lab / "runs" / run / "run.json").exists()

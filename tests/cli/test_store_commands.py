@@ -247,7 +247,7 @@ def test_runs_go_to_a_shared_store_and_come_back(place: Planned, say: Say, name:
         place.store().remove(run)
     assert say("import", shared).strip() == "4 new"
     assert {run: place.files(run) for run in place.store().runs()} == before
-    assert say("import", shared).strip() == "4 already there"
+    assert say("import", shared).strip() == "4 existing"
     assert "4 runs checked, 0 damaged" in say("verify")
 
 

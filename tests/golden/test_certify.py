@@ -95,7 +95,7 @@ def test_names_change_with_numbers_and_with_edits_that_nobody_certified(tmp_path
     training, fedprox = "fl/api/training.py", "fl/methods/fedprox.py"
     project.edit(fedprox, "proximal_term(self.mu)", "proximal_term(1.0 * self.mu)")
     assert renamed() == {"fedprox"}
-    project.edit(training, "whole = training.warmup_rounds", "whole = 1 * training.warmup_rounds")
+    project.edit(training, "warmup = training.warmup_rounds", "warmup = 1 * training.warmup_rounds")
     assert renamed() == {"fedavg", "fedprox", "falling"}
     project.certify()
     assert renamed() == set()

@@ -813,7 +813,7 @@ def test_every_study_that_comes_along_can_be_planned(name: str):
     try:
         found = expand(CONFIG, name, *config_files.read_study(CONFIG, name, location))
     except ConfigError as error:
-        assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
+        assert "weights: " in str(error) and "does not exist. Try: download https://" in str(error)
         given = config_files.read_study(CONFIG, name, location)
         found = expand(CONFIG, name, *given, checked=False)
     assert found.runs
