@@ -16,9 +16,9 @@ from torch.distributions import Normal, kl_divergence
 from fl.api.recipes import PERSONAL_PARAMS
 from fl.blocks.finch_clustering import finch
 from fl.methods.fedharmo import amplitude, with_amplitude
-from fl.methods.fedmix import drawn
+from fl.methods.fedmix import draw_client
 from fl.methods.fedsr import divergence, normal
-from fl.methods.fpl import clustered, contrast, distance
+from fl.methods.fpl import cluster_prototypes, contrast, distance
 from fl.pytorch import keyed
 
 # FedSAM
@@ -76,10 +76,10 @@ def test_fedmix_adds_the_slope_along_the_mean_sample() -> None:
 def test_fedmix_draws_every_mean_that_is_known_and_no_other() -> None:
     known = tensor([0.0, 1.0, 0.0, 1.0, 1.0])
     keys = keyed.derive_keys(torch.arange(300), 7)
-    found = [int(drawn(known, key)) for key in keys]
+    found = [int(draw_client(known, key)) for key in keys]
     assert set(found) == {1, 3, 4}
     assert min(found.count(k) for k in (1, 3, 4)) > 60
-    assert int(drawn(torch.zeros(3), keys[0])) == 0
+    assert int(draw_client(torch.zeros(3), keys[0])) == 0
 
 
 # FedSR
@@ -127,9 +127,11 @@ def test_fpl_contrasts_clusters_of_the_own_class_with_all() -> None:
 def test_fpl_clusters_the_prototypes_of_who_holds_a_class() -> None:
     prototypes = tensor([[[1, 0.1]], [[2, 0.1]], [[0, 1]], [[0.1, 3]], [[9, 9]]])
     counts = tensor([[1], [2], [3], [4], [0]])
-    found = clustered(prototypes, counts, torch.zeros(1, 2, 2).double())
+    found = cluster_prototypes(prototypes, counts, torch.zeros(1, 2, 2).double())
     assert found[0].tolist() == [[1.5, 0.1], [0.05, 2.0]]
-    alone = clustered(prototypes, tensor([[0], [0], [1], [0], [0]]), torch.zeros(1, 2, 2).double())
+    alone = cluster_prototypes(
+        prototypes, tensor([[0], [0], [1], [0], [0]]), torch.zeros(1, 2, 2).double()
+    )
     assert alone[0].tolist() == [[0, 1], [0, 0]]
 
 

@@ -172,9 +172,9 @@ def test_gradient_matching_by_hand() -> None:
 
 def test_tau_is_an_arithmetic_sequence_from_the_first_round_on() -> None:
     method = FedLGD()
-    assert [r for r in range(1, 101) if method.due(r)] == list(range(1, 47, 5))
+    assert [r for r in range(1, 101) if method.is_distilling(r)] == list(range(1, 47, 5))
     assert [r for r in range(1, 101) if method._refreshes(r)] == list(range(6, 47, 5))
-    assert not any(FedLGD(times=0).due(r) for r in range(1, 9))
+    assert not any(FedLGD(times=0).is_distilling(r) for r in range(1, 9))
 
 
 def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from contract.worlds import world
 from fl.api.training import Training
 from fl.base.errors import ConfigError, Location
 from fl.base.fields import parse
-from fl.engine.stragglers import shares, stragglers
+from fl.engine.stragglers import draw_stragglers, draw_work_shares
 
 HALF = {"stragglers": 0.5, "participation": 1.0, "local_epochs": 4}
 
@@ -29,8 +29,8 @@ def test_stacked_is_loop_where_clients_work_unequally_long(method: str) -> None:
 
 def late_in(round_: int, clients: list[int], **training: Any) -> tuple[set[int], list[Fraction]]:
     settings = Training(**{"local_epochs": 4, **training})
-    late = stragglers(clients, settings, 5, round_)
-    return late, shares(clients, late, settings, 5, round_)
+    late = draw_stragglers(clients, settings, 5, round_)
+    return late, draw_work_shares(clients, late, settings, 5, round_)
 
 
 def test_a_straggler_does_the_beginning_of_its_work() -> None:

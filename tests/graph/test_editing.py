@@ -43,8 +43,8 @@ def test_what_decides_no_number_trains_nothing(place: Project):
     place.settings(execution={**project.SETTINGS["execution"], "threads": 2})
     place.write("config/studies/other.yaml", "seeds: [5]\n")
     place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
-    place.edit("fl/methods/fedprox.py", "proximal term.\n", "proximal term!\n")
-    place.edit("fl/engine/simulate.py", "A finished round:", "A round that is over:")
+    place.edit("fl/methods/fedprox.py", "by a proximal term.\n", "by a proximal term!\n")
+    place.edit("fl/engine/simulate.py", "A finished round.\n", "A round that is over.\n")
     place.edit("fl/engine/simulate.py", "    running, total", "    # All.\n    running, total")
     assert place.trained(REPORT) == []
     assert place.table() == table
@@ -77,7 +77,7 @@ def test_code_that_all_share_trains_everything(copied: Project):
 
 
 def test_code_of_tables_and_report_trains_nothing_but_makes_them_again(copied: Project):
-    before = "\n\ndef _before(record, store):\n    return {'rounds_before': 77}\n"
+    before = "\n\ndef _earlier_costs(record, store):\n    return {'rounds_before': 77}\n"
     copied.append("fl/report/tables.py", before)
     copied.append("fl/report/templates/report.css", "\n.edited { color: #123456; }\n")
     values = copied.values()

@@ -122,7 +122,7 @@ def test_ctrl_c_ends_in_one_sentence(undisturbed: Project, tmp_path: Path):
     """Of processes in one group, as a terminal has them."""
     with started(Real(project.copy(undisturbed, tmp_path / "project").root)) as (place, process):
         os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
-        until(lambda: "press Ctrl-C again" in said(place))
+        until(lambda: "Ctrl-C again stops at once" in said(place))
         hold(place).unlink()
         output, _ = process.communicate(timeout=180)
     assert process.returncode == 1

@@ -48,7 +48,7 @@ class Clone:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Clone:
-    """The repository with its own config, and `python` and `snakemake` of this environment."""
+    """The repository with its own config, and the programs of this environment."""
     root = tmp_path / "clone"
     made = project.create(root)
     shutil.rmtree(root / "config")
@@ -59,7 +59,7 @@ def clone(tmp_path: Path) -> Clone:
     shutil.copy(REPOSITORY / "pyproject.toml", root)
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, module in (("python", ""), ("snakemake", "-m snakemake ")):
+    for name, module in (("python", ""), ("snakemake", "-m snakemake "), ("fedloom", "-m fl ")):
         path = programs / name
         path.write_text(f'#!/bin/sh\nexec "{made.python}" {module}"$@"\n')
         path.chmod(0o755)
@@ -77,7 +77,7 @@ def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
     assert re.match(r"anchor +Anchor: ", clone.follow()), use
 
     said = clone.follow()
-    assert "0 of    2 runs there" in said, study
+    assert "0 of    2 runs stored" in said, study
     assert re.search(r"\b8 runs\b.*\b4 bundles\b", said), said
 
     said = clone.follow()

@@ -154,6 +154,6 @@ def test_processes_that_cannot_be_are_refused(tmp_path: Path) -> None:
         "execution.processes: is 5, but 4 clients take part in a round of FedAvg. Allowed: 1 to 4"
     )
     assert said["debug"] == (
-        "execution.processes: is 2, and backend is debug, which trains one client at a time. "
+        "execution.processes: is 2, but backend is debug, which trains one client at a time. "
         "Allowed: 1, or another backend"
     )
