@@ -30,7 +30,7 @@ from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
-from fl.store.run_record import Costs, RunRecord, UnknownCosts
+from fl.store.run_record import RunRecord, UnknownCosts
 from fl.store.store import Store
 
 POINT_COLUMNS = {"point": "string", "selected": "bool"}
@@ -172,14 +172,20 @@ def _computed(record: RunRecord) -> dict[str, Any]:
     }
     row |= {name: text for name, text in record.versions.items() if name in RUN_COLUMNS}
     row |= epsilon_columns(record.to_json())
-    if isinstance(record.costs, UnknownCosts) or record.costs.traffic is None:
+    traffic = record.traffic
+    if traffic is None or isinstance(record.costs, UnknownCosts):
         return row
     costs = {
         key: value
         for key, value in asdict(record.costs).items()
         if key in RUN_COLUMNS and value is not None
     }
-    return row | costs | {"traffic": json.dumps(record.costs.traffic)}
+    if traffic and traffic != record.costs.traffic:
+        # The record has the means over all planned rounds.
+        rounds, down, up = np.array(traffic).T
+        costs |= {"bytes_down": np.average(down, weights=rounds)}
+        costs |= {"bytes_up": np.average(up, weights=rounds)}
+    return row | costs | {"traffic": json.dumps(traffic)}
 
 
 def _numbers(code: Mapping[str, str]) -> str:
@@ -203,16 +209,16 @@ def _earlier_costs(record: RunRecord, store: Store) -> dict[str, Any]:
             return {}
         rounds += earlier.rounds
         seconds += earlier.seconds
-        total += _total_bytes(earlier.costs)
+        total += _total_bytes(earlier)
         start = earlier.start
     return {"rounds_before": rounds, "seconds_before": seconds, "bytes_before": total}
 
 
-def _total_bytes(costs: Costs | UnknownCosts) -> float:
-    """Return the bytes between server and clients in a whole run; NaN if unknown."""
-    if isinstance(costs, UnknownCosts) or costs.participants is None:
+def _total_bytes(record: RunRecord) -> float:
+    """Return the bytes between server and clients in a run's completed rounds; NaN if unknown."""
+    if isinstance(record.costs, UnknownCosts) or record.costs.participants is None:
         return float("nan")
-    return costs.participants * sum(n * (down + up) for n, down, up in costs.traffic or ())
+    return record.costs.participants * sum(n * (down + up) for n, down, up in record.traffic or ())
 
 
 def _hyper_columns(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -34,10 +34,12 @@ UNCOUNTED_KEYS = ("id", COUNTS, MODALITY, PAYLOAD)
 RecordedCosts = Costs | UnknownCosts
 
 
-def measure_or_explain(simulation: Simulation, state: State) -> RecordedCosts:
-    """Measure the costs of a run, or return the reason why they cannot be measured."""
+def measure_or_explain(
+    simulation: Simulation, state: State, completed: int | None = None
+) -> RecordedCosts:
+    """Measure the costs of a run as `measure`, or return the reason why they cannot be measured."""
     try:
-        return measure(simulation, state)
+        return measure(simulation, state, completed)
     except Exception as error:  # A method of a plugin; its run is finished nevertheless.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         logger.warning("costs cannot be measured: %s", reason)
@@ -51,7 +53,7 @@ def largest_step(simulation: Simulation) -> tuple[int, int]:
     return calls, max((count.step for count in counts), default=0)
 
 
-def measure(simulation: Simulation, state: State) -> Costs:
+def measure(simulation: Simulation, state: State, completed: int | None = None) -> Costs:
     """Measure the costs of a run.
 
     If clients differ in modality, values are means over clients, and bytes are rounded.
@@ -59,6 +61,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
     Args:
         simulation: The run.
         state: Any state of the run.
+        completed: Number of completed rounds, fewer than planned if the run ended early; None: all.
 
     Returns:
         The costs.
@@ -69,7 +72,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
         runs = list(zip(simulation.by_modality, states, strict=True))
     client_counts = np.array([len(run.client_data.participants) for run, _ in runs])
     shares = client_counts / client_counts.sum()
-    rounds = range(1, simulation.training.rounds + 1)
+    rounds = range(1, (completed or simulation.training.rounds) + 1)
     by_run = [list(_round_costs(run, run_state, rounds)) for run, run_state in runs]
     mean = np.tensordot(shares, np.array(by_run, float), 1)
     stretches = groupby(mean[:, :2].round().astype(int).tolist())

@@ -55,7 +55,8 @@ class Runs:
         workspaces: Workspaces of the runs that this process computes, by id.
         logs: Logs of the runs, by id.
         failed: A line for each failed run.
-        costs: The costs of a run, once a run has finished; all runs of a bundle have equal costs.
+        costs: The costs of a finished run, by its number of completed rounds; runs of a bundle with
+            equal numbers have equal costs.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Runs:
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: RunLog(Path(bundle.results), run) for run in self.members}
         self.failed: list[str] = []
-        self.costs: RecordedCosts | None = None
+        self.costs: dict[int, RecordedCosts] = {}
         self._logged_tracebacks: set[str] = set()
 
     def name(self, run: str) -> str:

@@ -94,9 +94,9 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     predicted = None
     if PREDICTIONS in member.keep:
         predicted = predictions.final_predictions(simulation, last.state)
-    if runs.costs is None:
-        runs.costs = costs.measure_or_explain(simulation, last.state)
-    record = make_record(member, stack, last, runs.costs, runs.bundle)
+    if stack.round not in runs.costs:
+        runs.costs[stack.round] = costs.measure_or_explain(simulation, last.state, stack.round)
+    record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
     traces = stack.stacked_traces(run)
     runs.workspaces[run].finish(record.to_json(), stack.rows[run], weights, traces, predicted)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)

@@ -14,7 +14,7 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Costs:
-    """The planned costs of a run, per participant and round if not said otherwise.
+    """The costs of a run's completed rounds, per participant and round if not said otherwise.
 
     Stragglers count as if they did all of their work. Values that a record lacks are None.
 
@@ -120,6 +120,23 @@ class RunRecord:
     seconds: float
     note: str
     costs: Costs | UnknownCosts
+
+    @property
+    def traffic(self) -> list[list[float]] | None:
+        """Return ``[rounds, down, up]`` of the completed rounds, in order; None if unknown.
+
+        Costs that an earlier version stored are of all planned rounds, even if the run stopped
+        early.
+        """
+        if isinstance(self.costs, UnknownCosts) or self.costs.traffic is None:
+            return None
+        remaining, stretches = self.rounds, []
+        for rounds, down, up in self.costs.traffic:
+            count = min(int(rounds), remaining)
+            remaining -= count
+            if count:
+                stretches.append([count, down, up])
+        return stretches
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as written to ``run.json``."""

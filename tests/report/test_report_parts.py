@@ -228,6 +228,20 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     assert "4.00 T" in shown(table)[busy["title"][1]]
 
 
+def test_costs_of_a_run_that_stopped_early_are_of_its_rounds(tmp_path):
+    """Three rounds of four planned ones, of which the record tells."""
+    costs = {"bytes_down": 150.0, "bytes_up": 15.0, "flops": 1.0, "participants": 3}
+    costs |= {"state_client": 0, "state_server": 0, "traffic": [[2, 100, 10], [2, 200, 20]]}
+    store = tmp_path / "runs"
+    write_run(store, "avg", clients([0.5], round=3), costs=costs)
+    fine = [*clients([0.5], round=0), *clients([0.8], round=1, stage="personal")]
+    write_run(store, "ft", fine, start="avg")
+    runs = facts_of(tmp_path, entry("avg", "avg"), entry("ft", "ft")).runs.set_index("run")
+    assert runs.loc["avg", "traffic"] == "[[2, 100, 10], [1, 200, 20]]"
+    assert runs.loc["avg", ["bytes_down", "bytes_up"]].tolist() == [400 / 3, 40 / 3]
+    assert runs.loc["ft", "bytes_before"] == 3 * (2 * 110 + 220)
+
+
 def test_tables_say_that_a_sample_of_the_clients_is_scored(tmp_path):
     write_partition(
         tmp_path, "part", {"train": [[3, 1]] * 6, "val": [], "test": [[1, 1]] * 6}, "ab"

@@ -109,6 +109,22 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("any_name")
+def test_bytes_of_a_track_are_those_of_the_rounds_that_runs_had(tmp_path: Path) -> None:
+    """Two clients. FedAvg stopped after 2 of 4 planned rounds, fine-tuning after 1 of 3."""
+    costs = {"participants": 2, "flops": 100.0, "flops_server": 3.0}
+    costs |= {"bytes_down": 10, "bytes_up": 5, "state_client": 0, "state_server": 0}
+    write_run(tmp_path, "a", clients([0.5], round=2), costs={"traffic": [[4, 10, 5]], **costs})
+    rows, tuned = clients([0.8], round=1, stage="personal"), {"traffic": [[3, 1, 1]], **costs}
+    write_run(tmp_path, "b", rows, costs=tuned, start="a")
+    made = plan([entry("a", "fedavg-start"), entry("b", "ft")])
+    [line] = tracks.measured(
+        "one", {"ft": "fedavg-start"}, *tables.collect(made, tmp_path)
+    ).to_dict("records")
+    assert line["bytes"] == 2 * (2 * 15 + 1 * 2)
+    assert line["operations"] == 2 * 203.0 + 1 * 203.0
+
+
 def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     (tmp_path / "published").mkdir()
     with pytest.raises(DataError, match="make compare"):

@@ -119,6 +119,19 @@ def test_fedfm_sends_its_model_once_a_round_and_anchors_twice_from_round_start_o
     assert found.bytes_down == pytest.approx((2 * first + 3 * (first + ANCHORS)) / 5)
 
 
+def test_a_run_that_ended_early_costs_its_completed_rounds() -> None:
+    """FedFM without anchors in two rounds; the run stops after the third of five."""
+    simulation = world("fedfm", "cnn", {"first": 3}, rounds=5)
+    planned = costs.measure(simulation, simulation.begin())
+    found = costs.measure(simulation, simulation.begin(), 3)
+    first = MODEL + ANCHORS
+    later = [first + ANCHORS, MODEL + ANCHORS + worlds.CLASSES * 8]
+    assert found.traffic == [[2, first, MODEL], [1, *later]]
+    assert found.bytes_down == pytest.approx((2 * first + later[0]) / 3)
+    shorter = world("fedfm", "cnn", {"first": 3}, rounds=3)
+    assert found == costs.measure(shorter, shorter.begin()) != planned
+
+
 @pytest.mark.parametrize("method", registry.names("method"))
 def test_costs_are_finite_and_the_same_wherever_a_run_stands(method: str) -> None:
     simulation = world(method)

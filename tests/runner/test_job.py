@@ -507,6 +507,7 @@ def test_a_run_stops_early_and_leaves_its_stack(
                 end = number
                 break
         assert (record["state"], record["rounds"]) == ("complete", end)
+        assert [rounds for rounds, *_ in record["costs"]["traffic"]] == [end]
         assert f"no round was better than round {best}" in record["note"] or end == 30
         there = early.store().metrics(run)
         assert there["round"].max() == end
