@@ -89,7 +89,8 @@ class Result:
         table: Its first columns are ``dataset, partition, model, method``. In the report, columns
             of floats are means over ``seed``, for equal values of all other columns.
         columns: What the report calls columns of floats.
-        caption, figure: The sentences below the table and below the pictures.
+        caption, figure: The sentences with the table and with the pictures, at most 40 words each.
+        note: What else a careful reader of the table needs.
         notes: What was left out, and why.
     """
 
@@ -98,6 +99,7 @@ class Result:
     caption: str
     panels: tuple[Panel, ...] = ()
     figure: str = ""
+    note: str = ""
     notes: tuple[str, ...] = ()
 
 

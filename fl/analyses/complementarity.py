@@ -84,19 +84,21 @@ class Complementarity:
             table=tabled(runs, rows, "round", *COLUMNS),
             columns=COLUMNS,
             caption=(
-                "Cosines of shares of classes, of models, and of the mean angle between subspaces "
-                "of features: means over pairs of different clients that took part in the round. "
-                "Correlations over these pairs, of which two clients have but one: how far "
-                "the cosine of models, and that of the mean angle between subspaces of features, "
-                "follow the cosine of shares of classes. Own weight: of a client in its own "
-                f"mixture, mean over clients, with alpha = {self.alpha:g} and beta = {self.beta:g}."
+                "Similarity of clients by round: the cosines of their shares of classes, of their "
+                "models, and of the mean angle between their subspaces of features. Mean over "
+                "pairs of different clients that took part in the round."
+            ),
+            note=(
+                "A correlation, over the same pairs, says whether clients with similar data have "
+                "similar models or subspaces; two clients make one pair and have no correlation. "
+                "Own weight: the weight of a client in its own mixture, mean over clients, with "
+                f"alpha = {self.alpha:g} and beta = {self.beta:g}."
             ),
             panels=tuple(panels),
             figure=(
-                "Of the last evaluated round of the run of the lowest seed: similarity of data, of "
-                "models, and of subspaces of features; then the network that follows from "
-                "similarity alone, from complementarity alone, and from both. A row is the client "
-                "that learns, the darkest shade the largest value; what is negative is blank."
+                "Similarity in the last evaluated round (run of the lowest seed), then the weights "
+                "that follow from similarity, from complementarity, and from both. Rows are the "
+                "clients that learn; dark is large; negative values are blank."
             ),
             notes=notes,
         )

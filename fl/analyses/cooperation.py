@@ -59,9 +59,9 @@ class Cooperation:
             ),
             panels=tuple(panels),
             figure=(
-                "Weights of the clients' mixtures, by the run of the lowest seed: a row is the "
-                "client that learns, a column the one that it learns from, the darkest shade the "
-                "largest weight. Beside them the cosine of the clients' shares of classes."
+                "Weights of the clients' mixtures (run of the lowest seed): rows are the clients "
+                "that learn, columns those they learn from; dark is large. Last: cosine of the "
+                "clients' shares of classes."
             ),
             notes=notes,
         )

@@ -59,10 +59,13 @@ class Dissimilarity:
             table=tabled(runs, rows, *COLUMNS),
             columns=COLUMNS,
             caption=(
-                "How far clients' gradients are apart at the shared model, over all clients: their "
-                "variance at the first and the last evaluated round, and its mean over evaluated "
-                "rounds; and B, the root of the mean squared length over the squared length of the "
-                "mean, of which 1 is the least, median over evaluated rounds."
+                "Dissimilarity of all clients' gradients at the shared model: variance in the "
+                "first and the last evaluated round, mean variance over evaluated rounds, and "
+                "median B over evaluated rounds."
+            ),
+            note=(
+                "B is the square root of the mean squared length of the gradients divided by the "
+                "squared length of their mean. Its minimum is 1: all gradients are equal."
             ),
             panels=panels,
             figure="Variance of clients' gradients over rounds, by the runs of the lowest seed.",

@@ -93,18 +93,20 @@ class Features:
             table=tabled(runs, rows, "stage", *COLUMNS),
             columns=COLUMNS,
             caption=(
-                f"Features (what goes into the classifier) of up to {self.samples} test samples of "
-                "all clients: normalised mutual information between k-means clusters and labels, "
-                "and silhouette by labels. Global: of the shared model; personal: of clients' own "
-                f"models, each by itself, mean over up to {self.clients} clients. Apart: the "
+                f"Features (inputs of the classifier) of up to {self.samples} test samples: "
+                "normalised mutual information between k-means clusters and labels, and silhouette "
+                "by labels."
+            ),
+            note=(
+                "Global: features of the shared model. Personal: features of clients' own "
+                f"models, one model at a time, mean over up to {self.clients} clients. Apart: "
                 "silhouette by client of two clients' features of one class, mean over classes."
             ),
             panels=tuple(panels),
             figure=(
-                "t-SNE of the features of the same test samples, by the run of the lowest seed. A "
-                "colour and marker is a class, whose number stands at its median. Of clients' own "
-                "models the first one is shown. Where two clients are shown together, a colour is "
-                "a class and a marker a client."
+                "t-SNE of the features of these samples (run of the lowest seed; first client's "
+                "own model). Colour and marker are the class, with its number at the median; with "
+                "two clients, the marker is the client."
             ),
         )
 

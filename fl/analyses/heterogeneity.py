@@ -85,10 +85,12 @@ class Heterogeneity:
             table=tabled(runs, rows, "samples", *COLUMNS),
             columns=COLUMNS,
             caption=(
-                f"Squared maximum mean discrepancy, without bias, between the {self.of} of two "
-                f"clients, mean over pairs of up to {self.clients} clients. Change: of this mean, "
-                "from that of the training samples. Farther: pairs that are farther apart than by "
-                "their training samples."
+                f"Unbiased squared maximum mean discrepancy between the {self.of} of two clients, "
+                f"mean over pairs of up to {self.clients} clients."
+            ),
+            note=(
+                "Change: of this mean relative to that of the training samples. Farther: share of "
+                "pairs that are farther apart than by their training samples."
             ),
             panels=tuple(panels),
             figure=(

@@ -121,13 +121,15 @@ class Inversion:
             columns=names,
             caption=(
                 f"Gradient inversion of one batch of {self.batch} images of a client, "
-                f"{self.steps} steps on the {self.model} model. PSNR and SSIM: between what is "
-                "found and what was trained on; leak: the highest PSNR to a real image of the "
-                "class, mean over the batch. Low is private."
+                f"{self.steps} steps on the {self.model} model. Low values mean privacy."
+            ),
+            note=(
+                "PSNR and SSIM compare the reconstructed images with the training images. Leak: "
+                "the highest PSNR to a real image of the class, mean over the batch."
             ),
             panels=tuple(panels),
-            figure="Above what was trained on, below what the attack finds; the run of the lowest "
-            "seed.",
+            figure="Training images (top) and their reconstructions by the attack (bottom); run of "
+            "the lowest seed.",
             notes=() if distance else (f"LPIPS was not measured: there is no {_alexnet()}",),
         )
 

@@ -110,12 +110,15 @@ class Membership:
                 "accuracy": "accuracy of others",
             },
             caption=(
-                f"Membership inference by the {sample_values}: likelihood ratio of two kernel "
-                f"densities, for up to {self.samples} training and as many test samples of each "
-                f"of up to {self.clients} clients; "
-                f"{'all at once' if self.together else 'mean over clients'}. "
-                "Beside it the model's accuracy on the test samples, mean over clients. 0.5 and "
-                "0.01 are those of a guess."
+                f"Membership inference by the {sample_values}, with a likelihood ratio of "
+                "two kernel densities: "
+                f"{'all clients at once' if self.together else 'mean over clients'}. "
+                "A guess has area 0.5 and TPR 0.01."
+            ),
+            note=(
+                f"Up to {self.samples} training samples and as many test samples of each of up to "
+                f"{self.clients} clients. Accuracy: of the model on the test samples, mean over "
+                "clients."
             ),
             panels=tuple(panels),
             figure=(

@@ -61,16 +61,16 @@ class Strategies:
             table=tabled(runs, rows, *COLUMNS),
             columns=COLUMNS,
             caption=(
-                "What meta-nets say, over clients: the share of rates that are 0, the mean share "
-                "of own statistics, and the adjusted Rand index between domains and clusters of "
-                "clients by what the nets are told (xi, x) and what they say (beta, eta)."
+                "Outputs of the meta-nets over clients: share of learning rates (eta) that are 0, "
+                "mean share of the client's own statistics (beta), and adjusted Rand index between "
+                "domains and clusters of clients."
             ),
+            note="Clients are clustered by the nets' inputs (xi, x) and outputs (beta, eta).",
             panels=tuple(panels),
             figure=(
-                "By the run of the lowest seed: beta and eta of each layer over clients (the box "
-                "from the lower to the upper quarter, the line the median, whiskers to 1.5 boxes). "
-                "Maps: how far clients of two domains are apart, the logarithm of the mean "
-                "distance over the geometric mean of both domains' own; above 0 the domains show."
+                "Boxes: beta and eta of each layer over clients (run of the lowest seed). Maps: "
+                "log of the mean distance between clients of two domains over the geometric mean "
+                "of the distances within them; above 0, domains separate."
             ),
             notes=notes,
         )

@@ -109,7 +109,8 @@ def table(
                     texts = [*map(str, key), *(_spread(units[column].mean()) for column in shown)]
                     rows.append(Row(name, tuple(map(Cell, [*texts, str(units.ngroups)]))))
     heads = columns("Method", *keys, *shown.values(), replicates, text=("stage", "data", "samples"))
-    return Table(analysis.kind, caption, heads, tuple(rows))
+    note = str(analysis.record.get("note", ""))  # Analyses of earlier versions have none.
+    return Table(analysis.kind, caption, heads, tuple(rows), note=note)
 
 
 def _spread(values: pd.Series) -> str:

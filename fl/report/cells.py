@@ -56,9 +56,11 @@ class Table:
 
     Attributes:
         name: What it is called in labels and files, unlike any other table of the report.
+        caption: One or two sentences of at most 40 words: what the numbers are.
         columns: The first is that of the heads of rows.
         crossed: The first column's name when rows and columns change places, for a table that can
             be read either way.
+        note: What else a careful reader needs, below the table.
         scope: What the page says once for all its tables, and a table elsewhere says itself.
         number: The table's number on the page.
     """
@@ -68,13 +70,14 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     crossed: str = ""
+    note: str = ""
     scope: str = ""
     number: str = ""
 
     @property
-    def whole_caption(self) -> str:
-        """The caption for a reader who sees this table alone."""
-        return f"{self.caption} {self.scope}".strip()
+    def full_note(self) -> str:
+        """The note for a reader who sees this table without the page."""
+        return f"{self.note} {self.scope}".strip()
 
 
 def columns(head: str, *names: str, text: Sequence[str] = ()) -> tuple[Column, ...]:

@@ -107,10 +107,13 @@ def paired_table(facts: Facts) -> Table | None:
         against += ", and where the study asks against others,"
     caption = (
         f"{against} in pairs: mean difference of final test {unit(metric)} over {replicates}, with "
-        "the bootstrap's 95 % interval. p: exact sign-flip test; Holm: the same, corrected for all "
-        f"comparisons of the table. Nothing is ahead or behind whose Holm is above {claims.LEVEL}. "
-        "Uninformative: equal to another method to the digit, or both err on less than one test "
-        "sample of a draw. Better, worse: share of clients (%)."
+        "95 % bootstrap interval."
+    )
+    note = (
+        "p: exact sign-flip test. Holm: p corrected for all comparisons of the table; a method is "
+        f"called ahead or behind only if it is at most {claims.LEVEL}. Uninformative: equal to "
+        "another method in every digit, or both err on less than one test sample of a draw. "
+        "Better, worse: share of clients (%)."
     )
 
     def verdict(row: Record) -> str:
@@ -134,4 +137,4 @@ def paired_table(facts: Facts) -> Table | None:
         "worse": shown_number("worse", "accuracy"),
         "over": lambda row: f"{row['n']} {row['unit']}s",
     }
-    return by_setting(facts, "paired", caption, frame, shown, text=("from", "verdict"))
+    return by_setting(facts, "paired", caption, frame, shown, ("from", "verdict"), note=note)

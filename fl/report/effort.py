@@ -25,19 +25,18 @@ def pace_table(facts: Facts) -> Table | None:
     if frame.empty:
         return None
     timed = f"{100 * TIMED:g} %"
-    percents = ", ".join(f"{100 * share:g}" for share in SHARES)
     caption = (
-        f"Rounds until the mean over clients is {percents} % of the method's own final value, the "
-        f"time to {timed} of it, and rounds to {timed} of the best final value of the setting; "
-        f"mean ± standard deviation over {facts.replicates}. Rounds and time behind a stored model "
-        "that a method starts from count."
+        f"Rounds and time until the mean over clients reaches shares of the method's own final "
+        f"value, and rounds to {timed} of the best final value in the setting. Mean ± standard "
+        f"deviation over {facts.replicates}."
     )
+    note = "Rounds and time of a stored model that a method starts from are included."
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
     }
     shown[f"time to\n{timed}"] = lambda row: _mean(row["seconds"], duration)
     shown[f"rounds to {timed}\nof the best"] = partial(_rounds, "best")
-    return by_setting(facts, "pace", caption, frame, shown)
+    return by_setting(facts, "pace", caption, frame, shown, note=note)
 
 
 def costs_table(facts: Facts) -> Table | None:
@@ -64,14 +63,16 @@ def costs_table(facts: Facts) -> Table | None:
     shown["state of\na client"] = lambda row: _mean(row["state_client"], size)
     shown["state of\nthe server"] = lambda row: _mean(row["state_server"], size)
     caption = (
-        "What a participant receives, sends and computes in a round, the weights and states that a "
-        "step of it reads, what is kept between rounds, "
-        f"and bytes down and up of all participants until the mean over clients is {percent} of "
-        "the method's own final value, those behind a stored model that a method starts from "
-        "included. Bytes are uncompressed unless an upload filter compresses them; operations are "
-        f"those of matrix products and convolutions. Means over {facts.replicates}."
+        "Cost of a round for a participant, state kept between rounds, and bytes of all "
+        f"participants, down and up, until the mean over clients is {percent} of the method's own "
+        f"final value. Means over {facts.replicates}."
     )
-    return by_setting(facts, "costs", caption, _nested(facts, runs), shown)
+    note = (
+        "Memory: weights and states that a training step reads. Bytes are uncompressed unless an "
+        "upload filter compresses them, and include those of a stored model that a method starts "
+        "from. Operations are those of matrix products and convolutions."
+    )
+    return by_setting(facts, "costs", caption, _nested(facts, runs), shown, note=note)
 
 
 def _nested(facts: Facts, runs: pd.DataFrame) -> pd.DataFrame:

@@ -63,12 +63,18 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels under one caption; ``legend`` lists the methods that need a key."""
+    """Panels under one caption; ``legend`` lists the methods that need a key.
+
+    Attributes:
+        caption: One or two sentences of at most 40 words.
+        note: What else a careful reader needs, after the caption.
+    """
 
     name: str
     caption: str
     panels: tuple[Panel, ...]
     legend: tuple[str, ...] = ()
+    note: str = ""
     number: str = ""
 
 

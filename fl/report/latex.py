@@ -75,7 +75,7 @@ def to_latex(table: Table, label: str) -> str:
     """A table environment, or several."""
     label = re.sub(r"[^\w.:+-]", "-", label, flags=re.ASCII)
     comment = f"% Table {table.number} of the page\n" if table.number else ""
-    table = transposed(replace(table, caption=table.whole_caption))
+    table = transposed(table)
     broad = {
         i
         for i, column in enumerate(table.columns)
@@ -112,6 +112,7 @@ def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
 
 
 def _environment(table: Table, label: str, broad: set[int]) -> str:
+    note = table.full_note
     aligned = (
         rf">{{\raggedright\arraybackslash}}p{{{BROAD // 2}em}}"
         if i in broad
@@ -132,6 +133,7 @@ def _environment(table: Table, label: str, broad: set[int]) -> str:
             *_lines(table, broad),
             r"\bottomrule",
             r"\end{tabular}}",
+            *([rf"\par\smallskip\footnotesize\raggedright {tex(note)}"] if note else []),
             r"\end{table}",
             "",
         ]

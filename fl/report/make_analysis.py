@@ -188,6 +188,7 @@ def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: l
         "runs": [run["run"] for run in planned["runs"]],
         "columns": result.columns,
         "caption": result.caption,
+        "note": result.note,
         "figure": result.figure,
         "notes": [*result.notes, *left_out],
         "panels": panels,

@@ -42,10 +42,10 @@ def literal(text: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table under its caption."""
+    """A pipe table under its caption, with its note below."""
     number = f"**Table {table.number}.** " if table.number else ""
     lines = [
-        number + literal(table.whole_caption),
+        number + literal(table.caption),
         "",
         _pipes(literal(column.name) for column in table.columns),
         _pipes(":---" if column.text else "---:" for column in table.columns),
@@ -56,6 +56,8 @@ def to_markdown(table: Table) -> str:
             continue
         texts = [(literal(cell.full_text), cell.best) for cell in row.cells]
         lines.append(_pipes([literal(row.head), *(f"**{t}**" if b else t for t, b in texts)]))
+    if table.full_note:
+        lines += ["", literal(table.full_note)]
     return "\n".join(lines) + "\n"
 
 

@@ -46,10 +46,11 @@ def by_setting(
     shown: Mapping[str, Show],
     text: Sequence[str] = (),
     references: Callable[[StudySetting], list[Row]] = lambda setting: [],
+    note: str = "",
 ) -> Table:
     """A table with a row for each row of ``frame``, headed by its method, setting by setting.
 
-    A single setting is named in the caption. Numbers are linked to the runs behind them.
+    A single setting is named in the note. Numbers are linked to the runs behind them.
 
     Args:
         facts: The study's facts.
@@ -59,6 +60,7 @@ def by_setting(
         shown: By name of a column, the text of a row's cell.
         text: The columns that hold text.
         references: Rows below those of a setting.
+        note: Note below the table.
     """
     names = columns("Method", *shown, text=text)
     order = {method: place for place, method in enumerate(facts.methods)}
@@ -77,10 +79,10 @@ def by_setting(
         rows += references(setting)
     scope = facts.everywhere
     if len(settings) == 1:
-        caption += f" Setting: {facts.short(settings[0])}."
+        note = f"{note} Setting: {facts.short(settings[0])}.".lstrip()
         # Draws of one setting share all of its name.
         scope = "" if facts.short(settings[0]) in scope else scope
-    return Table(name, caption, names, tuple(rows), scope=scope)
+    return Table(name, caption, names, tuple(rows), note=note, scope=scope)
 
 
 def shown_number(column: str, metric: str) -> Show:
@@ -106,22 +108,21 @@ def main_table(facts: Facts) -> Table:
 
     They are over seeds or over draws. The best value is in bold, and each is linked to its runs.
     """
-    caption = _main_caption(facts, facts.metric, facts.summary)
     name = "draws" if facts.over_draws else "settings"
-    table = _across(facts, name, facts.metric, facts.summary, caption)
+    table = _across(facts, name, facts.metric, facts.summary)
     if facts.metric != "accuracy" or not facts.partitions:
         return table
-    caption = (
-        f"{table.caption} Majority class: always predicting the most frequent training class, of "
-        "each client (mean over clients) or of the population."
-    )
+    note = (
+        f"{table.note} Majority class: always predicting the most frequent training class, of each "
+        "client (mean over clients) or of the population."
+    ).lstrip()
     values = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
     everyone = [number(facts.population(setting), "accuracy") for setting in facts.settings]
     rows = (
         reference("Majority class of each client", *values),
         reference("Majority class of the population", *everyone),
     )
-    return replace(table, caption=caption, rows=(*table.rows, *rows))
+    return replace(table, note=note, rows=(*table.rows, *rows))
 
 
 def predicted_table(facts: Facts) -> Table | None:
@@ -134,16 +135,19 @@ def predicted_table(facts: Facts) -> Table | None:
     for metric, table in zip(metrics, tables, strict=True):
         frame[metric], frame[f"sd {metric}"] = table["mean"], table["sd_seeds"]
     caption = (
-        "Final models on test samples: mean over clients (of one class: over those that have it), "
-        f"then mean ± standard deviation over {_count_of(facts, tables[0])}. Areas under the ROC "
-        "curve and F1 are means over the classes of a client's test samples; the calibration error "
-        f"is over {BINS} bins of confidence. All in percent."
+        "Final models on test samples (%): mean over clients, then mean ± standard deviation over "
+        f"{_count_of(facts, tables[0])}."
+    )
+    note = (
+        "A value of one class is a mean over the clients that have it. Areas under the ROC curve "
+        "and F1 are means over the classes of a client's test samples. The calibration error has "
+        f"{BINS} bins of confidence."
     )
     shown = {
         name.removeprefix("accuracy_of_").replace("_", " "): _spread(name, f"sd {name}", name)
         for name in metrics
     }
-    return by_setting(facts, "predicted", caption, frame, shown)
+    return by_setting(facts, "predicted", caption, frame, shown, note=note)
 
 
 def _predicted(metric: str) -> bool:
@@ -162,8 +166,7 @@ def other_metrics(facts: Facts) -> list[Table]:
     recorded = {name for name in _test_metrics(facts) if not _predicted(name)}
     for metric in sorted(recorded - {facts.metric}):
         summary = facts.summarised(metric)
-        caption = _main_caption(facts, metric, summary)
-        tables.append(_across(facts, f"settings-{metric}", metric, summary, caption))
+        tables.append(_across(facts, f"settings-{metric}", metric, summary))
     return tables
 
 
@@ -174,24 +177,25 @@ def unseen_table(facts: Facts) -> Table | None:
     summary = facts.unseen_summary
     caption = (
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
-        f"over these clients, then mean ± standard deviation over {_count_of(facts, summary)}. No "
-        "other table counts them."
+        f"over these clients, then mean ± standard deviation over {_count_of(facts, summary)}."
     )
-    return _across(facts, "unseen", facts.metric, summary, caption)
+    note = "No other table counts these clients."
+    table = _across(facts, "unseen", facts.metric, summary)
+    return replace(table, caption=caption, note=note)
 
 
-def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
-    values = "each on the test samples of all, " if facts.uses_all_test_samples else ""
+def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
+    values = (
+        "Each client is tested on the test samples of all." if facts.uses_all_test_samples else ""
+    )
     if metric == REWEIGHTED:
         values = (
-            "each on the test samples of all, classes by their shares in its training samples, "
+            "Each client is tested on the test samples of all, with classes weighted by their "
+            "shares in its training samples."
         )
-    diverged = " Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
-    return (
-        f"Final test {unit(metric)}: mean over clients, {values}then mean ± standard deviation "
-        f"over {_count_of(facts, summary)}. Best of each setting in bold.{facts.when}{diverged}"
-        f"{_early(facts)}"
-    )
+    diverged = "Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
+    notes = (values, facts.when.strip(), diverged, _early(facts).strip())
+    return " ".join(filter(None, notes))
 
 
 def _early(facts: Facts) -> str:
@@ -223,7 +227,7 @@ def _count_of(facts: Facts, summary: pd.DataFrame) -> str:
     return f"the {facts.replicates}{of} that finished"
 
 
-def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption: str) -> Table:
+def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame) -> Table:
     """A row per method, a column per setting; the best of each column is marked.
 
     Cells that read the same are equally good.
@@ -249,7 +253,13 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
         rows.append(Row(title, tuple(cells)))
     heads = ["\n".join(facts.names.distinct[setting]) for setting in facts.settings]
     names = (Column("Method", True), *map(Column, heads))
-    return Table(name, caption, names, tuple(rows), crossed="Setting", scope=facts.everywhere)
+    caption = (
+        f"Final test {unit(metric)}: mean over clients, then mean ± standard deviation over "
+        f"{_count_of(facts, summary)}. Best of each setting in bold."
+    )
+    note = _main_note(facts, metric, summary)
+    scope = facts.everywhere
+    return Table(name, caption, names, tuple(rows), crossed="Setting", note=note, scope=scope)
 
 
 def clients_table(facts: Facts) -> Table:
@@ -267,9 +277,12 @@ def clients_table(facts: Facts) -> Table:
 
     caption = (
         f"Final test {unit(metric)} over clients, each by its mean over seeds"
-        f"{'; means over draws' if facts.over_draws else ''}. Weighted: by test samples, "
-        f"± standard deviation over {facts.replicates}. Worst tenth: the mean over it, at least "
-        "one client. 10th percentile: from the worse end."
+        f"{'; means over draws' if facts.over_draws else ''}."
+    )
+    note = (
+        "Weighted: mean weighted by test samples, ± standard deviation over "
+        f"{facts.replicates}. Worst tenth: mean over the worst tenth of the clients, at least one. "
+        "10th percentile: from the worse end."
     )
     shown: dict[str, Show] = {
         "mean": shown_number("mean", metric),
@@ -280,7 +293,8 @@ def clients_table(facts: Facts) -> Table:
         "worst\nclient": shown_number("worst", metric),
         "clients": lambda row: f"{row['n_clients']:.0f}",
     }
-    return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
+    summary = facts.summary
+    return by_setting(facts, "clients", caption, summary, shown, references=references, note=note)
 
 
 def domains_table(facts: Facts) -> Table | None:
@@ -312,18 +326,17 @@ def personal_table(facts: Facts) -> Table | None:
     if frame.empty:
         return None
     caption = (
-        f"Test {unit(metric)} of the shared model before and of the clients' own models after "
-        f"personalisation: mean over clients, then mean ± standard deviation over "
-        f"{facts.replicates}. Better: "
-        "share of clients (%) whose own model is better."
+        f"Test {unit(metric)} of the shared model (before) and of the clients' own models (after): "
+        f"mean over clients, then mean ± standard deviation over {facts.replicates}."
     )
+    note = "Better: share of clients (%) whose own model is better."
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),
         "gain": _spread("gain", "gain_sd_seeds", metric, signed=True),
         "better": shown_number("better", "accuracy"),
     }
-    return by_setting(facts, "personalisation", caption, frame, shown)
+    return by_setting(facts, "personalisation", caption, frame, shown, note=note)
 
 
 def personalisation(facts: Facts) -> pd.DataFrame:
@@ -344,10 +357,11 @@ def grid_table(facts: Facts) -> Table | None:
         return None
     replicates = facts.replicates
     values = " of each draw" if facts.over_draws else ""
-    caption = (
-        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over {replicates}. The "
-        f"best validation mean{values} is selected, of equal ones the first; test values take no "
-        "part in the choice. A point with a diverged run is passed over unless all have one."
+    caption = f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over {replicates}."
+    note = (
+        f"The point with the best validation mean{values} is selected, the first of equal ones; "
+        "test values do not count. A point with a diverged run is selected only if every point "
+        "has one."
     )
 
     def selection(row: Record) -> str:
@@ -362,4 +376,5 @@ def grid_table(facts: Facts) -> Table | None:
         replicates: lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).full_text,
         "selection": selection,
     }
-    return by_setting(facts, "grids", caption, frame, shown, text=("point", "selection"))
+    text = ("point", "selection")
+    return by_setting(facts, "grids", caption, frame, shown, text=text, note=note)

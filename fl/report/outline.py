@@ -196,16 +196,19 @@ def _partitions(facts: Facts) -> Section:
             Panel(partition.title, f"{partition.title}: {alt}", figures.holdings(partition))
         )
     caption = (
-        "Who holds what. A column is a client, a row a class; the area of a dot is proportional to "
-        "the number of samples in all splits. Where there are more than 40 of either, the shade "
-        "shows its logarithm, and more than 40 clients are sorted by most frequent class and size."
+        "Samples of each client (column) and class (row); the area of a dot is proportional to the "
+        "number of samples in all splits."
+    )
+    note = (
+        "With more than 40 clients or classes, the shade shows the logarithm of the number; more "
+        "than 40 clients are sorted by most frequent class and size."
     )
     distances = _present(*map(partitions.distances_table, items))
     folds = [Fold("Distances between domains", distances)] if distances else []
     remarks = tuple(
         f"{partition.title}: {note}" for partition in items for note in partition.remarks
     )
-    picture = Figure("partitions", caption, tuple(panels))
+    picture = Figure("partitions", caption, tuple(panels), note=note)
     shown: tuple[Block | Fold, ...] = (picture, partitions.sizes_table(items), *folds)
     return Section("partitions", "Partitions", shown, remarks)
 
@@ -249,12 +252,17 @@ def _lines(facts: Facts) -> Figure | None:
         f"Test {unit(metric)} over rounds: mean over clients and {facts.replicates}; the band is "
         f"one standard deviation over {facts.replicates}."
     )
+    notes = []
     if (facts.runs["rounds_before"] > 0).any():
-        caption += " A method that starts from a stored model begins where that one's rounds end."
+        notes.append(
+            "A method that starts from a stored model begins after the rounds of that model."
+        )
     if shares:
-        caption += " Dashed grey: the majority class of each client, mean over clients."
+        notes.append("Dashed grey: the majority class of each client, mean over clients.")
     panels = _panels(facts, draw)
-    return Figure("rounds", caption, panels, tuple(facts.methods)) if panels else None
+    if not panels:
+        return None
+    return Figure("rounds", caption, panels, tuple(facts.methods), note=" ".join(notes))
 
 
 def _strips(facts: Facts) -> Figure | None:
@@ -271,15 +279,16 @@ def _strips(facts: Facts) -> Figure | None:
         picture = figures.strips(values, facts.methods, facts.metric)
         return Panel(facts.short(setting), alt, picture)
 
-    items = "every client (a dot)"
+    items, note = "every client (a dot)", ""
     if (frame.groupby(KEY)["value"].count() > figures.CROWD).any():
-        items = (
-            "from the 5th to the 95th percentile of the clients (thin line), between the quartiles "
-            "(thick, with a gap at the median), the worst and the best client (dots)"
+        items = "the distribution over clients"
+        note = (
+            "Thin line: from the 5th to the 95th percentile of the clients. Thick line: between "
+            "the quartiles, with a gap at the median. Dots: the worst and the best client."
         )
     caption = (
         f"Final test {unit(facts.metric)}, each client{' of each draw' * facts.over_draws} by its "
         f"mean over seeds: {items}, and the mean over clients (bar)."
     )
     panels = _panels(facts, draw)
-    return Figure("spread", caption, panels) if panels else None
+    return Figure("spread", caption, panels, note=note) if panels else None

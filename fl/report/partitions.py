@@ -143,16 +143,15 @@ def sizes_table(partitions: Sequence[Partition]) -> Table:
         if by_class:
             texts += [str(len(partition.classes)), *map(decimal, partition.skew.mean())]
         rows.append(_row(partition.title, texts))
-    caption = "Partitions: samples of all splits together."
+    caption, note = "Partitions: samples of all splits together.", ""
     names = ["clients", "samples", "samples\nper client"]
     if by_class:
-        caption += (
-            " Of the clients' training splits, mean over clients: label entropy (nats), share of "
-            "the most frequent class, and earth mover's distance (EMD) to the labels of all "
-            "samples, 0 to 2."
+        note = (
+            "Label entropy (nats), share of the most frequent class, and earth mover's distance "
+            "(EMD) to the labels of all samples (0 to 2): of training splits, mean over clients."
         )
         names += ["classes", *SKEW.values()]
-    return Table("partitions", caption, columns("Partition", *names), tuple(rows))
+    return Table("partitions", caption, columns("Partition", *names), tuple(rows), note=note)
 
 
 def distances_table(partition: Partition) -> Table | None:
@@ -165,8 +164,8 @@ def distances_table(partition: Partition) -> Table | None:
     values |= {(b, a): text for (a, b), text in values.items()}
     rows = tuple(_row(a, [values.get((a, b), "") for b in domains]) for a in domains)
     caption = (
-        f"{partition.title}: squared maximum mean discrepancy (MMD²) between the inputs of "
-        "training samples of two domains, unbiased: about 0 where they are alike, 2 at most."
+        f"{partition.title}: unbiased squared maximum mean discrepancy (MMD²) between the training "
+        "inputs of two domains; 0: same distribution, 2: maximum."
     )
     return Table("distances", caption, columns("Domain", *domains), rows)
 

@@ -38,14 +38,17 @@ def published_table(facts: Facts) -> Table | None:
     if not rows:
         return None
     caption = (
-        f"Measured beside published, {unit(facts.metric)} or what is named beside the setting. "
-        "Measured: mean ± standard deviation over seeds, of the uniform mean over clients, or over "
-        "those named beside the setting. Published: as its source gives it. "
-        "Difference: measured minus published."
+        f"Measured values beside published ones: {unit(facts.metric)}, unless the setting names "
+        "another metric. Difference: measured minus published."
+    )
+    note = (
+        "Measured: mean ± standard deviation over seeds of the uniform mean over clients, or over "
+        "the clients that the setting names. Published: as its source gives it."
     )
     names = ("published in", "setting", "measured", "published", "difference", "note")
     heads = columns("Method", *names, text=("published in", "setting", "note"))
-    return Table("published", caption, heads, tuple(rows), scope=facts.everywhere)
+    scope = facts.everywhere
+    return Table("published", caption, heads, tuple(rows), note=note, scope=scope)
 
 
 def _published_row(

@@ -52,15 +52,18 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
         rows.append(Row(named[method], tuple(map(Cell, cells))))
     base = named[tracks.BASELINE]
     caption = (
-        f"Accuracy (%) over {len(scores)} draws with the bootstrap's 95 % interval, by mean rank. "
-        f"Difference: from {base}, with p of the exact sign-flip test by Holm's correction for all "
+        f"Accuracy (%) over {len(scores)} draws with 95 % bootstrap interval, sorted by mean rank."
+    )
+    note = (
+        f"Difference: from {base}, with p of the exact sign-flip test, corrected by Holm for all "
         f"{int(tests['p'].notna().sum())} comparisons of all tracks. Worst tenth: of clients. "
         f"Bytes and operations: of a whole run. Friedman's test that all rank alike: "
         f"{statistic:.0f}, p {probability(p)}; by Nemenyi's, ranks less than {gap:.1f} apart are "
         "not told apart."
     )
     names = ("rank", "accuracy", "difference", "Holm", "verdict", "worst\ntenth", "bytes", "ops")
-    return Table(track, caption, columns("Method", *names, text=("verdict",)), tuple(rows))
+    heads = columns("Method", *names, text=("verdict",))
+    return Table(track, caption, heads, tuple(rows), note=note)
 
 
 def _tested(row: Mapping[Any, Any] | None) -> tuple[str, str, str]:

@@ -40,10 +40,12 @@ def privacy_table(facts: Facts) -> Table | None:
     if frame.empty:
         return None
     caption = (
-        f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
-        "clients without replacement and a neighbour has one client exchanged, beside the shared "
-        f"model's final test {unit(metric)}, mean ± standard deviation over {facts.replicates}. "
-        "The choice of a grid's point is not counted."
+        f"Client-level differential privacy (epsilon, delta) of the shared model, and its final "
+        f"test {unit(metric)}: mean ± standard deviation over {facts.replicates}."
+    )
+    note = (
+        "Each round draws its clients without replacement; neighbouring data sets differ in one "
+        "exchanged client. The choice of a grid's point is not counted."
     )
 
     def value(row: Record) -> str:
@@ -55,7 +57,7 @@ def privacy_table(facts: Facts) -> Table | None:
         "clients\na round": lambda row: f"{row['participants']} of {row['clients']}",
         "mean": value,
     }
-    return by_setting(facts, "privacy", caption, frame, shown)
+    return by_setting(facts, "privacy", caption, frame, shown, note=note)
 
 
 def privacy_figure(facts: Facts) -> Figure | None:

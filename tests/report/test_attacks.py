@@ -133,7 +133,7 @@ def test_clients_of_few_samples_are_attacked_together() -> None:
     assert at_once > 0.8 and at_once > alone.table["area"].item() + 0.05
     assert (alone.notes, together.notes) == ((membership.FEW_SAMPLES_NOTE,), ())
     assert [panel.title for panel in together.panels] == ["40 clients"]
-    assert "all at once" in together.caption
+    assert "all clients at once" in together.caption
 
 
 def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out() -> None:

@@ -143,7 +143,7 @@ def test_epsilon_stands_beside_the_shared_model_and_not_clients_own(tmp_path) ->
     write_plan(tmp_path, plan([entry("a", "both"), entry("b", "own")]))
     table = trade_offs.privacy_table(gather("small", tmp_path, store))
     assert table is not None
-    assert "the shared model's final test accuracy" in table.caption
+    assert "the shared model, and its final test accuracy" in table.caption
     shown = {row.head: row.cells[3].text for row in table.rows}
     assert shown["both"].startswith("40.0")
     assert shown["own"] == NOTHING

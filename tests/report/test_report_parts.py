@@ -68,9 +68,8 @@ def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(t
     runs = [entry(f"a{seed}", "fedavg", seed=seed) for seed in values]
     facts = facts_of(tmp_path, *runs, **given)
     table = method_tables.main_table(facts)
-    assert table.caption.endswith(
-        " Stopped early on validation data: fedavg after 2 to 3 of 5 rounds."
-    )
+    early = "Stopped early on validation data: fedavg after 2 to 3 of 5 rounds."
+    assert table.note == early
     assert shown(table)["fedavg"][0].startswith("60.0")
     line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
     assert line["round"].tolist() == [1, 2]
