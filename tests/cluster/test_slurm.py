@@ -75,7 +75,9 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
             "late": {**methods["late"], "execution": late},
             "hungry": {"megabytes": 1000, "execution": {"memory_mb": 1100}},
             "broken": None,
-            "fedprox": {"execution": {"slurm_partition": "cpu", "gpus": 0, "processes": 2}},
+            "fedprox": {
+                "execution": {"slurm_partition": "cpu", "gpus": 0, "processes": 2, "threads": 3}
+            },
         },
     )
     settings = {"plugins": ["lab"], "execution": EXECUTION}
@@ -118,7 +120,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     [plain] = clustered.jobs("fedavg 0")
     assert (plain.state, plain.gpus) == ("COMPLETED", ""), "on nodes without GPUs"
     [several] = clustered.jobs("fedprox 0")
-    assert (several.state, several.cpus) == ("COMPLETED", 2), "a core for each of its processes"
+    assert (several.state, several.cpus) == ("COMPLETED", 6), "three cores for each process"
     record = clustered.root / "results" / "runs" / clustered.run("fedprox 0") / "run.json"
     assert json.loads(record.read_text())["execution"]["processes"] == 2
     assert clustered.metrics("fedprox 0") == clustered.undisturbed("fedprox 0")

@@ -43,6 +43,11 @@ FL = fedloom_command()
 PLAN_VARIABLE = f"FEDLOOM_PLAN_{identity.digest(CONFIG)}"
 
 
+if workflow.resource_settings.nodes is not None:
+    # Jobs of a scheduler get the cores of its nodes: Snakemake would cut `threads` to the cores here.
+    workflow.global_resources["_cores"] = sys.maxsize
+
+
 def merge_policy():
     """Return how bundles are merged into jobs.
 
