@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from fl.api.training import Training
@@ -97,7 +98,8 @@ def api() -> str:
         "`from fl.api import Method, recipe`: a method imports no other module of the pipeline. "
         "[The training core](training-core.md) says how these work together."
     )
-    return _page("fl.api", about, api_reference.blocks())
+    start = (ROOT / "tools" / "front_door.md").read_text(encoding="utf-8").strip()
+    return _page("fl.api", about, chain([start], api_reference.blocks()))
 
 
 def python() -> str:
