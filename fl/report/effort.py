@@ -30,7 +30,9 @@ def pace_table(facts: Facts) -> Table | None:
         f"value, and rounds to {timed} of the best final value in the setting. Mean ± standard "
         f"deviation over {facts.replicates}."
     )
-    note = "Rounds and time of a stored model that a method starts from are included."
+    note = (
+        f"Rounds and time of a stored model that a method starts from are included.{facts.when}"
+    )
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
     }
@@ -70,7 +72,7 @@ def costs_table(facts: Facts) -> Table | None:
     note = (
         "Memory: weights and states that a training step reads. Bytes are uncompressed unless an "
         "upload filter compresses them, and include those of a stored model that a method starts "
-        "from. Operations are those of matrix products and convolutions."
+        f"from. Operations are those of matrix products and convolutions.{facts.when}"
     )
     return by_setting(facts, "costs", caption, _nested(facts, runs), shown, note=note)
 

@@ -329,7 +329,7 @@ def personal_table(facts: Facts) -> Table | None:
         f"Test {unit(metric)} of the shared model (before) and of the clients' own models (after): "
         f"mean over clients, then mean ± standard deviation over {facts.replicates}."
     )
-    note = "Better: share of clients (%) whose own model is better."
+    note = f"Better: share of clients (%) whose own model is better.{facts.when}"
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),

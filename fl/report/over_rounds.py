@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.schema import SETTING
-from fl.report.summaries import KEY, REPORTED, complete
+from fl.report.summaries import KEY, REPORTED, complete, final
 
 SHARES = (0.9, 0.95, 0.99)
 """Of a method's final value, to which rounds are counted."""
@@ -64,19 +64,20 @@ def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFr
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the rounds, seconds and bytes that each run takes to shares of the final value.
 
-    Rounds are to each of `SHARES` of the run's final value, and to `TIMED` of the ``best`` final
-    value of its setting; ``seconds`` and ``bytes`` are to `TIMED` of its own. NaN if
-    a run never gets there, or if the costs of the runs that it starts from are not known.
+    Rounds are to each of `SHARES` of the run's final value, as the main table has it, and to `TIMED`
+    of the ``best`` final value of its setting; ``seconds`` and ``bytes`` are to `TIMED` of its own.
+    NaN if a run never gets there, or if the costs of the runs that it starts from are not known.
     """
-    lines = followed(rows, runs, metric)
+    scores = final(rows, metric).groupby(["method", "run"])["value"].mean().rename("final")
+    lines = followed(rows, runs, metric).join(scores, on=["method", "run"])
     records = []
     for _, setting in lines.groupby(SETTING, sort=False):
-        best = setting.groupby(["method", "run"])["value"].last().groupby("method").mean().max()
+        best = setting.groupby(["method", "run"])["final"].first().groupby("method").mean().max()
         for key, run in setting.groupby([*KEY, "run"], sort=False):
-            last = run["value"].iloc[-1]
-            timed = _first(run, TIMED * last)
+            goal = run["final"].iloc[0]
+            timed = _first(run, TIMED * goal)
             record = dict(zip([*KEY, "run"], key, strict=True))
-            record |= {str(share): _first(run, share * last)["round"] for share in SHARES}
+            record |= {str(share): _first(run, share * goal)["round"] for share in SHARES}
             record |= {"best": _first(run, TIMED * best)["round"]}
             records.append(record | {name: timed[name] for name in ("seconds", "bytes")})
     names = [*KEY, "run", *map(str, SHARES), "best", "seconds", "bytes"]

@@ -5,8 +5,8 @@ of which is longer than the clip S. A neighbour of a population is one in which 
 another: the sum changes by 2 S at most, so noise of deviation z S has the multiplier z / 2. Rounds
 compose. Two bounds hold, by the package dp-accounting, and the smaller one is told: that of Wang et
 al., theorem 27, where not all take part, and that of Mironov, corollary 3, which gives nothing for
-who is drawn. Epsilon is of the shared model alone; the choice of a grid's point by validation data
-is not counted.
+who is drawn. Epsilon is of the shared model alone, after the rounds that a run completed; what
+validation data choose is not counted: a grid's point, and when a run stops early.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
     """Return whether each row is of the client's best round by its validation samples.
 
     Of equal rounds it is the first one; of a client without validation samples it is the last
-    round. Each stage has its own best round.
+    round of its rows. Each stage has its own best round.
     """
     of = ["method", "run", "client", "stage"]
     validation = rows[(rows["metric"] == in_validation(metric)) & (rows["split"] == "val")]
     validation = validation.assign(score=validation["value"] * (-1 if rising(metric) else 1))
     first = validation.sort_values(["score", "round"]).drop_duplicates(of)
     best = rows[of].merge(first[[*of, "round"]], on=of, how="left")["round"].to_numpy()
-    last = rows.groupby(["method", "run"])["round"].transform("max")
+    last = rows.groupby(["method", "run", "stage", "split", "metric"])["round"].transform("max")
     return rows["round"] == pd.Series(best, index=rows.index).fillna(last)
 
 
@@ -213,11 +213,13 @@ def over_clients(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Data
 def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Setting, method, seed, client, ``before`` and ``after`` for methods with both stages.
 
-    ``before`` is the last recorded value of the shared model, ``after`` of the client's own.
+    ``before`` is the value of the shared model, ``after`` of the client's own: in the last recorded
+    round, or each in that of `SCORED`.
     """
     rows = complete(rows[(rows["metric"] == metric) & (rows["split"] == "test")], runs)
     last = rows.groupby(["method", "run", "stage"])["round"].transform("max")
-    rows, index = rows[rows["round"] == last], [*KEY, "seed", "client"]
+    is_final = rows[SCORED] if SCORED in rows else rows["round"] == last
+    rows, index = rows[is_final], [*KEY, "seed", "client"]
     shared_values = rows[rows["stage"] == GLOBAL].set_index(index)["value"].rename("before")
     personal_values = rows[rows["stage"] == PERSONAL].set_index(index)["value"].rename("after")
     return shared_values.to_frame().join(personal_values, how="inner").reset_index()

@@ -19,12 +19,20 @@ def _private(facts: Facts) -> pd.DataFrame:
     """Return ``epsilon`` and the shared model's scores, a row for each method with noise.
 
     Scores are those of the shared model, because epsilon says nothing of clients' own models.
+    ``epsilon`` and ``delta`` are the largest of the method's runs, which hold for all of them.
     """
     runs = facts.runs[facts.runs["selected"]]
     noised = facts.placed(runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()])
-    first_runs = noised.groupby(summaries.KEY, sort=False).first().reset_index()
-    columns = [*summaries.KEY, "epsilon", "delta", "epsilon_lacks", "clients", "participants"]
-    frame = facts.summary.merge(first_runs[columns], on=summaries.KEY)
+    counts = zip(noised["participants"], noised["clients"], strict=True)
+    noised = noised.assign(drawn=[f"{k} of {n}" if pd.notna(n) else NOTHING for k, n in counts])
+    guarantees = noised.groupby(summaries.KEY, sort=False).agg(
+        epsilon=("epsilon", "max"),
+        delta=("delta", "max"),
+        epsilon_lacks=("epsilon_lacks", "first"),
+        drawn=("drawn", lambda texts: ", ".join(texts.unique())),
+    )
+    guarantees.loc[guarantees["epsilon_lacks"].notna(), ["epsilon", "delta"]] = math.nan
+    frame = facts.summary.merge(guarantees.reset_index(), on=summaries.KEY)
     if frame.empty:
         return frame
     shared = personalisation(facts)[[*summaries.KEY, "before", "before_sd_seeds"]]
@@ -45,7 +53,8 @@ def privacy_table(facts: Facts) -> Table | None:
     )
     note = (
         "Each round draws its clients without replacement; neighbouring data sets differ in one "
-        "exchanged client. The choice of a grid's point is not counted."
+        "exchanged client. Epsilon is the largest of a method's runs. It does not count what "
+        f"validation data chose, such as a grid's point or when a run stopped early.{facts.when}"
     )
 
     def value(row: Record) -> str:
@@ -54,7 +63,7 @@ def privacy_table(facts: Facts) -> Table | None:
     shown: dict[str, Show] = {
         "epsilon": lambda row: _formatted(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
         "delta": lambda row: _formatted(row["delta"], "%.2g") or NOTHING,
-        "clients\na round": lambda row: f"{row['participants']} of {row['clients']}",
+        "clients\na round": lambda row: row["drawn"],
         "mean": value,
     }
     return by_setting(facts, "privacy", caption, frame, shown, note=note)
@@ -62,7 +71,8 @@ def privacy_table(facts: Facts) -> Table | None:
 
 def privacy_figure(facts: Facts) -> Figure | None:
     """Final values against epsilon; None where fewer than two are known."""
-    return _figure(facts, "epsilon", "epsilon", _private(facts))
+    note = "Epsilon is the largest of a method's runs."
+    return _figure(facts, "epsilon", "epsilon", _private(facts), note)
 
 
 def bytes_figure(facts: Facts) -> Figure | None:
@@ -79,7 +89,9 @@ def bytes_figure(facts: Facts) -> Figure | None:
     return _figure(facts, "bytes_up", "bytes up a client and round", frame)
 
 
-def _figure(facts: Facts, column: str, label: str, frame: pd.DataFrame) -> Figure | None:
+def _figure(
+    facts: Facts, column: str, label: str, frame: pd.DataFrame, note: str = ""
+) -> Figure | None:
     positive = frame[frame[column] > 0] if column in frame else frame
     if positive.empty or positive[column].nunique() < 2:
         return None
@@ -105,7 +117,8 @@ def _figure(facts: Facts, column: str, label: str, frame: pd.DataFrame) -> Figur
         f"standard deviation over {facts.replicates}."
     )
     drawn = tuple(method for method in facts.methods if method in set(positive["method"]))
-    return Figure(column.replace("_", "-"), caption, panels, drawn)
+    note = f"{note}{facts.when}".strip()
+    return Figure(column.replace("_", "-"), caption, panels, drawn, note=note)
 
 
 def _amount(column: str, value: float) -> str:

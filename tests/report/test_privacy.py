@@ -120,6 +120,36 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     assert "title = {{Renyi Differential Privacy}}" in references.document(facts)
 
 
+def test_the_largest_epsilon_of_a_methods_runs_is_shown(tmp_path) -> None:
+    """Seeds of 2, 5 and 5 rounds, as early stopping ends them; the first has the least epsilon."""
+    store, runs = tmp_path / "runs", []
+    for seed, rounds in enumerate((2, 5, 5)):
+        write_run(store, f"a{seed}", clients([0.5], rounds), spec={"wire": WIRE}, costs=COSTS)
+        runs.append(entry(f"a{seed}", "noised", seed=seed))
+    write_run(store, "b", clients([0.4], 9), spec={"wire": WIRE}, costs=COSTS)
+    write_plan(tmp_path, plan([*runs, entry("b", "longer")]))
+    facts = gather("small", tmp_path, store)
+    table, figure = trade_offs.privacy_table(facts), trade_offs.privacy_figure(facts)
+    assert table is not None and figure is not None
+    largest = f"{privacy.epsilon(2.0, 100, 20, 5, 0.01):.3g}"
+    assert {row.head: row.cells[0].text for row in table.rows}["noised"] == largest
+    assert f"noised 50.0 at {largest}; " in figure.panels[0].alt
+    assert "Epsilon is the largest of a method's runs." in table.note
+    assert "when a run stopped early" in table.note, "which epsilon does not count"
+
+
+def test_an_epsilon_that_one_run_lacks_holds_for_no_method(tmp_path) -> None:
+    store = tmp_path / "runs"
+    write_run(store, "a0", clients([0.5]), spec={"wire": WIRE}, costs=COSTS)
+    write_run(store, "a1", clients([0.5]), spec={"wire": WIRE})
+    write_plan(tmp_path, plan([entry(f"a{seed}", "noised", seed=seed) for seed in (0, 1)]))
+    table = trade_offs.privacy_table(gather("small", tmp_path, store))
+    assert table is not None
+    [row] = table.rows
+    reason = "its record does not say how many clients there are"
+    assert [cell.text for cell in row.cells[:3]] == [reason, NOTHING, f"20 of 100, {NOTHING}"]
+
+
 @pytest.mark.parametrize(("least", "there"), [(4, True), (5, False)])
 def test_values_are_drawn_against_bytes_where_these_differ_much(
     tmp_path, least: int, there: bool

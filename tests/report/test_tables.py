@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from make_results import clients, entry, plan, with_settings, write_run
+from make_results import clients, entry, plan, with_settings, write_plan, write_run
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
-from fl.report import claims, result_files, summaries, tables
+from fl.report import claims, over_rounds, result_files, summaries, tables, trade_offs
+from fl.report.facts import Facts, gather
+from fl.report.outline import blocks, outline
 from fl.store.store import Store
 
 LONG = RESULT_COLUMNS | {summaries.REPORTED: "bool"} | tables.POINT_COLUMNS
@@ -83,6 +85,53 @@ def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
     rows = rows[(rows["split"] == "test") | (rows["client"] == 1)].drop(columns=summaries.SCORED)
     rows[summaries.SCORED] = summaries.best_rounds(rows, "accuracy")
     assert summaries.final(rows, "accuracy")["value"].tolist() == [0.5, 0.6]
+
+
+def best(store: Path) -> tuple[Facts, dict[str, float]]:
+    """One run in whose four rounds each of two clients does best before the last.
+
+    The shared model's best rounds are 1 and 2, the clients' own 2 and 3; each test value is its
+    own. Returns the facts, and the means that the best rounds give.
+    """
+    shared = {1: (0.10, 0.12), 2: (0.14, 0.16), 3: (0.18, 0.20), 4: (0.22, 0.24)}
+    own = {1: (0.50, 0.52), 2: (0.80, 0.56), 3: (0.58, 0.90), 4: (0.62, 0.64)}
+    rows = []
+    for stage, values, peaks in (("global", shared, (1, 2)), ("personal", own, (2, 3))):
+        for number, test in values.items():
+            val = [0.9 if number == peak else 0.1 for peak in peaks]
+            rows += clients(val, number, "val", stage) + clients(test, number, "test", stage)
+    traffic = {"clients": 2, "participants": 2, "traffic": [[4, 10, 5]], "flops": 1.0}
+    traffic |= {"bytes_down": 10, "bytes_up": 5, "state_client": 0, "state_server": 0}
+    noise = [{"name": "noise", "multiplier": 2.0, "delta": 0.1}]
+    write_run(store / "runs", "a0", rows, costs=traffic, spec={"wire": noise})
+    write_plan(store, plan([entry("a0", "ditto")], scored="best"))
+    means = {"before": (0.10 + 0.16) / 2, "after": (0.80 + 0.90) / 2}
+    return gather("small", store, store / "runs"), means
+
+
+def test_where_the_best_round_counts_every_table_takes_it(tmp_path):
+    facts, means = best(tmp_path)
+    assert row(facts.summary, "ditto")["mean"] == pytest.approx(means["after"])
+    personal = row(summaries.personalisation(facts.rows, facts.runs, "accuracy"), "ditto")
+    assert personal[["before", "after"]].tolist() == pytest.approx([*means.values()])
+    private = trade_offs.privacy_table(facts)
+    assert private is not None and private.rows[0].cells[3].text == f"{100 * means['before']:.1f}"
+    # Means of the four rounds are .51, .68, .74 and .63: 90 % of .85 are not reached, as no round
+    # is the best of both clients; 80 % would be in round 2.
+    pace = row(over_rounds.reached(facts.rows, facts.runs, "accuracy"), "ditto")
+    assert pace[[*map(str, over_rounds.SHARES), "best", "bytes"]].isna().all()
+    sentence = facts.when.strip()
+    names = {block.name for block in blocks(outline(facts)) if sentence in block.note}
+    assert sentence and names >= {"settings", "personalisation", "privacy", "pace", "costs"}
+
+
+def test_a_stage_that_ends_before_the_last_round_is_scored_without_validation_samples(tmp_path):
+    """Fine-tuning scores the shared model in round 0 alone."""
+    rows = [*clients([0.4, 0.6], 0), *clients([0.7, 0.9], 3, stage="personal")]
+    write_run(tmp_path, "a0", [*rows, *clients([1.0, 1.0], 3, "train", metric="loss")])
+    table = tables.collect(plan([entry("a0", "ft")], scored="best"), tmp_path)
+    personal = row(summaries.personalisation(*table, "accuracy"), "ft")
+    assert personal[["before", "after"]].tolist() == pytest.approx([0.5, 0.8])
 
 
 def grid(store: Path, states: tuple[str, str] = ("complete", "complete"), val: bool = True) -> dict:
