@@ -30,9 +30,7 @@ def pace_table(facts: Facts) -> Table | None:
         f"value, and rounds to {timed} of the best final value in the setting. Mean ± standard "
         f"deviation over {facts.replicates}."
     )
-    note = (
-        f"Rounds and time of a stored model that a method starts from are included.{facts.when}"
-    )
+    note = f"Rounds and time of a stored model that a method starts from are included.{facts.when}"
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
     }

@@ -64,9 +64,10 @@ def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFr
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the rounds, seconds and bytes that each run takes to shares of the final value.
 
-    Rounds are to each of `SHARES` of the run's final value, as the main table has it, and to `TIMED`
-    of the ``best`` final value of its setting; ``seconds`` and ``bytes`` are to `TIMED` of its own.
-    NaN if a run never gets there, or if the costs of the runs that it starts from are not known.
+    Rounds are to each of `SHARES` of the run's final value (`fl.report.summaries.final`), and to
+    `TIMED` of the ``best`` final value of its setting; ``seconds`` and ``bytes`` are to `TIMED` of
+    its own. NaN if a run never gets there, or if the costs of the runs that it starts from are not
+    known.
     """
     scores = final(rows, metric).groupby(["method", "run"])["value"].mean().rename("final")
     lines = followed(rows, runs, metric).join(scores, on=["method", "run"])
