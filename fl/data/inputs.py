@@ -118,8 +118,24 @@ def measure_normalisation(x: np.ndarray, rows: np.ndarray, scale: float) -> dict
         squares += shift**2 * (count * values.shape[1] / total)
         mean += shift * (values.shape[1] / total)
         count = total
-    sd = np.sqrt(squares / max(count, 1))
-    return {"scale": scale, "mean": mean.tolist(), "sd": np.where(sd > 0, sd, 1.0).tolist()}
+    sd = nonzero_deviations(squares / max(count, 1), mean, count)
+    return {"scale": scale, "mean": mean.tolist(), "sd": sd.tolist()}
+
+
+def nonzero_deviations(variance: np.ndarray, mean: np.ndarray, count: int) -> np.ndarray:
+    """Return the deviation of each channel, and 1 for a constant one.
+
+    Rounding leaves a constant channel a small variance. A channel is constant if its variance is
+    within the error bound of its computation (Chan, Golub and LeVeque 1983), as in scikit-learn.
+
+    Args:
+        variance: Variance of each channel.
+        mean: Mean of each channel.
+        count: Number of values of a channel.
+    """
+    error = count * np.finfo(np.float64).eps
+    is_constant = variance <= error * variance + (error * mean) ** 2
+    return np.where(is_constant, 1.0, np.sqrt(variance))
 
 
 IDENTITY_NORMALISATION: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

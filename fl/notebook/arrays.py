@@ -13,11 +13,13 @@ import numpy as np
 
 from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Location
-from fl.data.datasets.arrays import check
+from fl.data.datasets.arrays import check, native
 from fl.data.image_files import image_array
 from fl.notebook.tracebacks import short_traceback
 
 CALL = Location("fl.arrays")
+REPEATED_SAMPLES = 32
+"""Number of samples of a data set that are read twice, to find random transforms."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +84,7 @@ def arrays(
         FedloomError: If the data cannot be a data set, for example inputs that are not finite or
             labels that are no classes.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,50}", name):
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,50}", name)):
         raise ConfigError(CALL / "name", f"is {name!r}", "up to 50 letters, digits, - and _")
     if y is None:
         x, y = _pairs(x)
@@ -94,33 +96,55 @@ def arrays(
 
 def _pairs(dataset: Any) -> tuple[Any, Any]:
     """Return inputs and labels of a map-style data set."""
-    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    is_list = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not is_list or hasattr(dataset, "__array__") or isinstance(dataset, str | Mapping):
         problem = f"is a {type(dataset).__name__}, but y is missing"
         raise ConfigError(CALL / "x", problem, advice="give x and y, or a data set with a length")
-    try:
-        inputs, labels = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
-    except (TypeError, ValueError):
-        problem = f"is a {type(dataset).__name__} whose items are no pairs, and y is missing"
-        advice = "give x and y, or a data set of (input, label)"
-        raise ConfigError(CALL / "x", problem, advice=advice) from None
-    x = [
-        image_array(sample) if hasattr(sample, "getbands") else np.asarray(sample)
-        for sample in inputs
-    ]
+    pairs = [_pair(dataset, index) for index in range(len(dataset))]
+    if not pairs:
+        raise ConfigError(CALL / "x", "has no samples", advice="give a data set with samples")
+    for index in np.unique(np.linspace(0, len(pairs) - 1, REPEATED_SAMPLES).astype(int)):
+        again = _pair(dataset, int(index))
+        if any(map(_differ, pairs[index], again)):
+            problem = f"differs when sample {index} is read again, as by a random transform"
+            advice = "leave out random transforms; `augmentation` changes images in training"
+            raise ConfigError(CALL / "x", problem, advice=advice)
+    x, y = zip(*pairs, strict=True)
     for index, sample in enumerate(x):
         if sample.shape != x[0].shape or sample.dtype != x[0].dtype:
             form, first_form = (f"{a.dtype} {list(a.shape)}" for a in (sample, x[0]))
             problem = f"is {form} in sample {index}, but {first_form} in the first sample"
             advice = "give all inputs one shape and type, for example by a transform that resizes"
             raise ConfigError(CALL / "x", problem, advice=advice)
-    return np.stack(x), np.stack([np.asarray(label) for label in labels])
+    return np.stack(x), _array("y", y)
+
+
+def _differ(array: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays of numbers or texts differ; NaN equals NaN."""
+    return array.shape != other.shape or array.tobytes() != other.tobytes()
+
+
+def _pair(dataset: Any, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the input and the label of a sample as arrays."""
+    item = dataset[index]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        problem = f"is a {type(dataset).__name__} whose items are no pairs, and y is missing"
+        advice = "give x and y, or a data set of (input, label)"
+        raise ConfigError(CALL / "x", problem, advice=advice)
+    x, y = item
+    return image_array(x) if hasattr(x, "getbands") else _array("x", x), _array("y", y)
 
 
 def _array(key: str, value: Any) -> np.ndarray:
+    """Return a value as an array without masks, in a type that PyTorch has."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if any(np.ma.is_masked(part) for part in parts):
+        advice = "leave these samples out, or replace the values"
+        raise ConfigError(CALL / key, "has masked values", advice=advice)
     try:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise FedloomError(f"{CALL / key}: is no array ({error})") from None
     if array.dtype == object and all(isinstance(text, str) for text in array.ravel()):
         array = array.astype(str)  # Texts of pandas are objects.
-    return array
+    return native(array)

@@ -135,8 +135,60 @@ def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
     assert "models.0.cnn: cnn does not take the inputs of arrays(path=data/arrays/rows-" in said
     assert ", of shape (4,). Try: a model for such inputs, such as mlp; images are " in said
     assert "unpack" not in said
-    with pytest.raises(FedloomError, match=r"of shape \(8, 9, 3\).*channels, height, width"):
-        fl.run(dataset=fl.arrays(PIXELS / 255, Y), **call)
+    with pytest.raises(FedloomError, match=r"of shape \(8, 9\).*channels, height, width"):
+        fl.run(dataset=fl.arrays(PIXELS[..., 0] / 255, Y), **call)
+
+
+def test_domains_of_arrays_make_clients() -> None:
+    own = fl.arrays(X, Y, domain=WHOSE)
+    result = fl.run(dataset=own, **{**CALL, "partition": {"domain": {"clients_per_domain": 2}}})
+    [folder] = Path("results/partitions").iterdir()
+    table = pd.read_parquet(folder / "partition.parquet")
+    domains = table.groupby("client")["sample"].agg(lambda rows: {WHOSE[row] for row in rows})
+    assert domains.tolist() == [{"north"}, {"north"}, {"south"}, {"south"}, {"west"}, {"west"}]
+    assert set(result.predictions("fedavg")["client"]) == set(range(6))
+    with pytest.raises(FedloomError, match="arrays has no domains"):
+        fl.run(dataset=fl.arrays(X, Y), **{**CALL, "partition": {"domain": {}}})
+
+
+class Items:
+    """A data set of 60 items that a function makes."""
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, i: int) -> Any:
+        return self._item(i)
+
+
+def test_every_array_that_pytorch_lacks_a_type_for_is_converted() -> None:
+    expected = fl.arrays(X.astype(np.float64), Y).arrays
+    with_gradients = Items(lambda i: (torch.tensor(X[i].astype(float), requires_grad=True), Y[i]))
+    for own in (
+        fl.arrays(X.astype(">f8"), Y.astype(">i4")),
+        fl.arrays(X.astype(np.longdouble), Y),
+        fl.arrays(torch.tensor(X.astype(float), requires_grad=True), torch.tensor(Y)),
+        fl.arrays(np.ma.array(X.astype(float)), Y),
+        fl.arrays(with_gradients),
+    ):
+        assert own.arrays["x"].dtype == np.float64
+        assert own.arrays["x"].dtype.isnative
+        assert own.arrays["y"].dtype.isnative
+        assert np.array_equal(own.arrays["x"], expected["x"])
+        assert np.array_equal(own.arrays["y"], Y)
+    np.savez("mine.npz", x=X.astype(">f4"), y=Y.astype(">i8"))
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "rounds": 1}
+    assert len(fl.run(dataset={"arrays": {"path": "mine.npz"}}, **call).table())
+
+
+def test_names_that_differ_are_accepted() -> None:
+    fl.arrays(X, Y % 2 * 2 - 1)  # Labels of a support vector machine.
+    fl.arrays(X, np.array(["a", "A", "-1"])[Y])
+    fl.arrays(X * [1, 0, 1, 1e-30], Y)
+    fl.arrays(np.zeros((60, 16, 4, 4), np.float32), Y)  # Maps of features.
 
 
 class Ragged:
@@ -176,6 +228,48 @@ WRONG = {
         "y is [60, 3], and there are 60 inputs",
     ),
     "name": (lambda: fl.arrays(X, Y, name="a/b"), "fl.arrays: name: is 'a/b'"),
+    "no name": (lambda: fl.arrays(X, Y, name=None), "fl.arrays: name: is None. Allowed"),  # type: ignore[arg-type]
+    "frame": (lambda: fl.arrays(pd.DataFrame(X)), "x: is a DataFrame, but y is missing"),
+    "matrix": (lambda: fl.arrays(X[:, :2]), "x: is a ndarray, but y is missing"),
+    "mapping": (lambda: fl.arrays({"x": X, "y": Y}), "x: is a dict, but y is missing"),
+    "dicts": (lambda: fl.arrays(Items(lambda i: {"x": X[i], "y": Y[i]})), "items are no pairs"),
+    "random": (
+        lambda: fl.arrays(Items(lambda i: (X[i] + np.random.default_rng().normal(), Y[i]))),
+        "x: differs when sample 0 is read again, as by a random transform",
+    ),
+    "masked x": (lambda: fl.arrays(np.ma.masked_greater(X, 3), Y), "x: has masked values"),
+    "masked y": (lambda: fl.arrays(X, np.ma.masked_equal(Y, 2)), "y: has masked values"),
+    "masked item": (
+        lambda: fl.arrays(Items(lambda i: (np.ma.masked_greater(X[i], 3), Y[i]))),
+        "x: has masked values",
+    ),
+    "tiny": (
+        lambda: fl.arrays(X.astype(float) * [1, 1e-300, 1, 1], Y),
+        "x of channel 1 has no number above",
+    ),
+    "huge": (
+        lambda: fl.arrays(X.astype(float) * [1, 1, 1e300, 1], Y),
+        "x of channel 2 has numbers of size",
+    ),
+    "no class": (lambda: fl.arrays(X, Y - 1), "y has -1, as for a missing value"),
+    "no client": (lambda: fl.arrays(X, Y, client=Y - 1), "client has -1, as for a missing value"),
+    "missing": (
+        lambda: fl.arrays(X, np.array(["a", "b", np.nan])[Y]),
+        "y has 'nan', as for a missing value",
+    ),
+    "blank": (
+        lambda: fl.arrays(X, np.array(["a", "b", "b "])[Y]),
+        "y has 'b' and 'b ', which are one value",
+    ),
+    "boolean": (lambda: fl.arrays(X, [True, 1, "b"] * 20), "y has '1' and 'True', which are one"),
+    "decimal": (
+        lambda: fl.arrays(X, Y, domain=np.array(["0", "0.0", "1"])[Y]),
+        "domain has '0' and '0.0', which are one value",
+    ),
+    "floats with channels last": (
+        lambda: fl.arrays(np.zeros((60, 32, 32, 3), np.float32), Y),
+        "x is float32 [60, 32, 32, 3], with channels last",
+    ),
 }
 
 

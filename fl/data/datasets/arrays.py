@@ -17,7 +17,9 @@ Memory: all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +37,8 @@ from fl.data.prepared import SPLIT_NAMES, Writer
 
 LABEL_ARRAYS = ("y", "client", "domain", "split")
 """Names of the arrays other than ``x``."""
+DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+BOOLEANS = {"false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
@@ -79,24 +83,26 @@ class Arrays:
         return len(_order(self.arrays["client"])) if "client" in self.arrays else None
 
     @property
+    def domains(self) -> tuple[str, ...]:
+        """The different domains; an empty tuple if the file has none."""
+        return tuple(_order(self.arrays["domain"])) if "domain" in self.arrays else ()
+
+    @property
     def size(self) -> int:
         """Number of samples."""
         return len(self.arrays["x"])
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x unchanged; y int64, client and domain int32, split int8 ``[samples]``."""
-        arrays, domains = self.arrays, list[str]()
+        arrays = self.arrays
         writer.save("x", arrays["x"])
         classes = _order(arrays["y"])
         writer.save("y", tables.number_texts(map(str, arrays["y"].tolist()), classes))
-        if "client" in arrays:
-            order = _order(arrays["client"])
-            numbers = tables.number_texts(map(str, arrays["client"].tolist()), order)
-            writer.save("client", numbers.astype(np.int32))
-        if "domain" in arrays:
-            domains = _order(arrays["domain"])
-            numbers = tables.number_texts(map(str, arrays["domain"].tolist()), domains)
-            writer.save("domain", numbers.astype(np.int32))
+        for key in ("client", "domain"):
+            if key in arrays:
+                names = map(str, arrays[key].tolist())
+                numbers = tables.number_texts(names, _order(arrays[key]))
+                writer.save(key, numbers.astype(np.int32))
         if "split" in arrays:
             writer.save("split", arrays["split"])
         scale = 1 / 255 if arrays["x"].dtype == np.uint8 else 1.0
@@ -107,7 +113,7 @@ class Arrays:
         }
         if _has_tokens(arrays["x"]):
             normalisation = None
-        writer.describe(classes, normalisation=normalisation, domains=domains)
+        writer.describe(classes, normalisation=normalisation, domains=self.domains)
 
 
 @lru_cache(maxsize=4)
@@ -117,9 +123,16 @@ def _read(path: str, stamped: str) -> dict[str, np.ndarray]:
         wrap_read_errors(file, "is no archive of NumPy arrays", "write it by numpy.savez"),
         np.load(file, allow_pickle=False) as archive,
     ):
-        arrays = {name: archive[name] for name in archive.files}
+        arrays = {name: native(archive[name]) for name in archive.files}
     check(arrays, str(file))
     return arrays
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """Return an array in a type that PyTorch has: in this machine's byte order, 64 bits at most."""
+    if array.dtype.kind == "f" and array.itemsize > np.dtype(np.float64).itemsize:
+        return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
@@ -141,10 +154,10 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
         problem = f"{name}: x is {x.dtype} {list(x.shape)}"
         raise DataError(f"{problem}. Allowed: numbers [samples, ...] with two dimensions or more")
-    if x.dtype == np.uint8 and (replacement := _channels_first(x.shape)):
-        problem = f"{name}: x is uint8 {list(x.shape)}, images without a dimension of channels"
+    if replacement := _channels_first(x):
+        problem = f"{name}: x is {x.dtype} {list(x.shape)}, images without a dimension of channels"
         if x.ndim == 4:
-            problem = f"{name}: x is uint8 {list(x.shape)}, with channels last"
+            problem = f"{name}: x is {x.dtype} {list(x.shape)}, with channels last"
         allowed = "images as [samples, channels, height, width]"
         raise DataError(problem, allowed, f"write {replacement} instead of x")
     is_wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
@@ -154,6 +167,8 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         raise DataError(
             f"{name}: {problem} has numbers that are not finite; leave these samples out"
         )
+    if x.dtype.kind == "f":
+        _check_magnitudes(x, name)
     if _has_tokens(x) and x.min() < 0:
         raise DataError(
             f"{name}: x has whole numbers below 0. Allowed: tokens from 0 on, or floats"
@@ -162,6 +177,20 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         if key in arrays:
             _check_names(key, arrays[key], len(x), name)
     tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
+
+
+def _check_magnitudes(x: np.ndarray, name: str) -> None:
+    """Raise a `DataError` for floats that float32, in which models compute, cannot hold."""
+    inner = (0, *range(2, x.ndim))
+    largest = np.maximum(x.max(axis=inner), -x.min(axis=inner))
+    limits = np.finfo(np.float32)
+    for channel in np.flatnonzero(largest > limits.max)[:1]:
+        problem = f"{name}: x of channel {channel} has numbers of size {largest[channel]:g}"
+        raise DataError(problem, f"up to {limits.max:g}", "divide x by a constant")
+    for channel in np.flatnonzero((largest > 0) & (largest < limits.tiny))[:1]:
+        problem = f"{name}: x of channel {channel} has no number above {largest[channel]:g}"
+        allowed = f"some number from {limits.tiny:g} on, or zeros alone"
+        raise DataError(problem, allowed, "multiply x by a constant")
 
 
 def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
@@ -176,15 +205,39 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
         raise DataError(
             f"{name}: split has {min(map(str, unknown))!r}. Allowed: {', '.join(SPLIT_NAMES)}"
         )
+    different = _order(values)
+    missing = [repr(text) for text in different if text.strip() in tables.EMPTY_CELLS]
+    if values.dtype.kind == "i" and int(different[0]) < 0 and len(different) > 2:
+        # Labels that are -1 and 1 are two classes, as of a support vector machine.
+        missing = different[:1]
+    if missing:
+        advice = "leave these samples out; or, if it is a name, write another text"
+        raise DataError(f"{name}: {key} has {missing[0]}, as for a missing value", advice=advice)
+    _check_spellings(key, different, name)
 
 
-def _channels_first(shape: tuple[int, ...]) -> str:
+def _check_spellings(key: str, different: Sequence[str], name: str) -> None:
+    """Raise a `DataError` for texts that spell one value in two ways."""
+    spelling_by_value: dict[str | float, str] = {}
+    for text in different:
+        plain = unicodedata.normalize("NFC", text.strip())
+        value = BOOLEANS.get(plain.casefold(), float(plain) if DECIMAL.fullmatch(plain) else plain)
+        if value in spelling_by_value:
+            problem = f"{name}: {key} has {spelling_by_value[value]!r} and {text!r}"
+            raise DataError(f"{problem}, which are one value", advice="spell it in one way")
+        spelling_by_value[value] = text
+
+
+def _channels_first(x: np.ndarray) -> str:
     """Return the expression that moves channels to the second axis, or "" if they are there."""
-    if len(shape) == 3:
-        return "x[:, None]"
     colours = (1, 3, 4)
-    if len(shape) == 4 and shape[3] in colours and shape[1] not in colours:
-        return "x.transpose(0, 3, 1, 2)"
+    if x.ndim == 3 and x.dtype == np.uint8:
+        return "x[:, None]"
+    if x.ndim == 4 and x.shape[3] in colours and x.shape[1] not in colours:
+        # Floats may be something else: maps of features, or one column of many channels.
+        is_image = x.shape[2] not in colours and (x.shape[1] == x.shape[2] or x.shape[3] > 1)
+        if x.dtype == np.uint8 or (x.dtype.kind == "f" and is_image):
+            return "x.transpose(0, 3, 1, 2)"
     return ""
 
 

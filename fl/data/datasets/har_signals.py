@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl.data.datasets.har import ACTIVITY_NAMES, ARCHIVE, HAR, SUBSETS, read_tables, write_people
-from fl.data.inputs import Modality
+from fl.data.inputs import Modality, nonzero_deviations
 from fl.data.prepared import Writer
 
 READINGS, AXES = 128, "xyz"
@@ -72,5 +72,6 @@ class HARSignals(HAR):
 
 def _measure_normalisation(series: np.ndarray) -> dict[str, Any]:
     """Mean and standard deviation of each channel of series ``[n, channels, length]``."""
-    mean, sd = series.mean(axis=(0, 2)), series.std(axis=(0, 2))
-    return {"scale": 1.0, "mean": mean.tolist(), "sd": np.where(sd > 0, sd, 1).tolist()}
+    mean, count = series.mean(axis=(0, 2)), series.shape[0] * series.shape[2]
+    sd = nonzero_deviations(series.var(axis=(0, 2)), mean, count)
+    return {"scale": 1.0, "mean": mean.tolist(), "sd": sd.tolist()}
