@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,26 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.base.files import is_file
+from fl.base.files import is_file, is_folder
 from fl.data.archives import stream_name
 from fl.data.prepared import SPLIT_NAMES
+from fl.data.spellings import check_spellings
 
 PIECE_ROWS = 50_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-EMPTY_CELLS = ("", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
-"""Texts of an empty cell among numbers or dates, without surrounding blanks."""
+EMPTY_CELLS = {
+    *("", "?", "NaT", "nan", "NaN", "-nan", "-NaN", "NA", "<NA>", "#NA", "N/A", "n/a", "#N/A"),
+    *("NULL", "null", "None", "#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+}
+"""Texts of an empty cell, without surrounding blanks: those of pandas, and the question mark."""
 PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 """Names of columns in which pandas stores the index of a table in Parquet."""
+PANDAS_UNNAMED = re.compile(r"Unnamed: [0-9]+")
+"""Names that pandas gives to columns of a CSV file without a name, mostly an index."""
+FIRST_DATE, LAST_DATE = pd.Timestamp.min.tz_localize("UTC"), pd.Timestamp.max.tz_localize("UTC")
+"""Dates between which a time in nanoseconds has 64 bits."""
+SEPARATORS = (";", "\t", "|", ",")
 MAX_CATEGORIES = 1000
 """Largest number of different values of a categorical column."""
 MAX_LISTED_COLUMNS = 20
@@ -96,17 +106,21 @@ def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
     if values.dtype.kind != "M":
         texts = values.astype(str).str.strip()
         gaps |= texts.isin(EMPTY_CELLS)
-        cells = texts
+        cells = texts.where(texts.str.match("[0-9]"))  # pandas reads "now" and "today", too.
     moments = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
+    moments = moments.where((moments >= FIRST_DATE) & (moments <= LAST_DATE))
     days = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
     numbers = np.where(gaps, np.nan, days.to_numpy(np.float64))
     is_wrong = np.isnan(numbers) & ~gaps if empty else np.isnan(numbers)
-    CellError.check(is_wrong, lambda row: _describe_cell(values, row, "date (YYYY-MM-DD)"))
+    CellError.check(is_wrong, lambda row: _describe_cell(values, row, DATE_TEXT))
     return numbers
 
 
+DATE_TEXT = f"date (YYYY-MM-DD) from {FIRST_DATE.year + 1} to {LAST_DATE.year - 1}"
+
+
 def _describe_cell(values: pd.Series[Any], row: int, noun: str) -> str:
-    text = str(values.iloc[row])[:100]
+    text = str(values.to_numpy()[row])[:100]
     shown = "an empty cell" if text.strip().lower() in ("", "nan", "nat", "none") else repr(text)
     return f"{shown} is no {noun}"
 
@@ -116,9 +130,10 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
 
     Floats of Parquet, which has them for whole numbers with empty cells, become whole numbers.
     """
-    gaps = values.isna() | (values.astype(str).str.strip() == "")
+    cells = values.astype(str).str.strip()
+    gaps = values.isna() | cells.isin(EMPTY_CELLS)
     if not empty:
-        CellError.check(gaps, lambda _: "is empty. Allowed: a name")
+        CellError.check(gaps, lambda row: _describe_gap(values.isna()[row], cells.iloc[row]))
     if values.dtype.kind == "f":
         # Beyond 2^53, different whole numbers may be the same float.
         is_fraction = ~gaps & ((values != values.round()) | (values.abs() > 2**53))
@@ -127,6 +142,12 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
         values = values.fillna(0).astype(np.int64)
     pairs = zip(values, gaps, strict=True)
     return np.array(["" if gap else str(value).strip() for value, gap in pairs], object)
+
+
+def _describe_gap(is_null: bool, text: str) -> str:
+    if is_null or not text:
+        return "is empty. Allowed: a name"
+    return f"{text!r} means an empty cell. Allowed: another name"
 
 
 def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
@@ -140,13 +161,16 @@ def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
 NAME_TYPES = (
     "is_string",
     "is_large_string",
+    "is_string_view",
     "is_integer",
     "is_boolean",
     "is_floating",
     "is_dictionary",
 )
 NUMBER = ColumnType(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", as_text=False)
-DATE = ColumnType(_dates, ("is_date", "is_timestamp", "is_string", "is_large_string"), "dates")
+DATE = ColumnType(
+    _dates, ("is_date", "is_timestamp", "is_string", "is_large_string", "is_string_view"), "dates"
+)
 TEXT = ColumnType(_texts, NAME_TYPES, "text or whole numbers")
 SPLIT_NAME = ColumnType(_splits, NAME_TYPES, "text or whole numbers")
 
@@ -167,7 +191,8 @@ def column_names(path: Path, separator: str = ",", alternatives: str = "") -> li
     """
     allowed = f"a CSV file with a header, or Parquet{alternatives}"
     if not is_file(path):
-        raise DataError(f"{path}: the file does not exist", allowed)
+        problem = "is a folder" if is_folder(path) else "the file does not exist"
+        raise DataError(f"{path}: {problem}", allowed)
     with wrap_read_errors(path, "cannot be read as a table", f"write {allowed}"):
         header = (
             _parquet_names(path) if path.suffix in PARQUET_SUFFIXES else _csv_names(path, separator)
@@ -191,11 +216,32 @@ def _csv_names(path: Path, separator: str) -> list[str]:
         if header is None:
             raise ValueError("the file is empty")
         first = next(rows, header)
+    other = next((mark for mark in SEPARATORS if mark in header[0]), "")
+    if len(header) == 1 and other:
+        mark = other.encode("unicode_escape").decode()
+        raise DataError(
+            f"{path}: {separator!r} separates no columns in the header {header[0][:100]!r}",
+            advice=f'write `separator: "{mark}"` for a data set `table`, or commas in the file',
+        )
     if len(first) != len(header):
         raise ValueError(
             f"{len(header)} columns in the header, {len(first)} cells in the first row"
         )
     return [name for name in header if name]
+
+
+def index_columns(path: Path, existing: Collection[str]) -> set[str]:
+    """Return the columns of a table in which pandas stored its index."""
+    import pyarrow.parquet as pq
+
+    unnamed = {name for name in existing if PANDAS_UNNAMED.fullmatch(name)}
+    if path.suffix not in PARQUET_SUFFIXES:
+        return unnamed
+    text = (pq.read_schema(path).metadata or {}).get(b"pandas", b"{}")
+    with wrap_read_errors(path, "has metadata `pandas` that cannot be read"):
+        # An index of row numbers is described by an object, and is no column.
+        columns = json.loads(text).get("index_columns", [])
+        return unnamed | {name for name in columns if isinstance(name, str)}
 
 
 def require_column(path: Path, existing: Iterable[str], key: str, column: str) -> None:
@@ -264,7 +310,7 @@ def _parquet(
     path: Path, column_types: Mapping[str, ColumnType], separator: str, problems: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     import pyarrow.parquet as pq
-    from pyarrow import int8, types
+    from pyarrow import int8, timestamp, types
 
     with pq.ParquetFile(path) as file:
         for name, column_type in column_types.items():
@@ -276,10 +322,12 @@ def _parquet(
                 )
         valid = [name for name in column_types if name not in problems]
         for batch in file.iter_batches(PIECE_ROWS, columns=valid):
-            # Booleans with gaps would become objects.
+            # Booleans with gaps would become objects, and so would dates, which end in year 9999.
             cast = {
                 name: batch[name].cast(int8())
                 if column_types[name] is NUMBER and types.is_boolean(batch[name].type)
+                else batch[name].cast(timestamp("ms"))
+                if column_types[name] is DATE and types.is_date(batch[name].type)
                 else batch[name]
                 for name in valid
             }
@@ -333,6 +381,7 @@ def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) ->
         raise DataError(f"{path}: has no rows", "at least one row below the header")
     if len(classes) < 2:
         raise DataError(f"{path}: {key} has one value only, {classes[0]!r}", "two classes or more")
+    check_spellings(path, key, classes)
     _check_repeated(path, key, classes, samples)
 
 
@@ -341,6 +390,7 @@ def check_categories(path: Path, name: str, values: Sequence[str], samples: int)
     if len(values) > MAX_CATEGORIES:
         problem = f"{path}: column {name!r} has {len(values)} different values"
         raise DataError(problem, f"up to {MAX_CATEGORIES}", "name it under `drop`")
+    check_spellings(path, f"column {name!r}", values)
     _check_repeated(path, f"column {name!r}", values, samples)
 
 

@@ -139,6 +139,22 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "a key is missing. Allowed: users, num_samples and user_data",
     ),
     "a count": ({"a": VECTOR}, {"num_samples": [3]}, "'a': has 4 x and 4 y, .* says 3"),
+    "somebody": (
+        {"a": VECTOR},
+        {"user_data": {name: {"x": [[0.0]], "y": [0]} for name in "ab"}},
+        "user 'b': is under user_data, but not in users. Allowed: users,",
+    ),
+    "twice": (
+        {"a": VECTOR},
+        {"users": ["a", "a"], "num_samples": [4, 4]},
+        "user 'a': is 2 times in users",
+    ),
+    "no label": ({"a": (VECTOR[0], ["b", "c", " NA", "b"])}, {}, "'a': y has ' NA'. Allowed"),
+    "spellings": (
+        {"a": (VECTOR[0], ["b", "c", "b ", "c"])},
+        {},
+        "y has one value in several spellings: 'b' and 'b '",
+    ),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
     "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'.* `text`"),
     "lengths": (

@@ -44,6 +44,7 @@ from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.tables import EMPTY_CELLS
 from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
 
 MAX_LABEL = 10_000
@@ -168,13 +169,13 @@ class Leaf:
         """Return the classes of a user's samples; raise a `DataError` for other values."""
         if self.text == "characters" and all(isinstance(y, str) and len(y) == 1 for y in user.y):
             return [ALPHABET[number] for number in encode_characters("".join(user.y))]
+        empty = next((y for y in user.y if isinstance(y, str) and y.strip() in EMPTY_CELLS), None)
         for kind in (int, str):
-            if all(type(y) is kind for y in user.y):
+            if empty is None and all(type(y) is kind for y in user.y):
                 return [str(y) for y in user.y]
         odd = next((y for y in user.y if type(y) not in (int, str)), user.y[0])
-        raise DataError(
-            f"{user.at}: y has {odd!r:.50}. Allowed: whole numbers alone, or texts alone"
-        )
+        shown = odd if empty is None else empty
+        raise DataError(f"{user.at}: y has {shown!r:.50}", "whole numbers alone, or names alone")
 
     def width(self, user: User) -> int:
         """Return the number of numbers or tokens of each input of a user."""
@@ -246,6 +247,11 @@ def _users(path: Path, split: str) -> Iterator[User]:
     if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
         raise DataError(f"{path}: a key is missing", allowed)
     with wrap_read_errors(path, "is not in LEAF's format", f"write {allowed}"):
+        listed = Counter(map(str, content["users"]))
+        for name in sorted(content["user_data"].keys() - listed.keys()):
+            raise DataError(f"{path}: user {name!r}: is under user_data, but not in users", allowed)
+        for name in (name for name, count in listed.items() if count > 1):
+            raise DataError(f"{path}: user {name!r}: is {listed[name]} times in users", allowed)
         for name, count in zip(content["users"], content["num_samples"], strict=True):
             at = f"{path}: user {name!r}"
             data = content["user_data"].get(name)

@@ -16,8 +16,10 @@ Empty cells are refused, unless ``missing`` says what becomes of them:
   where all of these are empty); in a categorical column ``empty`` is a value of its own;
 - ``category`` allows empty cells in categorical columns alone, as a value of their own.
 
-In columns of numbers and dates, what pandas reads as missing (NA, NaN, null, ...) and ``?`` count
-as empty.
+In all columns, what pandas reads as missing (NA, NaN, None, null, ...) and ``?`` count as empty.
+One value in several spellings (``0`` and ``0.0``, ``True`` and ``TRUE``) is refused among labels,
+clients and categories. Columns in which pandas stored its index, by the metadata of Parquet or by
+the name ``Unnamed: 0``, are no features.
 
 Features are kept as float64. Where they are standardised, it is by mean and deviation over the
 rows that a partition trains on: its split train, without clients that are held out. So no test row
@@ -43,6 +45,7 @@ from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import Writer
+from fl.data.spellings import check_spellings
 from fl.data.tables import DATE, NUMBER, SPLIT_NAME, TEXT, ColumnType
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates` or `drop`"
@@ -183,8 +186,11 @@ class Table:
             if count > 1:
                 problem = f"{path}: column {column!r} is named by {count} keys"
                 raise DataError(f"{problem}. Allowed: one of them")
+        indices = tables.index_columns(path, existing) - by_key.keys()
         column_types = {
-            name: by_key.get(name, NUMBER) for name in existing if name not in self.drop
+            name: by_key.get(name, NUMBER)
+            for name in existing
+            if name not in self.drop and name not in indices
         }
         if not column_types.keys() - {*self.label_columns}:
             listed = ", ".join(existing)
@@ -210,6 +216,8 @@ def _survey(table: Table, stamped: str) -> Survey:
             values[name].update(piece[name])
     order = {name: tables.sort_texts(values[name]) for name in values}
     tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
+    if table.client is not None:
+        check_spellings(path, f"client {table.client!r}", order[table.client])
     for name in table.categorical:
         tables.check_categories(path, name, order[name], samples)
     features = column_types.keys() - {*table.label_columns}

@@ -1,0 +1,167 @@
+"""Tables of the user's own: empty cells, spellings, indices, dates, separators."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_own_data import OWN, dataset, patients, prepared
+
+from fl.base.errors import DataError
+from fl.data.spellings import check_spellings
+
+WARD = {**OWN, "categorical": ["ward"]}
+
+
+def thirds(*cells: Any) -> list[Any]:
+    """Three values in turn, in 60 rows."""
+    return [*cells] * (60 // len(cells))
+
+
+@pytest.mark.parametrize("text", ["NA", "NaN", "nan", "NULL", "None", "?", "<NA>", "n/a", " NA "])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("column", ["diagnosis", "hospital", "ward"])
+def test_a_text_for_a_missing_value_is_no_name(
+    tmp_path: Path, text: str, suffix: str, column: str
+) -> None:
+    path = tmp_path / f"p{suffix}"
+    cells = {"ward": thirds("a", "b", "c"), column: thirds("a", "b", text)}
+    patients(path, **cells)
+    message = rf"column '{column}', row 3: '{text.strip().replace('?', '.')}' means an empty cell"
+    with pytest.raises(DataError, match=message):
+        _ = dataset("table", path, **WARD).shape
+    found = prepared(dataset("table", path, **WARD, missing="drop"), tmp_path)
+    assert len(found.y) == 40
+    assert (found.x[:, 3:].sum(axis=1) == 1).all()
+
+
+def test_an_empty_category_is_one_value_however_it_is_written(tmp_path: Path) -> None:
+    ward = thirds("a", "", "NA", "?", None, "b")
+    patients(tmp_path / "p.csv", ward=ward)
+    made = dataset("table", tmp_path / "p.csv", **WARD, missing="category")
+    assert made.survey.values["ward"] == ["", "a", "b"]
+
+
+def test_an_image_table_refuses_a_missing_label(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\n1.png,a\n2.png,NA\n")
+    with pytest.raises(DataError, match=r"column 'label', row 2: 'NA' means an empty cell"):
+        _ = dataset("images", tmp_path / "t.csv").shape
+
+
+SPELLINGS: dict[str, tuple[str, list[str], str]] = {
+    "numbers": ("diagnosis", ["0", "0.0", "1", "1.0"], "'0' and '0.0', '1' and '1.0'"),
+    "truths": ("diagnosis", ["True", "TRUE", "False"], "'TRUE' and 'True'"),
+    "truths and numbers": ("diagnosis", ["True", "1", "0"], "'1' and 'True'"),
+    "clients": ("hospital", ["North", "north", "south"], "'North' and 'north'"),
+    "client numbers": ("hospital", ["01", "1", "2"], "'01' and '1'"),
+    "categories": ("ward", ["a  b", "a b", "c"], "'a  b' and 'a b'"),
+    "characters": ("ward", ["\u00e9a", "e\u0301a", "c"], "'e\u0301a' and '\u00e9a'"),
+}
+
+
+@pytest.mark.parametrize("fault", SPELLINGS)
+def test_one_value_in_two_spellings_is_refused_by_name(tmp_path: Path, fault: str) -> None:
+    column, cells, message = SPELLINGS[fault]
+    patients(tmp_path / "p.csv", **{"ward": thirds("a", "b", "c"), column: thirds(*cells)})
+    with pytest.raises(DataError) as caught:
+        _ = dataset("table", tmp_path / "p.csv", **WARD).shape
+    assert f"one value in several spellings: {message}. Try: write the value" in str(caught.value)
+
+
+def test_values_that_differ_in_more_than_spelling_are_different() -> None:
+    check_spellings("t.csv", "label", ["a", "A", "aZ3x", "Az3x", "1", "1.5", "-1", "1e", "", "one"])
+
+
+@pytest.mark.parametrize("place", ["index", "two indices", "Unnamed: 0"])
+def test_an_index_that_pandas_stored_is_a_feature_only_where_a_key_names_it(
+    tmp_path: Path, place: str
+) -> None:
+    path = tmp_path / ("p.csv" if place == "Unnamed: 0" else "p.parquet")
+    table = patients(path)
+    if place == "Unnamed: 0":
+        table.to_csv(path)
+        pd.read_csv(path).to_csv(path, index=False)
+    else:
+        table["row_id"] = np.arange(60) % 5
+        table["visit"] = np.arange(60) * 7
+        index = ["row_id"] if place == "index" else ["row_id", "visit"]
+        table.set_index(index).to_parquet(path)
+    made = dataset("table", path, **OWN)
+    assert {"row_id", "Unnamed: 0"}.isdisjoint(made.column_types)
+    assert ("visit" in made.column_types) == (place == "index")
+    if place == "two indices":
+        made = dataset("table", path, label="diagnosis", client="row_id", drop=["name"])
+        assert (made.natural_clients, made.shape) == (5, (4,))
+        keys = {**OWN, "categorical": ["row_id"], "drop": ["name", "visit"]}
+        made = dataset("table", path, **keys)
+        assert made.shape == (8,)
+
+
+DATES: dict[str, tuple[Any, str]] = {
+    "now": (["2024-02-29", "now"], "'now' is no date"),
+    "today": (["2024-02-29", "today"], "'today' is no date"),
+    "old": (["2024-02-29", "1601-01-01"], "'1601-01-01' is no date"),
+    "old days": ([datetime.date(2024, 2, 29), datetime.date(1601, 1, 1)], "'1601-01-01T"),
+    "far": (pa.array([0, 2**30], pa.date32()), "'2941775-04-07T"),
+    "old times": (pa.array([0, -(10**13)], pa.timestamp("ms")), "'1653-02-10T"),
+}
+
+
+@pytest.mark.parametrize("fault", DATES)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_date_that_is_none_is_named_by_its_row(tmp_path: Path, fault: str, suffix: str) -> None:
+    cells, message = DATES[fault]
+    path = tmp_path / f"t{suffix}"
+    table = pa.table({"seen": cells, "y": ["a", "b"]})
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    elif fault in ("now", "today", "old"):
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        pytest.skip("as text, the same as another case")
+    with pytest.raises(DataError) as caught:
+        _ = dataset("table", path, label="y", dates=["seen"]).shape
+    assert f"t{suffix}: column 'seen', row 2: {message}" in str(caught.value)
+    assert "is no date (YYYY-MM-DD) from 1678 to 2261" in str(caught.value)
+
+
+def test_dates_of_every_type_of_parquet_are_days(tmp_path: Path) -> None:
+    days = [datetime.date(1680, 1, 1), datetime.date(1970, 1, 2), None] * 20
+    for kind in (pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("us", "UTC")):
+        seen = pa.array(days, pa.date32()).cast(kind)
+        pq.write_table(pa.table({"seen": seen, "y": ["a", "b", "a"] * 20}), tmp_path / "t.parquet")
+        made = dataset("table", tmp_path / "t.parquet", label="y", dates=["seen"], missing="drop")
+        [piece] = made.read_pieces(made.column_types)
+        assert piece["seen"].tolist() == [-105920.0, 1.0] * 20, kind
+
+
+def test_views_of_strings_are_texts(tmp_path: Path) -> None:
+    views = pa.array(["a", "b"] * 30, pa.string_view())
+    days = pa.array(["2024-02-29", "2024-03-01"] * 30, pa.string_view())
+    pq.write_table(pa.table({"y": views, "who": views, "seen": days}), tmp_path / "t.parquet")
+    made = dataset("table", tmp_path / "t.parquet", label="y", client="who", dates=["seen"])
+    assert (made.shape, made.classes, made.natural_clients) == ((1,), 2, 2)
+
+
+def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r": is a folder. Allowed: a CSV file with a header, or P"):
+        _ = dataset("table", tmp_path, label="y").shape
+
+
+@pytest.mark.parametrize(("mark", "text"), [(";", '";"'), ("\t", r'"\\t"'), ("|", r'"\|"')])
+@pytest.mark.parametrize("cell", ["1", "1,5"])
+def test_another_separator_is_advised(tmp_path: Path, mark: str, text: str, cell: str) -> None:
+    rows = [f"{cell}{mark}{n % 2}" for n in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join([f"age{mark}y", *rows]))
+    with pytest.raises(DataError, match=rf"separates no columns .*Try: write `separator: {text}`"):
+        _ = dataset("table", tmp_path / "t.csv", label="y").shape
+    if cell == "1":
+        assert dataset("table", tmp_path / "t.csv", label="y", separator=mark).shape == (1,)
+    with pytest.raises(DataError, match=r", or commas in the file"):
+        _ = dataset("images", tmp_path / "t.csv", label="y").shape
