@@ -232,8 +232,9 @@ class Facts:
         )
 
     def population(self, setting: StudySetting) -> float:
-        """The score of predicting the training majority of all clients."""
-        majorities = [p.population_majority() for p in self.partitions_of(setting)]
+        """The score of predicting the training majority of all clients, mean over clients."""
+        together = self.uses_all_test_samples
+        majorities = [p.majority(together, True).mean() for p in self.partitions_of(setting)]
         return sum(majorities) / len(majorities) if majorities else float("nan")
 
     def short(self, setting: StudySetting) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fl.base.schema import COMPLETE, COSTS, PACE, SETTING, UNSEEN
 from fl.report import over_rounds, summaries
-from fl.report.facts import Facts
+from fl.report.facts import Facts, at
 from fl.report.summaries import KEY, SCORED
 
 
@@ -72,13 +72,14 @@ def _pace(facts: Facts, metric: str) -> pd.DataFrame:
     kind = next(filter(metric.startswith, PACE))
     lines = over_rounds.over_seeds(facts.rows, facts.runs, facts.metric)
     records = []
-    for setting, group in lines.groupby(SETTING, sort=False):
-        goal = group[group["method"] == metric.removeprefix(kind)].tail(1)
+    finals = facts.summary[facts.summary["method"] == metric.removeprefix(kind)]
+    for setting in finals[SETTING].itertuples(index=False, name=None):
+        group, goal = at(lines, setting), at(finals, setting)["mean"].max()
         for method, line in group.groupby("method", sort=False):
-            best_points = line[line["mean"] >= goal["mean"].max() - 1e-12]
-            rounds = float(best_points["round"].min())
+            rounds = float(line.loc[line["mean"] >= goal - 1e-12, "round"].min())
             if kind == PACE[1]:
-                rounds = float(goal["round"].max()) / rounds
+                compared = group[group["method"] == metric.removeprefix(kind)]
+                rounds = float(compared["round"].max()) / rounds
             record = dict(zip(KEY, (*setting, method), strict=True))
             records.append(record | {"mean": rounds, "sd_seeds": float("nan")})
     return pd.DataFrame(records, columns=[*KEY, "mean", "sd_seeds"])

@@ -114,7 +114,7 @@ def main_table(facts: Facts) -> Table:
         return table
     note = (
         f"{table.note} Majority class: always predicting the most frequent training class, of each "
-        "client (mean over clients) or of the population."
+        f"client or of the population; mean over {'all ' * bool(facts.sampled)}clients."
     ).lstrip()
     values = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
     everyone = [number(facts.population(setting), "accuracy") for setting in facts.settings]
@@ -139,9 +139,9 @@ def predicted_table(facts: Facts) -> Table | None:
         f"{_count_of(facts, tables[0])}."
     )
     note = (
-        "A value of one class is a mean over the clients that have it. Areas under the ROC curve "
-        "and F1 are means over the classes of a client's test samples. The calibration error has "
-        f"{BINS} bins of confidence."
+        "A value of one class is a mean over the clients that have it, an area under the ROC curve "
+        "over those with two classes. Areas under the ROC curve and F1 are means over the classes "
+        f"of a client's test samples. The calibration error has {BINS} bins of confidence."
     )
     shown = {
         name.removeprefix("accuracy_of_").replace("_", " "): _spread(name, f"sd {name}", name)
@@ -194,11 +194,11 @@ def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
             "shares in its training samples."
         )
     diverged = "Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
-    notes = (values, facts.when.strip(), diverged, _early(facts).strip())
+    notes = (values, facts.when.strip(), diverged, early_stops(facts))
     return " ".join(filter(None, notes))
 
 
-def _early(facts: Facts) -> str:
+def early_stops(facts: Facts) -> str:
     """Return a sentence on methods that stopped early, with the rounds of their runs."""
     runs, notes = summaries.stored_runs(facts.runs), []
     for method, entry in (facts.plan.get("entries") or {}).items():
@@ -213,7 +213,7 @@ def _early(facts: Facts) -> str:
             first, last = int(rounds.min()), int(rounds.max())
             span = f"{first} to {last}" if last > first else str(first)
             notes.append(f"{facts.methods[method]} after {span} of {planned[0]} rounds")
-    return f" Stopped early on validation data: {'; '.join(notes)}." if notes else ""
+    return f"Stopped early on validation data: {'; '.join(notes)}." if notes else ""
 
 
 def _count_of(facts: Facts, summary: pd.DataFrame) -> str:

@@ -235,7 +235,7 @@ def _means_text(facts: Facts, setting: StudySetting) -> str:
 def _lines(facts: Facts) -> Figure | None:
     """Curves over rounds."""
     metric = facts.metric
-    frame = over_rounds.over_seeds(facts.rows, facts.runs, metric)
+    frame = over_rounds.over_seeds(facts.rows, facts.runs, metric, facts.placed)
     frame = facts.averaged(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
     shares = metric == "accuracy" and bool(facts.partitions)
 
@@ -244,7 +244,7 @@ def _lines(facts: Facts) -> Figure | None:
         if lines.empty:
             return None
         majority = facts.majority(setting).mean() if shares else None
-        alt = f"test {unit(metric)} over rounds, ending at {_means_text(facts, setting)}."
+        alt = f"test {unit(metric)} over rounds; final means {_means_text(facts, setting)}."
         picture = figures.curves(lines, facts.methods, metric, majority)
         return Panel(facts.short(setting), alt, picture)
 
@@ -253,6 +253,11 @@ def _lines(facts: Facts) -> Figure | None:
         f"one standard deviation over {facts.replicates}."
     )
     notes = []
+    if method_tables.early_stops(facts):
+        notes.append(
+            "A curve has the rounds that all runs of the method have, and ends with the first run "
+            "that stopped early; tables have the final values."
+        )
     if (facts.runs["rounds_before"] > 0).any():
         notes.append(
             "A method that starts from a stored model begins after the rounds of that model."

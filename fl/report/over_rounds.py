@@ -7,6 +7,7 @@ are counted from the very beginning.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,30 @@ def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFram
     return _placed(averages, runs).sort_values("round", kind="stable", ignore_index=True)
 
 
-def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+def over_seeds(
+    rows: pd.DataFrame,
+    runs: pd.DataFrame,
+    metric: str,
+    placed: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame,
+) -> pd.DataFrame:
     """Setting, method, round, ``mean`` and ``sd_seeds`` of what is `followed`, by round.
 
-    Where runs stop early, the rounds that most seeds have: else a mean would be of others.
+    Only rounds that all runs of a method have: where some stop early, a mean over the others would
+    be of another population.
+
+    Args:
+        rows: Table of values, as `fl.report.tables.collect` gives it.
+        runs: Table of runs, as `fl.report.tables.collect` gives it.
+        metric: The metric.
+        placed: Function that replaces the draws of a frame by their settings if means over these
+            follow, so that rounds are those of the runs of all draws.
     """
-    grouped = followed(rows, runs, metric).groupby([*KEY, "round"], sort=False)["value"]
-    averages = grouped.agg(mean="mean", sd_seeds="std", seeds="size").reset_index()
-    most_seeds = averages.groupby(KEY, sort=False)["seeds"].transform("max")
-    return averages[averages["seeds"] == most_seeds].drop(columns="seeds").sort_values("round")
+    lines = followed(rows, runs, metric)
+    grouped_runs = placed(lines).groupby(KEY, sort=False)["run"].transform("nunique")
+    present_runs = placed(lines).groupby([*KEY, "round"], sort=False)["run"].transform("nunique")
+    lines = lines[present_runs == grouped_runs]
+    grouped = lines.groupby([*KEY, "round"], sort=False)["value"]
+    return grouped.agg(mean="mean", sd_seeds="std").reset_index().sort_values("round")
 
 
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -61,27 +61,22 @@ class Partition:
         train = self.statistics[self.statistics["split"] == "train"].set_index("client")
         return train[list(SKEW)].reindex(self.clients)
 
-    def majority(self, together: bool = False) -> pd.Series:
+    def majority(self, together: bool = False, population: bool = False) -> pd.Series:
         """Per trained client, the share of test samples in its most frequent training class.
 
         Args:
             together: Over the test samples of all these clients instead of the client's own.
+            population: In the most frequent training class of all these clients instead.
         """
         train, test = self._class_counts("train"), self._class_counts("test")
         if together:
             test = np.broadcast_to(test.sum(axis=0), test.shape)
+        if population:
+            train = np.broadcast_to(train.sum(axis=0), train.shape)
         hits = test[np.arange(len(test)), train.argmax(axis=1)]
         size = test.sum(axis=1)
         participants = [client for client in self.clients if client not in self.unseen]
         return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), participants)
-
-    def population_majority(self) -> float:
-        """The share of all test samples in the most frequent training class of all clients."""
-        train, test = (
-            self._class_counts("train").sum(axis=0),
-            self._class_counts("test").sum(axis=0),
-        )
-        return float(test[train.argmax()] / test.sum()) if test.sum() else float("nan")
 
     def _class_counts(self, split: str) -> np.ndarray:
         return self.counts[split][~np.isin(self.clients, self.unseen)]

@@ -291,17 +291,18 @@ def _metrics(
 def _with_predicted(
     table: pd.DataFrame, store: Store, record: RunRecord, metric_names: list[str]
 ) -> pd.DataFrame:
-    """A complete run's rows with those of `fl.report.metrics`."""
+    """A complete run's rows with those of `fl.report.metrics`, of the clients that were scored."""
     from fl.report import metrics
 
     if record.state != COMPLETE:
         return table
     predicted_metrics = metrics.rows(store, record.run, record.rounds, metric_names)
-    return (
-        pd.concat([table, predicted_metrics.astype(table.dtypes)], ignore_index=True)
-        if len(predicted_metrics)
-        else table
-    )
+    if predicted_metrics.empty:
+        return table
+    # Predictions are of all clients, also where `evaluate_clients` scores a sample of them.
+    scored = table[["client", "split", "stage"]].drop_duplicates()
+    predicted_metrics = predicted_metrics.astype(table.dtypes).merge(scored)
+    return pd.concat([table, predicted_metrics], ignore_index=True)
 
 
 def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -121,6 +121,18 @@ def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
         fl.run(methods=["fedavg"], **call, scored="best")
 
 
+def test_all_metrics_are_of_the_clients_that_are_scored(lab: Path) -> None:
+    metrics = ["macro_f1", "per_class_accuracy"]
+    training = {"evaluate_clients": 1, "rounds": 1}
+    result = fl.run(methods=["fedavg"], **{**CALL, **training, "metrics": metrics})
+    rows = result.curves()
+    scored = rows.groupby(rows["metric"].str.replace(r"_\d+$", "", regex=True))["client"].unique()
+    assert scored["accuracy"].size == 1 and result.predictions("fedavg")["client"].nunique() > 1
+    assert {"macro_f1", "accuracy_of_class"} <= {*scored.index}
+    for clients in scored:
+        assert clients.tolist() == scored["accuracy"].tolist()
+
+
 def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:
     methods = ["local", "ditto", "fedbn", {"knn-per": {"start": "fedavg"}}, "fedavg"]
     model = {"mlp": {"hidden": [5], "norm": "batch"}}

@@ -76,6 +76,40 @@ def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(t
     assert line["mean"].tolist() == pytest.approx([0.5, 0.7])
 
 
+def test_curves_over_draws_end_with_the_first_draw_that_stopped(tmp_path):
+    """Four draws, of which one goes on to round 3 and is by then far above the others."""
+    given = told(["digits"])
+    given["entries"]["fedavg"]["training"] |= {"rounds": [5], "early_stopping": [1]}
+    runs = []
+    for draw, values in enumerate([[0.5, 0.8], [0.5, 0.8], [0.5, 0.8], [0.5, 0.8, 1.0]]):
+        rows = [row for t, v in enumerate(values, 1) for row in clients([v], round=t)]
+        write_run(tmp_path / "runs", f"a{draw}", rows)
+        place = f"dirichlet(clients=1, seed={draw})"
+        runs.append(entry(f"a{draw}", "fedavg", partition=place, partition_id=f"p{draw}"))
+    facts = facts_of(tmp_path, *runs, **given).drawn
+    assert facts is not None
+    line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy", facts.placed)
+    assert set(line["round"]) == {1, 2} and len(line) == 8
+    [curves] = [block for block in blocks(outline(facts)) if block.name == "rounds"]
+    assert "ends with the first run that stopped early" in curves.note
+    assert curves.panels[0].alt.endswith("over rounds; final means fedavg 85.0.")
+    with_all = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
+    assert set(with_all["round"]) == {1, 2, 3}, "in one draw by itself it is the mean of its runs"
+
+
+def test_runs_without_a_common_round_have_no_mean_curve(tmp_path):
+    """FedAvg stops after round 2 and after 4, so that no round of fine-tuning is common."""
+    runs = []
+    for seed, last in enumerate((2, 4)):
+        store = tmp_path / "runs"
+        write_run(store, f"a{seed}", clients([0.5], round=last))
+        write_run(store, f"b{seed}", clients([0.7], round=1, stage="personal"), start=f"a{seed}")
+        runs += [entry(f"{run}{seed}", run, seed=seed) for run in "ab"]
+    facts = facts_of(tmp_path, *runs)
+    line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
+    assert line.empty
+
+
 def _folded(sections: list[Section]) -> list[Table]:
     folds = [b for s in sections for b in s.blocks if isinstance(b, Fold)]
     return [b for fold in folds for b in fold.blocks if isinstance(b, Table)]

@@ -12,7 +12,7 @@ from make_results import clients, entry, plan, with_settings, write_plan, write_
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
-from fl.report import claims, over_rounds, result_files, summaries, tables, trade_offs
+from fl.report import claims, measured, over_rounds, result_files, summaries, tables, trade_offs
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
 from fl.store.store import Store
@@ -120,6 +120,8 @@ def test_where_the_best_round_counts_every_table_takes_it(tmp_path):
     # is the best of both clients; 80 % would be in round 2.
     pace = row(over_rounds.reached(facts.rows, facts.runs, "accuracy"), "ditto")
     assert pace[[*map(str, over_rounds.SHARES), "best", "bytes"]].isna().all()
+    pace_of = {"metric": "rounds to ditto", "dataset": "digits"}
+    assert measured.summary(facts, pace_of)["mean"].isna().all(), "no round is at .85"
     sentence = facts.when.strip()
     names = {block.name for block in blocks(outline(facts)) if sentence in block.note}
     assert sentence and names >= {"settings", "personalisation", "privacy", "pace", "costs"}
