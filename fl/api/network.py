@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
 from fl.pytorch import torch_internals
+from fl.pytorch.construction import check_tensors, seeded
 from fl.pytorch.folding import fold_layers, unwrap_stacks
 from fl.pytorch.functions import draws_random_numbers, replace_functions, uses_replaced_functions
+from fl.pytorch.heads import HeadSearch
 from fl.pytorch.random_numbers import (
     ADVICE,
     RandomNumbers,
@@ -76,15 +79,26 @@ class _Call:
     head_inputs: list[Tensor] = field(default_factory=list)
 
 
+CONSTRUCTION_SEED = 0
+"""Seed under which modules are built whose own weights are not used, apart from frozen ones."""
+
 IDLE = _Call(UNALTERED, PLAIN)
 """The call of a module that runs no pass."""
 
 
 @dataclass
 class _Current:
-    """Current call of a module, shared by views that share the module."""
+    """Current call of a module, shared by views that share the module.
+
+    Attributes:
+        call: The call.
+        watched_heads: Names of the layers whose inputs are features.
+        hooks: Hooks of these layers.
+    """
 
     call: _Call = IDLE
+    watched_heads: tuple[str, ...] = ()
+    hooks: list[RemovableHandle] = field(default_factory=list)
 
 
 class Network:
@@ -94,9 +108,8 @@ class Network:
     module.
 
     Attributes:
-        names: All names, for ``params`` and for ``buffers``.
-        head: Names of the weights of the last linear layer, the classifier; all others are the
-            *body*.
+        names: All names, for ``params`` and for ``buffers``. Weights that require no gradient are
+            *frozen*: they are part of the network, not of its variables, and equal for all seeds.
         batch_norm: Names of the weights and running statistics of batch normalisation.
         uses_tokens: Whether inputs are whole numbers for an embedding.
         uses_batch_statistics: Whether evaluation normalises by the batch, without running
@@ -126,13 +139,22 @@ class Network:
         self._build_module, self._dtype = build_module, dtype
         self._mixed, self._channels_last = mixed, channels_last
         self._origin = self
-        self._install(build_module())
+        module = self._build(CONSTRUCTION_SEED)
+        check_tensors(module)
+        self._install(module)
         self.is_sequence = self._sequence is not None
+        parameters = dict(self._module.named_parameters())
         self.names = {
-            "params": [name for name, _ in self._module.named_parameters()],
+            "params": [name for name, weight in parameters.items() if weight.requires_grad],
             "buffers": [name for name, _ in self._module.named_buffers()],
         }
-        self.head = self._of(self.layers(nn.Linear)[-1:])
+        self._frozen = {
+            name: weight.detach().to(dtype)
+            for name, weight in parameters.items()
+            if not weight.requires_grad
+        }
+        self._frozen_by_device: dict[torch.device, dict[str, Tensor]] = {}
+        self._set_head_layers(self._declared_head() or self.layers(nn.Linear)[-1:])
         self.batch_norm = self._of(self.layers(torch_internals.BatchNorm))
         self._probed = False
         layers = list(self._module.modules())
@@ -159,8 +181,70 @@ class Network:
             (store, key, store[key]) for slots in self._slots.values() for store, key in slots
         ]
         self._current = _Current()
-        for name in self.layers(nn.Linear)[-1:]:
-            module.get_submodule(name).register_forward_pre_hook(self._note)
+
+    def _build(self, seed: int) -> nn.Module:
+        """Build a module of the model, equal for equal seeds in every process."""
+        with seeded(seed):
+            return self._build_module()
+
+    def module(self, variables: Tree) -> nn.Module:
+        """Return a PyTorch module of its own with these variables and the frozen weights."""
+        module = self._build(CONSTRUCTION_SEED).to(self._dtype)
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for group, names in self.names.items():
+                for name in names:
+                    tensors[name].copy_(variables[group][name])
+        return module
+
+    @property
+    def head(self) -> frozenset[str]:
+        """Names of the weights of the head, the layer that makes the outputs.
+
+        All other weights are the *body*. A model names its head in an attribute ``head_layer``.
+        Otherwise `probe` finds it; until then it is the last linear layer.
+        """
+        return self._origin._head
+
+    @head.setter
+    def head(self, names: frozenset[str]) -> None:
+        self._origin._head = names
+
+    @property
+    def head_layers(self) -> tuple[str, ...]:
+        """Names of the head's layers; mostly one. Their last input is `Output.features`."""
+        return self._origin._head_layers
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of the head's layers, or of its weights if they belong to no layer."""
+        return self.head_layers or tuple(sorted(self.head))
+
+    def _declared_head(self) -> list[str]:
+        """Return the layer that the model names as its head, if it names one."""
+        name = getattr(self._module, "head_layer", None)
+        if not isinstance(name, str):
+            return []
+        self._find_layers([name], "head_layer")
+        return [name]
+
+    def _set_head_layers(self, names: list[str]) -> None:
+        """Make these layers the head; names of weights are a head without a layer."""
+        weights = frozenset(names) & {*self.names["params"], *self._frozen}
+        self._head_layers = tuple(name for name in names if name not in weights)
+        self._head = weights.intersection(self.names["params"]) | self._of([*self._head_layers])
+        self._watch_heads()
+
+    def _watch_heads(self) -> None:
+        """Make passes note the inputs of the head."""
+        current, names = self._current, self.head_layers
+        for hook in current.hooks:
+            hook.remove()
+        layers = [self._module.get_submodule(name) for name in names]
+        current.hooks = [layer.register_forward_pre_hook(self._note) for layer in layers]
+        current.watched_heads = names
+        if self._sequence is not None:
+            self._sequence.head = layers[-1] if layers else None
 
     @property
     def origin(self) -> Network:
@@ -188,8 +272,9 @@ class Network:
         """Stop sharing the module with a view: build one of its own, with the taps so far."""
         if not self._shares_module:
             return
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            self._install(self._build_module())
+        with torch.device("cpu"):
+            self._install(self._build(CONSTRUCTION_SEED))
+        self._watch_heads()
         watched, surrounded = self._watched, self._surrounded
         self._watched, self._surrounded = set(), set()
         self._watch(watched)
@@ -241,20 +326,24 @@ class Network:
         return around[name](layer, inner, x) if name in around else inner(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
-        layer_by_name = {name: layer for name, layer in self._module.named_modules() if name}
         added = [name for name in layers if name not in self._watched]
-        for name in added:
-            if name not in layer_by_name:
-                allowed = [
-                    f"{existing!r} ({type(layer).__name__})"
-                    for existing, layer in layer_by_name.items()
-                ]
-                raise FedloomError(f"layers: the model has no layer {name!r}", ", ".join(allowed))
+        self._find_layers(added, "layers")
         if added:
             self._separate()
         for name in added:
             self._module.get_submodule(name).register_forward_hook(partial(self._passed, name))
             self._watched.add(name)
+
+    def _find_layers(self, names: Iterable[str], key: str) -> None:
+        """Refuse names of layers that the model does not have."""
+        layer_by_name = {name: layer for name, layer in self._module.named_modules() if name}
+        for name in names:
+            if name not in layer_by_name:
+                allowed = [
+                    f"{existing!r} ({type(layer).__name__})"
+                    for existing, layer in layer_by_name.items()
+                ]
+                raise FedloomError(f"{key}: the model has no layer {name!r}", ", ".join(allowed))
 
     def _passed(self, name: str, layer: nn.Module, inputs: object, output: object) -> Tensor:
         """Return the output of a watched layer, after alterations; taps record it."""
@@ -271,12 +360,10 @@ class Network:
 
     def init(self, seed: int) -> Tree:
         """Return new variables on the CPU, equal for equal seeds on every device."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self._build_module()
-        module.to(self._dtype)
+        module = self._build(seed).to(self._dtype)
+        parameters = dict(module.named_parameters())
         return {
-            "params": {name: p.detach() for name, p in module.named_parameters()},
+            "params": {name: parameters[name].detach() for name in self.names["params"]},
             "buffers": {name: b.detach() for name, b in module.named_buffers()},
         }
 
@@ -362,7 +449,10 @@ class Network:
                 f"{layer} draws random numbers that do not depend on the batch's keys",
                 advice=ADVICE,
             )
-        self._probe_outputs(variables, x)
+        if not self._declared_head():
+            self._find_head(variables, x)
+        else:
+            self._probe_outputs(variables, x)
         if have_generators_changed(initial_streams):
             layer = describe_drawing_layer(self._module, lambda: self._probe_outputs(variables, x))
             raise FedloomError(
@@ -375,6 +465,18 @@ class Network:
             )
         self._random = self._random or draws.has_drawn
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
+
+    def _find_head(self, variables: Tree, x: Inputs) -> None:
+        """Find the layers that make the outputs, by a pass in evaluation mode."""
+        self._mode(False)
+        search, buffers = HeadSearch(self._module), dict(variables["buffers"])
+        weights = {**self._frozen, **variables["params"]}
+        params = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        with search.open():
+            call = _Call(UNALTERED, PLAIN)
+            outputs = self._run({**params, **buffers}, buffers, x, call).outputs
+            if names := search.names(outputs, params):
+                self._set_head_layers(names)
 
     @torch.no_grad()
     def _probe_outputs(
@@ -398,6 +500,10 @@ class Network:
             x = map_inputs(_images_last, x)
         self._current.call = call
         first = x if isinstance(x, Tensor) else next(iter(x.values()))
+        if self._frozen:
+            variables = {**self._frozen_on(first.device), **variables}
+        if not torch.compiler.is_compiling() and self._current.watched_heads != self.head_layers:
+            self._watch_heads()
         with self._computing(first.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
@@ -433,6 +539,15 @@ class Network:
         if features is not None:
             call.head_inputs.append(torch_internals.add_batch_dim(features, 0, level))
         return torch_internals.add_batch_dim(outputs, 0, level)
+
+    def _frozen_on(self, device: torch.device) -> dict[str, Tensor]:
+        """Return the frozen weights on a device; they are copied once."""
+        if device not in self._frozen_by_device:
+            copies = {name: weight.to(device) for name, weight in self._frozen.items()}
+            if torch.compiler.is_compiling():
+                return copies
+            self._frozen_by_device[device] = copies
+        return self._frozen_by_device[device]
 
     def _computing(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16) if self._mixed else nullcontext()

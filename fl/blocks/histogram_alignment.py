@@ -65,7 +65,9 @@ class AlignedFeatures:
 
     def __init__(self, context: BuildContext) -> None:
         self.network = context.network.view()
-        sizes = {} if self.network.head else channel_counts(context, self.network.blocks[-1:])
+        sizes = (
+            {} if self.network.head_layers else channel_counts(context, self.network.blocks[-1:])
+        )
         self.taps, self._sizes = tuple(sizes), sizes
         self.network.tap(self.taps)
 

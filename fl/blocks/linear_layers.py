@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import Network, Tree, trees
+from fl.api import FedloomError, Network, Tree, trees
 
 
 def linear_parameters(
@@ -34,9 +34,20 @@ def linear_parameters(
 
 
 def head_parameters(network: Network, params: Tree) -> Tree:
-    """Return the classifier's ``weight`` [classes, d] and its ``bias`` [classes], if it has one."""
+    """Return the classifier's ``weight`` [classes, d] and its ``bias`` [classes], if it has one.
+
+    Raises:
+        FedloomError: If the head of the model is something else than one trained linear layer.
+    """
     names = [name for name in network.names["params"] if name in network.head]
-    return {name.rpartition(".")[2]: params[name] for name in names}
+    layer = {name.rpartition(".")[2]: params[name] for name in names}
+    if len(layer) != len(names) or "weight" not in layer or layer["weight"].dim() != 2:
+        title = ", ".join(network.head_names)
+        raise FedloomError(
+            f"the head of the model, {title or 'if it has one'}, is not one trained linear layer",
+            advice="choose a model whose outputs come from one linear layer that is trained",
+        )
+    return layer
 
 
 def zero_head(network: Network, params: Tree) -> Tree:

@@ -53,6 +53,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             yield f"  {method:16} {counts}   {' / '.join(setting)}"
             if every_run:
                 yield from (f"    {_run_line(run, store, repeated)}" for run in runs)
+        yield from (f"  head of {model}: {head}" for model, head in study.heads.items())
         for analysis in study.analyses:
             exists = analyses.exists(Path(plan.settings.results), analysis.analysis)
             state = "exists" if exists else "will be made"

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fl.api.method import BuildContext, Method, MethodTerm, declaration_of
-from fl.api.network import Network
+from fl.api.network import CONSTRUCTION_SEED, Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
@@ -33,6 +33,7 @@ from fl.engine.client_data import TEST_OWN, ClientData
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.server_training import server_training
 from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
+from fl.pytorch.construction import seeded
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
@@ -311,8 +312,14 @@ def build(components: MethodComponents, context: BuildContext) -> Method:
         context: What they are built for.
 
     Returns:
-        The method, with terms attached and wrapped by the hooks of `METHOD_BUILT`.
+        The method, with terms attached and wrapped by the hooks of `METHOD_BUILT`. Shared
+        generators are seeded meanwhile, equally for all runs, which may be trained in one stack.
     """
+    with seeded(CONSTRUCTION_SEED):
+        return _build(components, context)
+
+
+def _build(components: MethodComponents, context: BuildContext) -> Method:
     terms = tuple(term.build(context) for term in components.terms)
     alterations = tuple(alteration.build(context) for alteration in components.alterations)
     context_with_additions = replace(context, terms=terms, alterations=alterations)

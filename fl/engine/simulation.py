@@ -25,6 +25,7 @@ from fl.engine.evaluate import evaluate
 from fl.engine.sample_arrays import Arrays
 from fl.engine.scheduling import Scheduler
 from fl.engine.state import Roster, RoundSchedule, State, Team
+from fl.pytorch.construction import seeded
 
 TYPE_BY_PRECISION: dict[str, torch.dtype] = {
     precision: getattr(torch, name) for precision, name in WEIGHTS.items()
@@ -71,7 +72,8 @@ class Simulation:
         if self.method.check_clients:
             self.method.check_clients(counts, torch.from_numpy(self.client_data.participants))
         modality = self.client_data.modality
-        state = engine.initial_state(self.method, variables, counts, modality)
+        with seeded(rng.torch_seed(self.seed, "method")):
+            state = engine.initial_state(self.method, variables, counts, modality)
         return modality_rounds.zero_missing_weights(state, self.method, modality)
 
     def class_counts(self) -> Tensor:

@@ -64,15 +64,17 @@ def run(
         KeyboardInterrupt: When interrupted; finished runs and checkpoints are kept.
     """
     from fl.notebook import training
+    from fl.pytorch.construction import seeded
 
     folder, settings = _settings(config)
     kernel.check_unedited()
     parsed, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     _check_name(name, folder)
-    planned = plan.make_from(folder, settings, {name: (parsed, keys.CALL)})
-    plan.write_files(planned)
-    bundles = planned.bundles
-    failed = training.train(planned, bundles, keep_weights is not False, progress)
+    with seeded(0):  # The caller's generators stay as they are, whatever a model draws.
+        planned = plan.make_from(folder, settings, {name: (parsed, keys.CALL)})
+        plan.write_files(planned)
+        bundles = planned.bundles
+        failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)
     for line in failed:
         warnings.warn(f"failed: {line}", stacklevel=3)

@@ -16,11 +16,10 @@ from fl.api import trees
 from fl.api.method import VARIABLE_GROUPS
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Location, unknown_name
-from fl.base.registry import component_of
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.data import preparation
 from fl.engine.predictions import predict_split
-from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
+from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.runner import simulations
 from fl.store.store import Store
@@ -88,18 +87,7 @@ class StoredModels:
 
     def module(self, stage: str, client: int | None) -> nn.Module:
         """Return the model of a stage, or a client's own model, in evaluation mode."""
-        spec, arrays = self.member.spec, self.simulation.arrays
-        variables = self._variables(stage, client)
-        module: nn.Module = component_of("model", spec["model"])[1].build(
-            arrays.shapes or arrays.shape, self.simulation.classes
-        )
-        module.to(TYPE_BY_PRECISION[spec["training"]["precision"]])
-        tensor_by_name = dict(module.named_parameters()) | dict(module.named_buffers())
-        with torch.no_grad():
-            for group in VARIABLE_GROUPS:
-                for name in self.simulation.network.names[group]:
-                    tensor_by_name[name].copy_(variables[group][name])
-        return module.eval()
+        return self.simulation.network.module(self._variables(stage, client)).eval()
 
     def inputs(self, client: int, split: str) -> tuple[Any, Tensor]:
         """Return inputs and labels of a client's samples."""

@@ -77,6 +77,7 @@ class Expansion:
         runs: Its runs.
         watched: The `change_stamp` of each file outside the config that runs depend on, by path.
         parameters: Number of trained weights, by the texts of model and data set.
+        heads: Layers that make the outputs, by the text of the model; only of models with a head.
         analyses: The analyses that it asks for.
         execution: How runs of an entry are computed that does not set it.
     """
@@ -87,6 +88,7 @@ class Expansion:
     runs: list[Run]
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
+    heads: dict[str, str] = field(default_factory=dict)
     analyses: list[Choice] = field(default_factory=list)
     execution: Execution = field(default_factory=Execution)
 
@@ -154,6 +156,7 @@ def expand(
     _check_count(study, components, location)
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
+    heads: dict[str, str] = {}
     problems = ConfigProblems()
     for dataset, scheme, model in itertools.product(
         components.datasets, components.schemes, components.models
@@ -162,7 +165,7 @@ def expand(
             scenario = Scenario.of(dataset, scheme, model, task)
             expanded = _ExpandedScenario(study, scenario, components)
             if checked:
-                expanded.rehearse(rehearsals, parameters[model.text])
+                expanded.rehearse(rehearsals, parameters[model.text], heads)
             for run in expanded.runs():
                 runs[run.label, run.id] = run
     problems.raise_all()
@@ -175,6 +178,7 @@ def expand(
         runs=list(runs.values()),
         watched=watched,
         parameters=parameters,
+        heads=heads,
         analyses=components.analyses,
         execution=execution,
     )
@@ -244,13 +248,23 @@ class _ExpandedScenario:
                 entry.check(self.scenarios)
         problems.raise_all()
 
-    def rehearse(self, rehearsals: dict[str, Rehearsal], parameters: dict[str, int]) -> None:
-        """Try models and methods; note the number of weights by data set in ``parameters``."""
+    def rehearse(
+        self, rehearsals: dict[str, Rehearsal], parameters: dict[str, int], heads: dict[str, str]
+    ) -> None:
+        """Try models and methods.
+
+        Args:
+            rehearsals: Rehearsals so far, to which those of this scenario are added.
+            parameters: Number of weights by data set, to which this scenario's is added.
+            heads: Layers that make the outputs by model, to which this scenario's are added.
+        """
         problems = ConfigProblems()
         for scenario in self._distinct:
             with problems.collected():
-                count = Rehearsal.of(scenario, rehearsals).parameters
-                parameters.setdefault(scenario.dataset.text, count)
+                rehearsal = Rehearsal.of(scenario, rehearsals)
+                parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
+                if rehearsal.head:
+                    heads[scenario.model.text] = rehearsal.head
         problems.raise_all()
         for entry in self._components.entries:
             with problems.collected():

@@ -92,6 +92,7 @@ class Rehearsal:
 
     Attributes:
         parameters: Number of trained weights; what modalities share counts once.
+        head: Names of the layers that make the outputs, in words; empty if there are none.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -115,6 +116,8 @@ class Rehearsal:
         for variables in self._variables.values():
             weights |= variables["params"]
         self.parameters = sum(tensor.numel() for tensor in weights.values())
+        heads = [name for network in self._networks.values() for name in network.head_names]
+        self.head = ", ".join(dict.fromkeys(heads))
         self._rehearsed: dict[str, Rehearsed] = {}
 
     @classmethod

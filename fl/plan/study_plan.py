@@ -147,6 +147,7 @@ class StudyPlan:
         published: Published cells to compare with.
         titles: The user's titles of data sets, partitions and models, by kind and text.
         models: Number of trained weights, by the texts of model and data set.
+        heads: Layers that make the outputs, by the text of the model; only of models with a head.
         seeds: Seeds of training.
         entries: Method entries by label.
         names: Names of all components that the study uses, by kind of the registry.
@@ -170,6 +171,7 @@ class StudyPlan:
     analyses: list[AnalysisReference]
     titles: dict[str, dict[str, str]]
     models: dict[str, dict[str, int]]
+    heads: dict[str, str]
     seeds: list[int]
     entries: dict[str, EntrySummary]
     names: dict[str, list[str]]

@@ -344,6 +344,7 @@ def _study_plan(
         ],
         titles=titles(expansion.runs),
         models=expansion.parameters,
+        heads=expansion.heads,
         seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
         entries=entries(expansion),
         names=names(expansion),

@@ -32,6 +32,9 @@ SUPPORTED_LAYERS = FOLDED_LAYERS | STACKED_LAYERS | POINTWISE | {nn.Identity}
 class LayerSequence:
     """The layers that a module calls one after another.
 
+    Attributes:
+        head: The layer whose inputs are the features; None if there is none.
+
     Args:
         module: The module.
         channels_last: Whether images have channels last on a CPU, see
@@ -40,6 +43,7 @@ class LayerSequence:
 
     def __init__(self, module: nn.Module, channels_last: bool) -> None:
         self._layers, self._channels_last = [*_layers(module)], channels_last
+        self.head: nn.Module | None = None
         self._has_images = any(type(layer) in FOLDED_LAYERS for layer in self._layers)
         self._folded_names = {
             f"{prefix}.{name}"
@@ -74,14 +78,17 @@ class LayerSequence:
         }
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the outputs and the inputs of the last linear layer, if any, [clients, b, ...]."""
-        clients, folded, features = len(x), False, None
+        """Return the outputs and the inputs of the head, if any, [clients, b, ...]."""
+        clients, folded = len(x), False
+        features: Tensor | None = None
         for layer in self._layers:
             layer_type = type(layer)
             if layer_type in FOLDED_LAYERS and not folded:
                 x, folded = fold_images(x.movedim(0, 1), self._channels_last), True
             elif layer_type in STACKED_LAYERS and folded:
                 x, folded = unfold_clients(x, clients).movedim(1, 0), False
+            if layer is self.head:
+                features = unfold_clients(x, clients).movedim(1, 0) if folded else x
             if layer_type is nn.Flatten:
                 x = x.flatten(2)
             elif isinstance(layer, nn.Conv2d):
@@ -89,7 +96,7 @@ class LayerSequence:
                     layer, self._channels_last, x, layer.weight, layer.bias, clients
                 )
             elif isinstance(layer, nn.Linear):
-                features, x = x, _linear(layer, x)
+                x = _linear(layer, x)
             else:
                 x = layer_type.forward(layer, x)
         return unfold_clients(x, clients).movedim(1, 0) if folded else x, features

@@ -59,7 +59,7 @@ def _name(key: str) -> str:
 
 
 def _named(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Models with their numbers of parameters, what titles stand for, and the seeds."""
+    """Models with their parameters and heads, what titles stand for, and the seeds."""
     titles = facts.plan.get("titles") or {}
     data = titles.get("dataset", {})
     for model, sizes in facts.plan["models"].items():
@@ -67,6 +67,8 @@ def _named(facts: Facts) -> Iterator[tuple[str, str]]:
         if len(set(sizes.values())) > 1:
             sizes_text = (f"{size:,} on {data.get(name, name)}" for name, size in sizes.items())
             text = f"parameters: {'; '.join(sizes_text)}"
+        if head := (facts.plan.get("heads") or {}).get(model):
+            text += f", head: {head}"
         title = titles.get("model", {}).get(model)
         yield f"Model: {title or model}", f"{model}, {text}" if title else text
     for kind, word in (("dataset", "Data set"), ("partition", "Partition")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import random
 import sys
 import types
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import planning
 import pytest
+import torch
 from test_run import CALL
 
 import fl
@@ -19,6 +21,7 @@ from fl.base import plugins
 from fl.base.errors import FedloomError
 from fl.notebook import source
 from fl.plan import plan
+from fl.store.store import Store
 
 CELLS = (
     """
@@ -74,6 +77,32 @@ class Short:
 """,
 )
 
+FROZEN = """
+import random
+import numpy
+import torch
+
+class Layers(layers.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.classifier = layers.Linear(5, classes)
+        self.projection = layers.Linear(inputs, 6).requires_grad_(False)
+        self.body = layers.Linear(6, 5)
+        with torch.no_grad():
+            self.body.weight.copy_(torch.from_numpy(numpy.random.randn(5, 6)) / 3)
+            self.body.bias.fill_(random.random())
+
+    def forward(self, x):
+        return self.classifier(torch.relu(self.body(self.projection(x.flatten(1)))))
+
+@dataclass(frozen=True)
+class Frozen:
+    \"""Layers, of which the first is frozen and the last declared first.\"""
+
+    def build(self, shape, classes):
+        return Layers(math.prod(shape), classes)
+"""
+
 
 @pytest.fixture
 def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
@@ -123,6 +152,31 @@ def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:
         "short": 0,
     }
     assert str(own.model("short")).count("Linear") == 2
+
+
+def test_a_frozen_layer_stays_and_is_neither_sent_nor_counted(cells: Any) -> None:
+    """In a stack of seeds and of clients; a second process has the same model of each run."""
+    cell(cells, FROZEN)
+    methods = ["fedavg", "ditto", "fedbabu", "fedrep"]
+    call = {**CALL, "rounds": 2, "seeds": 2, "model": cells.Frozen(), "keep_weights": True}
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    result = fl.run(methods=methods, **call)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert after == before
+    assert [*result.study["heads"].values()] == ["classifier"]
+    body, head = (6 + 1) * 5, (5 + 1) * 10
+    sent = {method: body + (method != "fedrep") * head for method in methods}
+    projections = []
+    for run in result.study["runs"]:
+        record = Store(Path("results/runs")).record(run["run"])
+        assert record["costs"]["bytes_up"] == 4 * sent[run["method"]]
+    for method in methods:
+        client = None if method in ("fedavg",) else 0
+        models = [result.model(method, client=client, seed=seed) for seed in (0, 1)]
+        projections += [model.projection.weight for model in models]
+        assert not torch.equal(*(model.body.weight for model in models))
+    assert all(torch.equal(weight, projections[0]) for weight in projections)
 
 
 def test_the_source_holds_all_that_decides_and_nothing_else(cells: Any) -> None:

@@ -121,12 +121,12 @@ def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):
     fedprox |= {"schedule": ["step"], "lr_decay": [0.5], "weighting": ["uniform"]}
     runs = [entry(m, m) for m in ("fedavg", "fedprox", "fedavg-ft")]
     called = {"model": {"mlp": "A small network"}, "partition": {SKEWED: "Skewed"}}
-    facts = facts_of(tmp_path, *runs, titles=called, **given)
+    facts = facts_of(tmp_path, *runs, titles=called, heads={"mlp": "classifier"}, **given)
     shared, by_method = training.training_tables(facts)
     lines = {head: text for head, (text,) in shown(shared).items()}
     assert lines["local epochs"] == "1"
     assert lines["optimizer"] == "sgd"
-    assert lines["Model: A small network"] == "mlp, 12,000 parameters"
+    assert lines["Model: A small network"] == "mlp, 12,000 parameters, head: classifier"
     assert lines["Partition: Skewed"] == SKEWED
     assert lines["Training seeds"] == "0, 1, 2"
     assert not {"rounds", "schedule", "precision", "local steps"} & set(lines)
