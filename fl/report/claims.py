@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl.base.schema import SETTING, SHARES
+from fl.base.schema import SETTING
 from fl.report.summaries import KEY, SettingByScenario, complete, final, rising
 
 LEVEL = 0.05
@@ -26,6 +26,8 @@ AHEAD, BEHIND, OPEN, UNINFORMATIVE = "ahead", "behind", "not told apart", "uninf
 DRAW, SEED = "draw", "seed"
 """What is replicated."""
 CEILING = "at the ceiling"
+COUNTED = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Metrics that are 1 only if no test sample is wrong: near 1 they are at the `CEILING`."""
 
 COLUMNS = [
     *KEY,
@@ -112,6 +114,8 @@ def compared(
     last = last.assign(
         draw=pd.Series([*last[SETTING].itertuples(index=False, name=None)], last.index)
     )
+    counted = complete(final(rows, "accuracy"), runs) if metric in COUNTED else last.iloc[:0]
+    wrong = wrong_samples(counted)
     titles = dict(zip(runs["method"], runs["title"], strict=True))
     records: list[dict[str, Any]] = []
     for setting, group in last.groupby(last["draw"].map(settings), sort=False):
@@ -120,14 +124,15 @@ def compared(
         order = [method for method in runs["method"].unique() if method in set(group["method"])]
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]
-        sample_counts = group.groupby(["draw", "seed", "method"])["n"].sum()
-        samples = float(sample_counts.mean()) if metric in SHARES else math.nan
+        places = wrong[SETTING].itertuples(index=False, name=None)
+        in_setting = [settings[place] == setting for place in places]
+        errors = wrong.loc[in_setting].groupby("method")["errors"].mean().to_dict()
         for first, second in _pairs(wide, metric, baseline, contrasts or {}):
             key = dict(zip(KEY, (*setting, first), strict=True))
             gain = (wide[first] - wide[second]).dropna()
             if len(gain):
                 judged_here = (first,) if second == baseline else (first, second)
-                reason = uninformative(wide, (first, second), samples, titles, judged_here)
+                reason = uninformative(wide, (first, second), errors, titles, judged_here)
                 about = {"other": second, "unit": unit} | _clients(gain, metric)
                 units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
                 records.append(key | about | tested(units.tolist(), reason))
@@ -135,10 +140,20 @@ def compared(
     return judged(frame, rising(metric))[COLUMNS]
 
 
+def wrong_samples(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``errors``, the wrong samples of all clients, by setting, method and run.
+
+    Args:
+        rows: Final rows of the accuracy of clients.
+    """
+    wrong = (rows["n"] * (1 - rows["value"])).groupby([rows[key] for key in (*KEY, "run")])
+    return wrong.sum().rename("errors").reset_index()
+
+
 def uninformative(
     wide: pd.DataFrame,
     pair: tuple[str, str],
-    samples: float,
+    errors: Mapping[Any, float],
     titles: Mapping[str, str],
     judged: Sequence[str] = (),
 ) -> str:
@@ -152,16 +167,16 @@ def uninformative(
         pair: The two methods.
         judged: Those of the pair that may not equal an earlier entry.
         titles: Title of each method in the report.
-        samples: Test samples of a draw, of all clients, of which one is the least error; NaN where
-            scores are no shares of them.
+        errors: Wrong test samples of all clients by method, mean over draws; without those that are
+            not known.
     """
     order = [*wide]
     for method in judged:
         for earlier in order[: order.index(method)]:
             if wide[method].equals(wide[earlier]):
                 return f"{titles[method]} equals {titles[earlier]}"
-    errors = 1 - wide[[*pair]].dropna().mean()
-    return CEILING if (errors < 1 / samples).all() else ""
+    # One error in a sum of shares may be less by its last bits.
+    return CEILING if all(errors.get(m, math.inf) < 1 - 1e-6 for m in pair) else ""
 
 
 def judged(frame: pd.DataFrame, more_is_better: bool = True) -> pd.DataFrame:

@@ -36,16 +36,16 @@ COLUMNS = {
     "draw": "int64",
     "accuracy": "float64",
     "worst_tenth": "float64",
-    "samples": "float64",
+    "errors": "float64",
     "bytes": "float64",
     "operations": "float64",
     "point": "string",
     "numbers": "string",
 }
 """Of the kept table. accuracy: mean over clients; where some are held out of training, over these.
-worst_tenth: mean over the worst tenth of them. samples: of a draw's test, all clients. bytes,
-operations: of the whole run, all clients and the server, and of what it starts from. point: what
-validation data chose. numbers: the versions of the code.
+worst_tenth: mean over the worst tenth of them. errors: wrong test samples of all clients; NaN where
+they were not counted. bytes, operations: of the whole run, all clients and the server, and of what
+it starts from. point: what validation data chose. numbers: the versions of the code.
 """
 
 
@@ -60,7 +60,10 @@ def read_published(folder: Path) -> pd.DataFrame:
     if not path.exists():
         raise DataError(f"{path}: is not there; `make compare` trains the tracks and writes it")
     try:
-        table = pd.read_csv(path, keep_default_na=False, na_values={"worst_tenth": [""]})
+        blanks = {"worst_tenth": [""], "errors": [""]}
+        table = pd.read_csv(path, keep_default_na=False, na_values=blanks)
+        if "errors" not in table:
+            table["errors"] = math.nan
         return table.astype(COLUMNS)[[*COLUMNS]]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
@@ -80,8 +83,8 @@ def measured(
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
     summary = summaries.summarise(rows, runs, "accuracy", split)
     last = summaries.final(rows, "accuracy", split)
-    tested = last.groupby([*SETTING, "method", "run"], as_index=False)["n"].sum()
-    summary = summary.merge(tested.groupby([*SETTING, "method"], as_index=False)["n"].mean())
+    wrong = claims.wrong_samples(last).groupby(summaries.KEY, as_index=False)["errors"].mean()
+    summary = summary.merge(wrong)
     places = runs["partition"].drop_duplicates().tolist()
     runs = runs[~runs["partition"].isin(runs.loc[runs["state"] == MISSING, "partition"])]
     chosen = runs[runs["selected"]].drop_duplicates([*SETTING, "method"])
@@ -90,9 +93,9 @@ def measured(
     about = about[[*SETTING, "method", "title", "point", "numbers", "bytes", "operations"]]
     table = summary[summary["mean"].notna() & ~summary["method"].str.endswith(START)].merge(about)
     table = table.assign(track=track, draw=table["partition"].map(places.index))
-    table = table.rename(columns={"mean": "accuracy", "n": "samples"})
+    table = table.rename(columns={"mean": "accuracy"})
     # As they are kept, so that what is equal is seen to be.
-    table = table.round({"accuracy": 6, "worst_tenth": 6, "samples": 1})
+    table = table.round({"accuracy": 6, "worst_tenth": 6, "errors": 1})
     return table[[*COLUMNS]].astype(COLUMNS)
 
 
@@ -175,7 +178,7 @@ def against(
     for track in table["track"].unique():
         scores = values(table, track)
         names = {m: m for m in map(str, scores)}
-        samples = float(table.loc[table["track"] == track, "samples"].mean())
+        errors = table[table["track"] == track].groupby("method")["errors"].mean()
         mates = [m for m in names if m != (method or reference)]
         for pair in [(m, reference) if method is None else (method, m) for m in mates]:
             pair_scores = scores.reindex(columns=pair).dropna()
@@ -183,7 +186,7 @@ def against(
                 continue
             first, second = pair
             judged = (first,) if method is None else (second,)
-            reason = claims.uninformative(scores, pair, samples, names, judged)
+            reason = claims.uninformative(scores, pair, errors.dropna().to_dict(), names, judged)
             key = {"track": track, "method": first, "other": second}
             records.append(
                 key | claims.tested((pair_scores[first] - pair_scores[second]).tolist(), reason)

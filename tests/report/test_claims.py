@@ -141,6 +141,37 @@ def test_a_comparison_at_the_ceiling_is_uninformative(tmp_path):
     }
 
 
+def test_errors_at_the_ceiling_are_counted_in_samples_and_not_by_the_mean_over_clients(tmp_path):
+    """Ten clients, of which one has 300 of 390 test samples: seven of its samples are a mean over
+    clients of .0023, which is less than 1/390.
+    """
+    made = plan([], baseline="base")
+    for method, wrong in (("base", 7), ("up", 0), ("one", 1)):
+        for draw in range(13):
+            rows = [(2, 0, "test", "global", "accuracy", 1 - wrong / 300, 300)]
+            rows += [(2, c, "test", "global", "accuracy", 1.0, 10) for c in range(1, 10)]
+            write_run(tmp_path, f"{method}{draw}", rows)
+            place = f"dirichlet(clients=10, seed={draw})"
+            made["runs"].append(entry(f"{method}{draw}", method, partition=place))
+    assert verdicts(made, tmp_path) == {"up": ("ahead", ""), "one": ("ahead", "")}
+    rows, runs = tables.collect(made, tmp_path)
+    frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made))
+    assert frame["p"].tolist() == [2 / 2**13] * 2
+    assert verdicts(made | {"baseline": "one"}, tmp_path)["up"] == ("ahead", ""), "one is an error"
+
+
+@pytest.mark.parametrize(("metric", "reason"), [("macro_f1", "at the ceiling"), ("auroc", "")])
+def test_other_metrics_are_at_the_ceiling_by_the_errors_of_the_accuracy(tmp_path, metric, reason):
+    made = plan([], baseline="base", metric=metric)
+    for method, value in (("base", 0.9), ("up", 1.0)):
+        for draw in range(6):
+            rows = [*clients([0.96]), *clients([value], metric=metric)]
+            write_run(tmp_path, f"{method}{draw}", rows)
+            place = f"dirichlet(clients=1, seed={draw})"
+            made["runs"].append(entry(f"{method}{draw}", method, partition=place))
+    assert verdicts(made, tmp_path)["up"][1] == reason
+
+
 def test_a_baseline_may_equal_another_entry(tmp_path):
     scores = {"up": SCORES["up"], "base": SCORES["base"], "copy": SCORES["base"]}
     made = draws(tmp_path, scores, baseline="copy")

@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 def lines(scores: dict[str, list[float]], track: str = "one", **costs: float) -> pd.DataFrame:
     """Kept lines of methods by their accuracy in each draw."""
-    plain = {"worst_tenth": 0.5, "samples": 100.0, "bytes": 1000.0, "operations": 1e6}
+    plain = {"worst_tenth": 0.5, "bytes": 1000.0, "operations": 1e6}
     records = [
         {"track": track, "method": m, "title": m.upper(), "draw": d, "accuracy": value}
-        | {"point": "lr=0.1", "numbers": "core 1"}
+        | {"point": "lr=0.1", "numbers": "core 1", "errors": round(100 * (1 - value), 1)}
         | plain
         | ({"bytes": costs[m]} if m in costs else {})
         for m, values in scores.items()
@@ -72,6 +72,9 @@ def test_comparisons_are_corrected_over_all_tracks():
 def test_near_one_a_track_is_uninformative():
     table = lines({"fedavg-ft": [0.991] * 6, "up": [0.995] * 6})
     assert tracks.against(table)["reason"].tolist() == ["at the ceiling"]
+    many = tracks.against(table.assign(errors=2.0))
+    assert many["reason"].tolist() == [""], "a mean over clients says nothing of errors"
+    assert tracks.against(table.assign(errors=np.nan))["reason"].tolist() == [""], "not counted"
 
 
 def test_the_front_has_what_nothing_cheaper_matches():
@@ -101,7 +104,7 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
         "draw": 0,
         "accuracy": pytest.approx(0.85),
         "worst_tenth": 0.8,
-        "samples": 20.0,
+        "errors": 3.0,
         "bytes": 2 * 4 * 15.0,
         "operations": 2 * 203.0 + 4 * 203.0,
         "point": "lr=0.1",
