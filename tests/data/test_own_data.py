@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from fl.base import files, plugins, registry
 from fl.base.errors import DataError, Location
 from fl.cli import main
-from fl.data import image_files, own_files, partition_table, preparation, tables
+from fl.data import image_lists, own_files, partition_table, preparation, tables
 from fl.data.dataset import own_files_by_name
 from fl.data.prepared import Prepared
 from fl.engine.simulation import Simulation
@@ -804,7 +804,7 @@ def test_a_file_that_hugging_face_wrote_comes_out_as_it_went_in(tmp_path: Path) 
 def test_files_of_hugging_face_are_the_published_split(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_files, "PARQUET_BATCH", 2)
+    monkeypatch.setattr(image_lists, "PARQUET_BATCH", 2)
     folder = tmp_path / "data"
     in_parquet(folder / place.format("train"), [0, 1, 1, 0, 1], who=[*"aabbc"])
     in_parquet(folder / place.format("validation"), [1, 0], who=[*"cc"])

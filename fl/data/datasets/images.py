@@ -4,20 +4,27 @@ No publication: it is yours. What is in the files is part of what a run is.
 
 A folder has one folder for each class, ``photos/cat/1.png``, with images in it or in folders below.
 If its folders are called train, test and val (or valid, validation; in any case of letters), they
-are the published split, and the classes are in them: ``photos/train/cat/1.png``. A table, CSV or
-Parquet, has a row for each image: its path, from the folder where the table lies, its label, and if
-there are such columns its client and its split. In place of paths, Parquet may hold the images, as
-``datasets`` of Hugging Face writes them: their bytes, alone or in a struct beside a path. The path
-may then be a folder of such files: those that are called train, test or val
-(``train-00000-of-00002.parquet``, ``train/0000.parquet``) are the published split. Where the files
-name the classes of labels that are numbers, the classes are in that order.
+are the published split, and the classes are in them: ``photos/train/cat/1.png``. Other folders with
+folders of the same names (hospitals, folds) are refused; a table can list these images.
 
-Images are PNG, JPEG, BMP, GIF, TIFF or WebP files; hidden files and others are passed over. Links
-to folders are followed, and no image may be there twice. Images are turned as their EXIF data say.
-They stay grey where all of them are, and become colour ones otherwise. They must be of one size, or
-are resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled to 0..1
-and normalised by mean and deviation of each colour over the images that a partition trains on: its
-split train, without clients that are held out.
+A table, CSV or Parquet, has a row for each image: its path, from the folder where the table lies,
+its label, and if there are such columns its client and its split.
+
+In place of paths, Parquet may hold the images, as ``datasets`` of Hugging Face writes them: their
+bytes, alone or in a struct beside a path. The path may then be a folder of such files: those that
+are called train, test or val, or are in folders of these names
+(``data/train-00000-of-00002.parquet``, ``train/0000.parquet``), are the published split. Files are
+refused if their names differ in other words, or if one of a numbered series is missing or surplus.
+Where the files name the classes of labels that are numbers, the classes are in that order.
+
+Images are PNG, JPEG, BMP, GIF, TIFF or WebP files of one page, with the usual endings; other images
+are refused. Hidden files are not read, and neither are files of other kinds, which the log counts.
+Links to folders are followed, and no image may be there twice. Images are turned as their EXIF data
+say. They stay grey where all of them are, and become colour ones otherwise. They must be of one
+size, or are resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled
+to 0..1 and normalised by mean and deviation of each colour over the images that a partition trains
+on: its split train, without clients that are held out.
+
 Images are in the order of their paths, or of the table. Classes are in order too, if nothing else
 says it: whole numbers by value, anything else by spelling.
 
@@ -37,16 +44,16 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
 from fl.base.folders import path_of
-from fl.data import image_files, tables
+from fl.data import image_lists, tables
 from fl.data.download import Source
 from fl.data.image_files import (
     GREY_MODES,
     MODES,
     UNREADABLE,
-    ImageList,
     decode_image,
     read_image_header,
 )
+from fl.data.image_lists import ImageList
 from fl.data.inputs import TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import Writer
@@ -128,21 +135,21 @@ def _listed(images: Images, stamped: str) -> ImageList:
     path, named = path_of(images.path), ("image", "label", "client", "split")
     keys = {key: getattr(images, key) for key in named if getattr(images, key) is not None}
     if not is_folder(path):
-        embedded = image_files.holds_images(path, images.image)
+        embedded = image_lists.holds_images(path, images.image)
         return (
-            image_files.list_parquet(path, [path], keys)
+            image_lists.list_parquet(path, [path], keys)
             if embedded
-            else image_files.list_table(path, keys)
+            else image_lists.list_table(path, keys)
         )
     inside = list(list_files_below(path))
     files = [file for file in inside if file.suffix in tables.PARQUET_SUFFIXES]
-    if files and not any(map(image_files.is_image, inside)):
-        return image_files.list_parquet(path, files, keys)
+    if files and not any(map(image_lists.is_image, inside)):
+        return image_lists.list_parquet(path, files, keys)
     for key in ("client", "split"):
         if key in keys:
             problem = f"{path}: is a folder, which has no column {keys[key]!r}"
             raise DataError(f"{problem}. Allowed: {key} with the path of a table")
-    return image_files.list_folders(path)
+    return image_lists.list_folders(path)
 
 
 @lru_cache(maxsize=32)

@@ -45,6 +45,7 @@ from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import Writer
+from fl.data.shards import check_shards
 from fl.data.spellings import check_spellings
 from fl.data.tables import DATE, NUMBER, SPLIT_NAME, TEXT, ColumnType
 
@@ -175,6 +176,7 @@ class Table:
     def column_types(self) -> dict[str, ColumnType]:
         """The type of each column that is read; a key without a column raises a `DataError`."""
         path = path_of(self.path)
+        check_shards([path])
         existing = tables.column_names(path, self.separator)
         for key in ("label", "client", "split", "drop", "categorical", "dates"):
             value = getattr(self, key)

@@ -1,0 +1,349 @@
+"""Lists of the user's own images with their labels.
+
+Images are in folders by class, named by a table, or inside Parquet files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mimetypes
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fl.base.errors import DataError, wrap_read_errors
+from fl.base.files import is_file
+from fl.data import tables
+from fl.data.image_files import is_readable_image
+from fl.data.own_files import list_files_below
+from fl.data.prepared import SPLIT_NAMES
+from fl.data.shards import SPLIT_BY_NAME, check_shards, published_splits
+from fl.data.spellings import check_spellings
+from fl.data.tables import EMPTY_CELLS, SPLIT_NAME, TEXT
+
+log = logging.getLogger(__name__)
+
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+PARQUET_BATCH = 100
+"""Number of rows of Parquet that are in memory at once."""
+TABLE_ADVICE = "write a table with a row for each image, with columns of its label and its split"
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Images with their labels and, if known, clients and published splits.
+
+    Attributes:
+        files: Image files, or Parquet files that contain images in ``column``.
+        labels: Label of each image.
+        order: The classes in order.
+        clients: Natural client of each image, or empty.
+        splits: Published split of each image, or empty.
+        column: Column of the images in Parquet files, or "".
+    """
+
+    files: tuple[Path, ...]
+    labels: tuple[str, ...]
+    order: tuple[str, ...]
+    clients: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
+    column: str = ""
+
+    def pictures(self) -> Iterator[tuple[str, Path | bytes]]:
+        """Yield each image in order: its name for errors, and its file or its bytes."""
+        for file in self.files:
+            if self.column:
+                yield from _iter_embedded(file, self.column)
+            else:
+                yield str(file), file
+
+
+def list_folders(top: Path) -> ImageList:
+    """List the images in folders by class, or by split and class."""
+    _check_other_files(top)
+    split_of = _split_folders(top, _folders(top))
+    files: list[Path] = []
+    labels: list[str] = []
+    splits: list[str] = []
+    for parent in split_of or [top]:
+        images_by_folder = {folder: _images_below(folder) for folder in _folders(parent)}
+        _check_class_folders(parent, images_by_folder)
+        for folder, images in images_by_folder.items():
+            files += images
+            labels += [folder.name] * len(images)
+            splits += [split_of[parent]] * len(images) if split_of else []
+    for row in _duplicates(files):
+        problem = f"{files[row]}: a link adds the image to {top} a second time"
+        raise DataError(problem, advice="delete the link")
+    return ImageList(tuple(files), tuple(labels), _classes(top, labels), splits=tuple(splits))
+
+
+def _split_folders(top: Path, folders: list[Path]) -> dict[Path, str]:
+    """Return the published split of each folder in the order of `SPLIT_NAMES`; empty for classes.
+
+    A folder with the name of a split may be a class, such as trains among vehicles. Then it
+    contains images directly and is beside folders of other classes.
+
+    Raises:
+        DataError: If some folders are splits and others are not, if one split has two folders, or
+            if no folder is for training.
+    """
+    split_by_folder = {
+        folder: SPLIT_BY_NAME[folder.name.lower()] for folder in folders if _is_split_folder(folder)
+    }
+    if not any(child.is_dir() for folder in split_by_folder for child in folder.iterdir()):
+        return {}
+    splits = [*split_by_folder.values()]
+    if len(split_by_folder) < len(folders) or len({*splits}) < len(splits) or "train" not in splits:
+        listed = ", ".join(folder.name for folder in folders[:20])
+        raise DataError(
+            f"{top}: has the folders {listed}",
+            "folders of classes only, or of splits only: train, test, val (or valid, validation)",
+        )
+    return dict(sorted(split_by_folder.items(), key=lambda item: SPLIT_NAMES.index(item[1])))
+
+
+def _is_split_folder(folder: Path) -> bool:
+    return folder.name.lower() in SPLIT_BY_NAME
+
+
+def _folders(top: Path) -> list[Path]:
+    """Return the folders in a folder; raise a `DataError` for an image beside them."""
+    paths = sorted(path for path in top.iterdir() if not path.name.startswith("."))
+    for path in paths:
+        if is_image(path):
+            raise DataError(
+                f"{path}: the image is in no folder of a class", f"{top}/CLASS/{path.name}"
+            )
+    folders = [path for path in paths if path.is_dir()]
+    if not folders:
+        raise DataError(f"{top}: has no folders", "a folder for each class, with images in it")
+    return folders
+
+
+def _images_below(folder: Path) -> list[Path]:
+    """Return the images of a class; raise a `DataError` if there are none or it has no name."""
+    if folder.name.strip() in EMPTY_CELLS:
+        problem = f"{folder}: the name {folder.name!r} means a missing class"
+        raise DataError(problem, advice="rename the folder, or move it elsewhere")
+    images = [file for file in list_files_below(folder) if is_image(file)]
+    if not images:
+        raise DataError(f"{folder}: contains no image", _suffix_text())
+    return images
+
+
+def _check_class_folders(parent: Path, images_by_folder: Mapping[Path, Sequence[Path]]) -> None:
+    """Raise a `DataError` if folders of splits, clients or folds would be classes.
+
+    These contain no image themselves. Their folders are the classes, and so have the same names;
+    or another of them, such as test images without labels, contains images itself.
+    """
+    folders_below = {
+        folder: {image.relative_to(folder).parts[0] for image in images}
+        for folder, images in images_by_folder.items()
+        if all(image.parent != folder for image in images)
+    }
+    has_images = len(images_by_folder) > len(folders_below)
+    parents_by_name: dict[str, list[str]] = {}
+    for folder, names in folders_below.items():
+        for name in sorted(names):
+            parents_by_name.setdefault(name, []).append(folder.name)
+        if has_images and len(names) > 1:
+            problem = f"{parent}: {folder.name} contains images in folders only, others directly"
+            raise DataError(problem, "folders of classes", TABLE_ADVICE)
+    for name, parents in parents_by_name.items():
+        if len(parents) > 1:
+            problem = (
+                f"{parent}: each of {', '.join(parents[:20])} has a folder {name!r} with images"
+            )
+            allowed = "folders of classes, or train, test and val with folders of classes"
+            raise DataError(problem, allowed, TABLE_ADVICE)
+
+
+def _check_other_files(top: Path) -> None:
+    """Name the files that are not read; raise a `DataError` if one of them is an image."""
+    counts: Counter[str] = Counter()
+    for file in list_files_below(top):
+        if is_image(file):
+            continue
+        suffix = file.suffix.lower()
+        # Files with the same ending have the same format.
+        if (not suffix or suffix not in counts) and _is_other_image(file):
+            advice = "convert it, name it by its format, or move it elsewhere"
+            raise DataError(f"{file}: the image is not read", _suffix_text(), advice)
+        counts[suffix] += 1
+    if counts:
+        listed = ", ".join(
+            f"{count} {suffix or 'without ending'}" for suffix, count in counts.items()
+        )
+        log.warning("%s: files that are no images are not read: %s", top, listed)
+
+
+def _is_other_image(file: Path) -> bool:
+    kind = mimetypes.guess_type(file.name)[0] or ""
+    return kind.startswith("image/") or is_readable_image(file)
+
+
+def is_image(path: Path) -> bool:
+    """Whether the name of a file is that of an image."""
+    return path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir()
+
+
+def _duplicates(files: Sequence[Path]) -> Iterator[int]:
+    """Yield the indices of files that occur a second time, by any path."""
+    resolved = {folder: folder.resolve() for folder in {file.parent for file in files}}
+    previous: set[Path] = set()
+    for index, file in enumerate(files):
+        path = resolved[file.parent] / file.name
+        if path in previous:
+            yield index
+        previous.add(path)
+
+
+def _suffix_text() -> str:
+    return "images, files that end in " + ", ".join(sorted(IMAGE_SUFFIXES))
+
+
+def list_table(path: Path, keys: Mapping[str, str]) -> ImageList:
+    """List the images that a table names, relative to its folder.
+
+    Args:
+        path: The table.
+        keys: Names of the columns by key: ``image``, ``label``, and perhaps ``client`` and
+            ``split``.
+    """
+    texts = _read_texts(path, keys)
+    files = [path.parent / text for text in texts["image"]]
+    for row, file in enumerate(files, 1):
+        if not is_file(file):
+            raise DataError(f"{path}: column {keys['image']!r}, row {row}: {file} does not exist")
+    for row in _duplicates(files):
+        problem = f"{files[row]} occurs twice"
+        raise DataError(f"{path}: column {keys['image']!r}, row {row + 1}: {problem}")
+    return _image_list(path, tuple(files), texts)
+
+
+def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> ImageList:
+    """List the images inside Parquet files of Hugging Face's ``datasets``.
+
+    An image is a struct with its ``bytes``, or bytes. If the files say that labels are a
+    ``ClassLabel``, its names are the classes, in its order.
+
+    Args:
+        path: A file, or the folder of the files.
+        files: The files.
+        keys: Names of the columns by key, see `list_table`.
+    """
+    texts: dict[str, list[str]] = {key: [] for key in keys if key != "image"}
+    check_shards(files)
+    splits = [] if "split" in keys else published_splits(path, files)
+    published: list[str] = []
+    names_by_file: dict[Path, tuple[str, ...]] = {}
+    for index, file in enumerate(files):
+        if not holds_images(file, keys["image"]):
+            problem = f"{file}: column {keys['image']!r} contains no images"
+            raise DataError(problem, "bytes, or a struct with `bytes`")
+        rows = _read_texts(file, {key: column for key, column in keys.items() if key != "image"})
+        names_by_file[file] = class_names(file, keys["label"])
+        rows["label"] = [
+            _class_of_number(file, text, names_by_file[file]) for text in rows["label"]
+        ]
+        for key, column in rows.items():
+            texts[key] += column
+        published += [splits[index]] * len(rows["label"]) if splits else []
+    order = _common_names(names_by_file)
+    check_spellings(path, "the label", order)
+    listed = _image_list(path, tuple(files), texts | ({"split": published} if published else {}))
+    return replace(listed, column=keys["image"], order=order or listed.order)
+
+
+def holds_images(path: Path, column: str) -> bool:
+    """Whether a file is Parquet with images, and not their paths, in a column."""
+    import pyarrow.parquet as pq
+    from pyarrow import types
+
+    if path.suffix not in tables.PARQUET_SUFFIXES or not is_file(path):
+        return False
+    tables.require_column(path, tables.column_names(path), "image", column)
+    type_ = pq.read_schema(path).field(column).type
+    if types.is_struct(type_):
+        return type_.get_field_index("bytes") >= 0
+    return types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_)
+
+
+def class_names(path: Path, column: str) -> tuple[str, ...]:
+    """Return the names of a column's classes from a Hugging Face file, or an empty tuple."""
+    import pyarrow.parquet as pq
+
+    text = (pq.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+    with wrap_read_errors(path, "has metadata `huggingface` that cannot be read"):
+        feature = json.loads(text).get("info", {}).get("features", {}).get(column, {})
+        return tuple(map(str, feature.get("names") or ()))
+
+
+def _common_names(names_by_file: Mapping[Path, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the names of all files' classes in order; raise a `DataError` if some have none."""
+    unnamed = [file for file, names in names_by_file.items() if not names]
+    named = [file for file, names in names_by_file.items() if names]
+    if named and unnamed:
+        problem = f"{unnamed[0]}: does not name the classes of its labels, but {named[0]} does"
+        raise DataError(problem, advice="write all files with the same features")
+    return tuple(dict.fromkeys(name for names in names_by_file.values() for name in names))
+
+
+def _class_of_number(path: Path, text: str, names: Sequence[str]) -> str:
+    """Return the class of a label that is an index of ``names``; without names, the label."""
+    if not names:
+        return text
+    if not text.isdecimal() or int(text) >= len(names):
+        problem = f"{path}: has the label {text}, but {len(names)} names of classes"
+        raise DataError(problem, f"0 to {len(names) - 1}")
+    return names[int(text)]
+
+
+def _iter_embedded(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
+    import pyarrow.parquet as pq
+
+    row = 0
+    with wrap_read_errors(path, "cannot be read as a table"), pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(PARQUET_BATCH, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                row += 1
+                content = value.get("bytes") if isinstance(value, dict) else value
+                name = f"{path}: row {row}"
+                if not content:
+                    raise DataError(f"{name}: the cell contains no image", "bytes of an image")
+                yield name, content
+
+
+def _read_texts(path: Path, keys: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the columns of a table by the keys that name them."""
+    existing = tables.column_names(path, alternatives=", or a folder of images")
+    for key, column in keys.items():
+        tables.require_column(path, existing, key, column)
+    column_types = {column: SPLIT_NAME if key == "split" else TEXT for key, column in keys.items()}
+    texts: dict[str, list[str]] = {key: [] for key in keys}
+    for piece in tables.read_pieces(path, column_types):
+        for key, column in keys.items():
+            texts[key] += piece[column].tolist()
+    return texts
+
+
+def _image_list(path: Path, files: tuple[Path, ...], texts: Mapping[str, list[str]]) -> ImageList:
+    check_spellings(path, "the client", dict.fromkeys(texts.get("client", ())))
+    return ImageList(
+        files=files,
+        labels=tuple(texts["label"]),
+        order=_classes(path, texts["label"]),
+        clients=tuple(texts.get("client", ())),
+        splits=tuple(texts.get("split", ())),
+    )
+
+
+def _classes(path: Path, labels: Iterable[str]) -> tuple[str, ...]:
+    labels = list(labels)
+    classes = tables.sort_texts(labels)
+    tables.check_classes(path, "the label", classes, len(labels))
+    return tuple(classes)

@@ -1,0 +1,271 @@
+"""Images of the user's own: folders of splits, shards, names of classes, endings, pages, EXIF."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from test_own_data import dataset, in_parquet, photo, photos, prepared
+
+from fl.base.errors import DataError
+
+TWO_CLASSES = {"cat/1.png": 1, "cat/2.png": 2, "dog/1.png": 3, "dog/2.png": 4}
+
+
+def layout(top: Path, *folders: str) -> Path:
+    """Images of two classes in each of some folders."""
+    for folder in folders:
+        for name, shade in TWO_CLASSES.items():
+            photo(top / folder / name, shade)
+    return top
+
+
+FOLDERS = {
+    "other words": ("Training", "Testing"),
+    "sets": ("training_set", "test_set"),
+    "segments": ("seg_train", "seg_test"),
+    "short": ("trn", "tst"),
+    "folds": ("fold1", "fold2"),
+    "hospitals": ("hospital1", "hospital2", "hospital3"),
+    "deep": ("a/images", "b/images"),
+    "within a split": ("train/site1", "train/site2", "test/site1"),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_folders_that_share_names_of_folders_are_no_classes(tmp_path: Path, kind: str) -> None:
+    layout(tmp_path / "photos", *FOLDERS[kind])
+    with pytest.raises(DataError, match=r"each of .* has a folder '.*' with images. Allowed: fold"):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_a_folder_of_classes_beside_images_without_classes_is_no_class(tmp_path: Path) -> None:
+    layout(tmp_path / "photos", "training_set")
+    photo(tmp_path / "photos" / "test_set" / "1.png", 1)
+    with pytest.raises(DataError, match=r"training_set contains images in folders only, others"):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_classes_may_have_folders_of_their_own(tmp_path: Path) -> None:
+    for name in (
+        "cat/tabby/1.png",
+        "cat/tabby/2.png",
+        "dog/pug/1.png",
+        "dog/2.png",
+        "dog/new/3.png",
+    ):
+        photo(tmp_path / "photos" / name, 1)
+    assert dataset("images", tmp_path / "photos").classes == 2
+    for name in ("cat/new/3.png", "cat/9.png"):
+        photo(tmp_path / "photos" / name, 1)
+    assert dataset("images", tmp_path / "photos").size == 7
+
+
+@pytest.mark.parametrize("name", ["nan", "None", "?"])
+def test_a_folder_for_a_missing_class_is_refused(tmp_path: Path, name: str) -> None:
+    photos(tmp_path / "photos")
+    photo(tmp_path / "photos" / name / "1.png", 1)
+    with pytest.raises(DataError, match=r"means a missing class. Try: rename the folder"):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_classes_in_two_spellings_are_refused(tmp_path: Path) -> None:
+    for folder in ("cat", "Cat", "dog"):
+        photo(tmp_path / "photos" / folder / "1.png", 1)
+        photo(tmp_path / "photos" / folder / "2.png", 1)
+    with pytest.raises(DataError, match=r"one value in several spellings: 'Cat' and 'cat'"):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+# Files that are not read
+
+
+@pytest.mark.parametrize("name", ["9.jfif", "9", "9.ppm", "9.scan"])
+def test_an_image_with_another_ending_is_refused(tmp_path: Path, name: str) -> None:
+    photos(tmp_path / "photos")
+    kind = {"9.ppm": "ppm"}.get(name, "jpeg")
+    Image.fromarray(np.zeros((6, 5), np.uint8)).save(tmp_path / "photos" / "dog" / name, kind)
+    with pytest.raises(DataError, match=rf"dog/{name}: the image is not read. Allowed: images, "):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+@pytest.mark.parametrize("suffix", [".heic", ".AVIF"])
+def test_an_image_that_cannot_be_read_is_known_by_its_ending(tmp_path: Path, suffix: str) -> None:
+    photos(tmp_path / "photos")
+    (tmp_path / "photos" / "dog" / f"9{suffix}").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(DataError, match=rf"dog/9{suffix}: the image is not read. .*convert it"):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_other_files_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    photos(tmp_path / "photos")
+    for name in ("a.txt", "b.txt", "LICENCE"):
+        (tmp_path / "photos" / "cat" / name).write_text("none")
+    with caplog.at_level(logging.WARNING):
+        _ = dataset("images", tmp_path / "photos").shape
+    assert "photos: files that are no images are not read: 1 without ending, 2 .txt" in caplog.text
+
+
+# Files of Parquet
+
+
+def hub(folder: Path, *names: str) -> Path:
+    """Files of four images with these names."""
+    for name in names:
+        in_parquet(folder / name, [0, 1, 1, 0])
+    return folder
+
+
+def images(path: Path):
+    return dataset("images", path, image="image")
+
+
+@pytest.mark.parametrize("above", ["data", "data/plain_text"])
+@pytest.mark.parametrize("ending", ["", "-00000-of-00001", "-00000-of-00001-0123456789abcdef"])
+def test_files_of_the_hub_have_their_splits_below_other_folders(
+    tmp_path: Path, above: str, ending: str
+) -> None:
+    names = [f"{above}/{split}{ending}.parquet" for split in ("train", "test")]
+    found = prepared(images(hub(tmp_path / "hub", *names)), tmp_path)
+    assert found.split is not None
+    assert found.split.tolist() == [1] * 4 + [0] * 4
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("training.parquet", "testing.parquet"),
+        ("a/data.parquet", "b/data.parquet"),
+        ("cola/train.parquet", "cola/test.parquet", "sst2/train.parquet", "sst2/test.parquet"),
+    ],
+)
+def test_files_of_several_tables_are_not_poured_together(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(DataError, match=r"hub: contains .* beside .*names that differ in numbers"):
+        _ = images(hub(tmp_path / "hub", *names)).shape
+
+
+def test_a_path_with_two_splits_is_refused(tmp_path: Path) -> None:
+    hub(tmp_path / "hub", "train/test.parquet", "train/train.parquet")
+    with pytest.raises(DataError, match=r"test\.parquet: the path says the splits test and train"):
+        _ = images(tmp_path / "hub").shape
+
+
+def test_numbered_files_without_splits_are_one_table(tmp_path: Path) -> None:
+    uuids = ("9f1c2d3e-0a1b-4c5d-8e9f-001122334455", "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
+    by_numbers = ("0000.parquet", "0001.parquet")
+    by_shards = ("a-00000-of-00002.parquet", "a-00001-of-00002.parquet")
+    by_uuids = tuple(f"part-{n}-{uuid}.parquet" for n, uuid in enumerate(uuids))
+    for names in (by_numbers, by_shards, by_uuids):
+        made = images(hub(tmp_path / names[0], *names))
+        assert (made.size, made.listed.splits) == (8, ())
+
+
+def test_all_shards_must_be_there(tmp_path: Path) -> None:
+    hub(tmp_path / "hub", "data/train-00000-of-00003.parquet", "data/test-00000-of-00001.parquet")
+    message = r"data: lacks train-00001-of-00003, train-00002-of-00003. Try: get all files"
+    with pytest.raises(DataError, match=message):
+        _ = images(tmp_path / "hub").shape
+    with pytest.raises(DataError, match=message):
+        _ = images(tmp_path / "hub/data/train-00000-of-00003.parquet").shape
+    with pytest.raises(DataError, match=message):
+        _ = dataset(
+            "table", tmp_path / "hub/data/train-00000-of-00003.parquet", label="label"
+        ).shape
+    hub(tmp_path / "hub", *(f"data/train-0000{n}-of-00003.parquet" for n in (1, 2)))
+    assert images(tmp_path / "hub").size == 16
+
+
+@pytest.mark.parametrize(
+    "older", ["train-00000-of-00001.parquet", "train-00001-of-00002-0123456789abcdef.parquet"]
+)
+def test_shards_of_an_older_export_are_not_read(tmp_path: Path, older: str) -> None:
+    hub(tmp_path / "hub", older, *(f"train-0000{n}-of-00002.parquet" for n in (0, 1)))
+    with pytest.raises(DataError, match=r"hub: contains files of several exports of 'train', such"):
+        _ = images(tmp_path / "hub").shape
+
+
+def rename_classes(path: Path, *names: str) -> None:
+    """Give a Parquet file other names of classes, or none."""
+    table = pq.read_table(path)
+    features = {"label": {"names": names, "_type": "ClassLabel"}} if names else {}
+    text = json.dumps({"info": {"features": features}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": text}), path)
+
+
+def test_names_of_classes_are_those_of_all_files(tmp_path: Path) -> None:
+    hub(tmp_path / "hub", "train.parquet", "test.parquet")
+    rename_classes(tmp_path / "hub" / "test.parquet", "fox", "ant")
+    found = prepared(images(tmp_path / "hub"), tmp_path)
+    assert found.classes == ("fox", "ant", "zebra")
+    assert found.y.tolist() == [0, 1, 1, 0, 2, 1, 1, 2], "test stands first"
+
+
+def test_files_without_names_of_classes_beside_others_are_refused(tmp_path: Path) -> None:
+    hub(tmp_path / "hub", "train.parquet", "test.parquet")
+    rename_classes(tmp_path / "hub" / "test.parquet")
+    with pytest.raises(DataError, match=r"test\.parquet: does not name the classes of its labels,"):
+        _ = images(tmp_path / "hub").shape
+
+
+def test_views_of_bytes_are_images(tmp_path: Path) -> None:
+    table = pq.read_table(Path(__file__).with_name("huggingface.parquet"))
+    content = [cell["bytes"] for cell in table["image"].to_pylist()]
+    views = {"image": pa.array(content, pa.binary_view()), "label": [*"ababab"]}
+    pq.write_table(pa.table(views), tmp_path / "v.parquet")
+    assert prepared(images(tmp_path / "v.parquet"), tmp_path).y.tolist() == [0, 1] * 3
+
+
+# Content of images
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".gif", ".webp", ".png"])
+def test_images_of_several_pages_are_refused(tmp_path: Path, suffix: str) -> None:
+    photos(tmp_path / "photos")
+    pages = [Image.fromarray(np.full((6, 5), shade, np.uint8)) for shade in (1, 99, 200)]
+    path = tmp_path / "photos" / "dog" / f"9{suffix}"
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    with pytest.raises(DataError, match=rf"9{suffix}: the image has 3 pages or frames. Allowed: o"):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def exif_behind_pixels(path: Path, orientation: int) -> None:
+    """Write a PNG image whose EXIF data are its last chunk but one."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    with Image.open(path) as image:
+        file = io.BytesIO()
+        image.save(file, "png", exif=exif)
+    content, first, chunks = file.getvalue(), 8, []
+    while first < len(content):
+        end = first + 12 + struct.unpack(">I", content[first : first + 4])[0]
+        chunks.append(content[first:end])
+        first = end
+    chunks.sort(key=lambda chunk: [b"IHDR", b"IDAT", b"eXIf", b"IEND"].index(chunk[4:8]))
+    path.write_bytes(content[:8] + b"".join(chunks))
+
+
+def test_exif_data_behind_the_pixels_turn_an_image(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    for path in sorted((tmp_path / "photos").rglob("*.*")):
+        with Image.open(path) as image:
+            image.save(path.with_suffix(".png"))
+        if path.suffix != ".png":
+            path.unlink()
+    for path in (tmp_path / "photos").rglob("*.png"):
+        exif_behind_pixels(path, 6)
+        with Image.open(path) as image:
+            assert "exif" not in image.info
+    made = dataset("images", tmp_path / "photos")
+    assert made.shape == (1, 5, 6)
+    x = prepared(made, tmp_path).x[0, 0].astype(int)
+    assert (np.diff(x[:, 0]) > 0).all(), "it gets lighter downwards"
