@@ -313,8 +313,9 @@ def _status(parsed: argparse.Namespace) -> None:
 
     settings = config.read_settings(parsed.config)
     store = readable(settings.store)
-    statuses = status.run_statuses(status.bundles(Path(settings.results)), store)
-    for line in status.lines(statuses, Rates(store)):
+    results = Path(settings.results)
+    statuses = status.run_statuses(status.bundles(results), store)
+    for line in (*status.lines(statuses, Rates(store)), *status.report_lines(results)):
         say(line)
 
 
@@ -380,7 +381,7 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _show(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.report import tables
+    from fl.report import result_files, tables
     from fl.report.facts import Facts
 
     settings, study = _study_plan(parsed)
@@ -394,8 +395,14 @@ def _show(parsed: argparse.Namespace) -> None:
     rows, runs = tables.collect(study, readable(settings.store).root)
     for line in summary.results(Facts(study, rows, runs)):
         say(line)
-    page = Path(settings.results) / "report" / f"{parsed.study}.html"
-    say(f"report: {page}" if page.exists() else f"no report yet. Try: fedloom report {page.stem}")
+    page = result_files.page(Path(settings.results), parsed.study)
+    problem = result_files.page_problem(Path(settings.results), parsed.study, study["hash"])
+    mark = f" ({problem}; `snakemake` makes it again)" if problem else ""
+    say(
+        f"report: {page}{mark}"
+        if page.exists()
+        else f"no report yet. Try: fedloom report {page.stem}"
+    )
 
 
 def _tracks(parsed: argparse.Namespace) -> None:

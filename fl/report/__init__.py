@@ -65,14 +65,15 @@ def build(
     facts = gather(study, results, store, plan)
     sections = outline(facts)
     folder = results / "report"
-    paths = []
+    paths: list[Path] = []
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for end, text in texts(facts, sections).items():
-            paths.append(folder / f"{study}{end}")
-            files.write_bytes(paths[-1], text.encode())
         drawn = [block for block in blocks(sections) if isinstance(block, Figure)]
         figures.write(folder / study, drawn)
+        # The page comes last: if it is of this plan, so are the other files.
+        for end, text in reversed(texts(facts, sections).items()):
+            paths.insert(0, folder / f"{study}{end}")
+            files.write_bytes(paths[0], text.encode())
     return [*paths, folder / study]
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from fl.base.plotting import N_COLOURS, with_unique_ids
-from fl.base.schema import StudySetting
+from fl.base.schema import MISSING, StudySetting
+from fl.report import result_files
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import DASHES, MARKERS, Panel
@@ -40,6 +41,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
     return environment.get_template("report.html.j2").render(
         facts=facts,
         plan=facts.plan,
+        stamp=Markup(result_files.stamp(facts.plan.get("hash", ""), _is_complete(facts))),
         counts=facts.counts,
         absent=facts.absent,
         sections=sections,
@@ -47,6 +49,11 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         unit=unit(facts.metric),
         legend=_legend(facts),
     )
+
+
+def _is_complete(facts: Facts) -> bool:
+    """Whether no run and no analysis is missing."""
+    return not (facts.absent[MISSING] or any(analysis.trouble for analysis in facts.analyses))
 
 
 def runs_behind(facts: Facts) -> list[tuple[StudySetting, list[dict[str, Any]]]]:

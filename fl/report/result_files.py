@@ -7,6 +7,7 @@ setting, method and round: plain enough for `dvc metrics` and `dvc plots`, and f
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ import pyarrow as pa
 from fl.base import files
 from fl.base.schema import SETTING
 from fl.report import over_rounds, summaries, tables
+
+HEAD_CHARACTERS = 500
+"""Length of the beginning of a report's page that contains its `stamp`."""
 
 
 def paths(results: Path, study: str) -> list[Path]:
@@ -29,18 +33,52 @@ def paths(results: Path, study: str) -> list[Path]:
 
 
 def write(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write all `paths` of a study from what ``store`` holds; return both tables."""
-    *_, metrics, plot = paths(results, plan["study"])
+    """Write all `paths` of a study from what ``store`` holds.
+
+    Returns:
+        Both tables as a reader of the files finds them.
+    """
+    contents = tables.encode(plan, store)
+    # Not read from the disk, where another Snakemake may be about to make the same tables.
+    rows, runs = (pd.read_parquet(io.BytesIO(content)) for content in contents)
+    table, runs_table, metrics, plot = paths(results, plan["study"])
     with files.disk_errors(results):
-        for path in (metrics, plot):
-            # Gone first: numbers of another plan never stand beside tables of this one.
-            path.unlink(missing_ok=True)
-        rows, runs = tables.write(plan, store, results / "tables")
-        for path in (metrics, plot):
+        for path in (table, metrics, plot):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(metrics, _metrics(rows, runs, plan["metric"]))
         files.write_bytes(plot, _curves(rows, runs, plan["metric"]).encode())
+        # The long table comes last: if it is of this plan, so are the other files.
+        files.write_bytes(runs_table, contents[1])
+        files.write_bytes(table, contents[0])
     return rows, runs
+
+
+def page(results: Path, study: str) -> Path:
+    """Return the page of a study's report."""
+    return results / "report" / f"{study}.html"
+
+
+def stamp(plan_hash: str, is_complete: bool) -> str:
+    """Return the line of a report's page that says of which plan it is, and whether it is whole."""
+    return f'<meta name="fedloom-plan" content="{plan_hash}{"" if is_complete else " incomplete"}">'
+
+
+def page_problem(results: Path, study: str, plan_hash: str) -> str:
+    """Return why a report's page must be made again: `out of date` or `incomplete`; else empty.
+
+    Args:
+        results: Folder of the results.
+        study: Name of the study.
+        plan_hash: Hash of the study's plan.
+    """
+    try:
+        with page(results, study).open(encoding="utf-8", errors="replace") as file:
+            head = file.read(HEAD_CHARACTERS)
+    except OSError:
+        return ""
+    if stamp(plan_hash, is_complete=True) in head:
+        return ""
+    return "incomplete" if stamp(plan_hash, is_complete=False) in head else "out of date"
 
 
 def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

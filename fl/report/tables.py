@@ -22,7 +22,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fl.base import files
 from fl.base.errors import DataError, Location
 from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import config_text
@@ -305,13 +304,10 @@ def _with_predicted(
     return pd.concat([table, predicted_metrics], ignore_index=True)
 
 
-def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write ``<study>.parquet`` and ``<study>.runs.parquet`` into ``folder``.
+def encode(plan: Mapping[str, Any], store: Path) -> tuple[bytes, bytes]:
+    """Return the contents of ``<study>.parquet`` and ``<study>.runs.parquet``.
 
-    Both files hold the plan's hash and whether every planned run is finished, see `read_plan_hash`.
-
-    Returns:
-        Both tables as a reader of the files finds them.
+    Both hold the plan's hash and whether every planned run is finished, see `read_plan_hash`.
     """
     rows, runs = collect(plan, store)
     stamp = {
@@ -319,23 +315,15 @@ def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFr
         "complete": bool((runs["state"] != MISSING).all()),
         "uncounted": bool(runs["epsilon_lacks"].eq(UNCOUNTED).any()),
     }
-    study = plan["study"]
-    with files.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        # The long table comes last: where it stands, the runs table of the same plan does too.
-        runs = _write_parquet(runs, folder / f"{study}.runs.parquet", stamp)
-        rows = _write_parquet(rows, folder / f"{study}.parquet", stamp)
-    return rows, runs
+    return _parquet(rows, stamp), _parquet(runs, stamp)
 
 
-def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) -> pd.DataFrame:
+def _parquet(frame: pd.DataFrame, stamp: Mapping[str, Any]) -> bytes:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(stamp).encode()}
     content = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), content)
-    files.write_bytes(path, content.getvalue())
-    # Not read from the disk, where another Snakemake may be about to make the same table.
-    return pd.read_parquet(content)
+    return content.getvalue()
 
 
 def read_plan_hash(path: Path) -> tuple[str, bool] | None:

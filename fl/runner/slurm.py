@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,9 @@ PATTERN_BY_REASON = {
     "memory": re.compile("OUT_OF_ME|out of memory|oom.kill|exceeded memory limit", re.IGNORECASE),
     "time": re.compile("TIMEOUT|DUE TO TIME LIMIT"),
     "node": re.compile("NODE_FAIL|BOOT_FAIL|DUE TO NODE FAILURE"),
-    "cancelled": re.compile("CANCELLED|PREEMPTED"),
+    "preempted": re.compile("PREEMPTED|DUE TO PREEMPTION"),
+    "requeued": re.compile("REQUEUED|DUE TO JOB REQUEUE"),
+    "cancelled": re.compile("CANCELLED"),
 }
 """Patterns of a job's state and its log, by the reason of its end; the first match counts."""
 
@@ -40,24 +42,30 @@ def new_attempt(log: str, memory_mb: int) -> Attempt:
     """
     for variable, scheduler in SCHEDULERS.items():
         if job := os.environ.get(variable):
-            return Attempt(scheduler, job, log, memory_mb)
+            return Attempt(scheduler, job, log, memory_mb, restarts=_own_restarts())
     return Attempt(log=log, memory_mb=memory_mb)
 
 
 def leave_reason() -> str:
-    """Return why this process must leave: `time` if its time is nearly over, else `cancelled`."""
-    return "time" if _state(os.environ.get("SLURM_JOB_ID", "")) == "RUNNING" else "cancelled"
+    """Return why this process must leave: `time` if its time is nearly over, or another reason."""
+    job_fields = _job_fields(os.environ.get("SLURM_JOB_ID", ""))
+    if job_fields.get("JobState") == "RUNNING":
+        return "time" if job_fields.get("PreemptTime", "None") == "None" else "preempted"
+    log_end = _read_end(job_fields)
+    has_restarted = int(job_fields.get("Restarts", 0)) > _own_restarts()
+    return _requeue_reason(log_end) if has_restarted else _first_reason(log_end) or "cancelled"
 
 
 def requeue() -> bool:
-    """Requeue the job of this process if it must leave because of its time limit.
+    """Requeue the job of this process, unless Slurm has cancelled or requeued it already.
 
     Returns:
         Whether the job is in the queue again.
     """
-    if leave_reason() != "time":
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if _job_fields(job).get("JobState") != "RUNNING":
         return False
-    return _run("scontrol", "requeue", os.environ["SLURM_JOB_ID"]) is not None
+    return _run("scontrol", "requeue", job) is not None
 
 
 def end_reason(attempt: Attempt) -> str:
@@ -73,15 +81,30 @@ def end_reason(attempt: Attempt) -> str:
     """
     if attempt.scheduler != "Slurm":
         return "killed"
-    output = _run("scontrol", "--oneliner", "show", "job", attempt.job) or ""
-    job_fields = dict(re.findall(r"(JobState|StdOut)=(\S*)", output))
-    if ACTIVE_STATES.search(job_fields.get("JobState", "")):
+    job_fields = _job_fields(attempt.job)
+    has_restarted = int(job_fields.get("Restarts", 0)) > attempt.restarts
+    if ACTIVE_STATES.search(job_fields.get("JobState", "")) and not has_restarted:
         return ""
-    command = ("sacct", "--jobs", attempt.job, "--noheader", "--parsable2", "--format=State")
-    log_end = _read_end(Path(job_fields.get("StdOut", "")))
-    text = "\n".join([job_fields.get("JobState", ""), _run(*command) or "", log_end])
-    reasons = (reason for reason, p in PATTERN_BY_REASON.items() if p.search(text))
-    return next(reasons, "killed")
+    command = ["sacct", "--jobs", attempt.job, "--noheader", "--parsable2", "--format=State"]
+    states = _run(*command, *(["--duplicates"] if has_restarted else [])) or ""
+    text = f"{states}\n{_read_end(job_fields)}"
+    if has_restarted:
+        return _requeue_reason(text)
+    return _first_reason(f"{job_fields.get('JobState', '')}\n{text}") or "killed"
+
+
+def _requeue_reason(text: str) -> str:
+    """Return why Slurm put a job back into its queue, by its states and the end of its log.
+
+    Without accounting nothing tells a node's failure from a request: the log ends with the node.
+    """
+    reason = _first_reason(text)
+    return reason if reason in ("node", "preempted") else "requeued"
+
+
+def _first_reason(text: str) -> str:
+    reasons = (reason for reason, pattern in PATTERN_BY_REASON.items() if pattern.search(text))
+    return next(reasons, "")
 
 
 def last_attempt(
@@ -109,9 +132,15 @@ def last_attempt(
     return attempt
 
 
-def _state(job: str) -> str:
-    """Return the state of a job; empty if it is unknown."""
-    return (_run("squeue", "--noheader", "--jobs", job, "--format=%T") or "").strip() if job else ""
+def _own_restarts() -> int:
+    """Return how often Slurm put the job of this process back into its queue before."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def _job_fields(job: str) -> dict[str, str]:
+    """Return what `scontrol` says of a job; empty if it knows no such job."""
+    output = _run("scontrol", "--oneliner", "show", "job", job) if job else ""
+    return dict(re.findall(r"(JobState|StdOut|Restarts|PreemptTime)=(\S*)", output or ""))
 
 
 def _run(*command: str) -> str | None:
@@ -125,10 +154,10 @@ def _run(*command: str) -> str | None:
     return result.stdout
 
 
-def _read_end(log: Path) -> str:
-    """Return the end of a log file; empty if it cannot be read."""
+def _read_end(job_fields: Mapping[str, str]) -> str:
+    """Return the end of a job's log; empty if it cannot be read."""
     try:
-        with log.open("rb") as file:
+        with Path(job_fields.get("StdOut", "")).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
             return file.read().decode(errors="replace")
     except OSError:

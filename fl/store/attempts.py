@@ -26,8 +26,9 @@ class Attempt:
         log: Log file of the process, if it has one.
         memory_mb: Memory of the job by the config.
         stacked: Whether the checkpoint of another run contains the state of this run.
-        ended: Reason of the end: `error`, `time`, `memory`, `node` or `cancelled`; `killed` for an
-            unknown reason; empty before the reason is known.
+        restarts: How often Slurm had put the job back into its queue before.
+        ended: Reason of the end: `error`, `time`, `memory`, `node`, `preempted`, `requeued` or
+            `cancelled`; `killed` for an unknown reason; empty before the reason is known.
         error: Text of the error that ended it.
     """
 
@@ -36,6 +37,7 @@ class Attempt:
     log: str = ""
     memory_mb: int = 0
     stacked: bool = False
+    restarts: int = 0
     ended: str = ""
     error: str = ""
 

@@ -1,7 +1,8 @@
 """Jobs, marker files and outdated results, which Snakemake gets before it compares files.
 
 Only the store decides which runs exist. When the workflow is parsed, missing runs become jobs (see
-`fl.plan.jobs`), and tables of another plan are removed. All remaining files are correct, so that
+`fl.plan.jobs`), and tables and reports of another plan are found. These get a new input file, so
+that Snakemake makes them again; until then they stay. All other files are correct, so that
 Snakemake need not compare their times, which mean nothing after a clone or a pull.
 
 Each job has a file with everything that it needs. So neither an edit of the config nor another plan
@@ -13,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fl.base import files
 from fl.base.files import disk_errors
 from fl.plan import analyses, config, jobs, plan_files
 from fl.plan.jobs import gpus as gpus
@@ -34,29 +36,31 @@ def marker(results: Path, job: str) -> Path:
     return results / "markers" / job
 
 
-def write_jobs(plan: PlanSummary, merge: bool | jobs.Machine = False) -> dict[str, str]:
-    """Write a file for each job that the plan needs, and remove outdated tables and reports.
+def write_jobs(
+    plan: PlanSummary, merge: bool | jobs.Machine = False
+) -> tuple[dict[str, str], set[Path]]:
+    """Write a file for each job that the plan needs, and find outdated tables and reports.
 
     A job trains one bundle with missing runs, or several that `fl.plan.jobs.form_jobs` merges.
-    Tables without all runs of this plan are removed, and so are the files that were made from them,
-    and reports without one of their analyses. Snakemake makes missing files, but does not check
-    that the tables of an existing report exist.
+    Nothing outside of ``plan`` and ``markers`` is changed, as this happens in a dry run too.
 
     Args:
         plan: The plan.
         merge: How bundles are merged into jobs, see `fl.plan.jobs.form_jobs`.
 
     Returns:
-        Job by bundle, for bundles with missing runs.
+        Job by bundle, for bundles with missing runs; and the files that Snakemake must make again,
+        see `outdated_input`.
 
     Raises:
-        FedloomError: If a file cannot be written or removed.
+        FedloomError: If a file cannot be written.
     """
     results = Path(plan["settings"]["results"])
     store = Store(Path(plan["settings"]["store"]))
     is_complete = {name: _is_complete(bundle, store) for name, bundle in plan["bundles"].items()}
     _limit_times(results, Path(plan["settings"]["data"]))
-    _remove_stale_tables(plan, is_complete)
+    outdated = _outdated_files(plan, is_complete)
+    _renew(outdated_input(results), outdated)
     job_by_bundle: dict[str, str] = {}
     incomplete = [name for name in is_complete if not is_complete[name]]
     for job in _jobs(plan, incomplete, store, merge):
@@ -64,7 +68,7 @@ def write_jobs(plan: PlanSummary, merge: bool | jobs.Machine = False) -> dict[st
         with disk_errors(results / "markers"):
             marker(results, job["job"]).unlink(missing_ok=True)
         plan_files.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
-    return job_by_bundle
+    return job_by_bundle, {*outdated}
 
 
 def _jobs(
@@ -83,36 +87,57 @@ def _jobs(
         yield {**job.to_json(), "store": settings["store"], "most_mb": max(sizes, default=None)}
 
 
-def _remove_stale_tables(plan: PlanSummary, is_complete: Mapping[str, bool]) -> None:
+def outdated_input(results: Path) -> Path:
+    """Return the input of outdated files: a file that is newer than all of them."""
+    return results / "plan" / "outdated"
+
+
+def _renew(path: Path, outdated: Sequence[Path]) -> None:
+    """Make a file newer than all outdated ones, if there are any."""
+    if outdated:
+        with disk_errors(path):
+            # Other content than before: Snakemake passes over a newer file with an equal checksum.
+            files.write_bytes(path, str(time.time_ns()).encode())
+            newest = max(result.stat().st_mtime_ns for result in outdated)
+            time_ns = max(path.stat().st_mtime_ns, newest + 1_000_000)
+            os.utime(path, ns=(time_ns, time_ns))
+
+
+def _outdated_files(plan: PlanSummary, is_complete: Mapping[str, bool]) -> list[Path]:
+    """Return existing tables and reports of another plan, or without a run or an analysis."""
     results = Path(plan["settings"]["results"])
+    outdated: list[Path] = []
     for name, study in plan["studies"].items():
         tables = result_files.paths(results, name)
-        current = (study["hash"], True)
-        pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex", ".bib")]
-        stale: list[Path] = []
+        page = result_files.page(results, name)
         if not all(is_complete[bundle] for bundle in study["bundles"]) or any(
-            read_plan_hash(path) != current for path in tables[:2]
+            read_plan_hash(path) != (study["hash"], True) for path in tables[:2]
         ):
-            stale = [*tables, *pages]
-        elif not all(analyses.exists(results, analysis) for analysis in study["analyses"]):
-            stale = pages
-        with disk_errors(results):
-            for path in stale:
-                path.unlink(missing_ok=True)
+            outdated += [*tables, page]
+        elif not all(
+            analyses.exists(results, analysis) for analysis in study["analyses"]
+        ) or result_files.page_problem(results, name, study["hash"]):
+            outdated.append(page)
+    return [path for path in outdated if path.exists()]
 
 
 def _limit_times(results: Path, data: Path) -> None:
-    """Set times of inputs that lie in the future to the present.
+    """Set times of inputs and results that lie in the future to the present.
 
     Snakemake reports a job as failed if its output is older than an input. After the clock was set
     back, every job would fail until the clock reached the old time.
     """
+    results_of_studies = (
+        path
+        for kind in ("tables", "metrics", "plots", "report")
+        for path in (results / kind).glob("*.*")
+    )
     inputs = (
+        *results_of_studies,
         *data.glob("raw/*/sources.json"),
         *data.glob("prepared/*/dataset.json"),
         *results.glob("partitions/*/partition.json"),
         *results.glob("markers/*"),
-        *results.glob("tables/*.parquet"),
         *results.glob(f"analyses/*/{analyses.RECORD}"),
     )
     now = time.time()

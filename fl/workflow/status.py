@@ -19,6 +19,7 @@ from fl.base.units import duration, quantity
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates
+from fl.report import result_files
 from fl.runner import slurm
 from fl.store.attempts import Attempt
 from fl.store.store import Store
@@ -34,9 +35,11 @@ TEXT_BY_REASON = {
     "time": "its time limit was near",
     "memory": "it exceeded its memory limit",
     "node": "its node failed",
+    "preempted": "a job with a higher priority took its place",
+    "requeued": "Slurm put its job back into the queue, on request or as its node failed",
     "cancelled": "it was cancelled",
     "killed": "it was killed for an unknown reason (possibly out of memory)",
-    "": "its job continues",
+    "": "it is silent, but Slurm counts its job as active; its node may have failed",
 }
 """Texts of the reasons for which attempts end."""
 
@@ -160,6 +163,15 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
                 yield f"{state:12} {_run_line(status)}"
     yield from rates.remarks
     yield line(statuses, rates)
+
+
+def report_lines(results: Path) -> Iterator[str]:
+    """Return a line for each report of the plan that is out of date or lacks something."""
+    summary = plan_files.read_summary(results / "plan")
+    for study, planned in summary["studies"].items() if summary else ():
+        if problem := result_files.page_problem(results, study, planned["hash"]):
+            page = result_files.page(results, study)
+            yield f"{problem:12} report {page}; `snakemake` makes it again"
 
 
 def unfinished_lines(statuses: Sequence[RunStatus]) -> Iterator[str]:

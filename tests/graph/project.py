@@ -223,6 +223,21 @@ def clone(project: Project, root: Path) -> Project:
     return Project(root)
 
 
+def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
+    """What ``fedloom`` says."""
+    done = subprocess.run(
+        [place.python, "-m", "fl", *arguments],
+        cwd=place.root,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == exit_status, done.stdout
+    return done.stdout
+
+
 def until(what: Callable[[], bool]) -> None:
     """Wait for something that another process does."""
     end = time.monotonic() + 600

@@ -77,6 +77,8 @@ def test_an_edit_in_a_fresh_clone_is_trained_and_shown_and_back_again_is_not(
 ):
     """Not only the tables are made again, of old numbers under the new rate."""
     old, table = pulled.values(), pulled.table()
+    assert ": train " in pulled.snakemake("--dry-run"), "the runs are in the archive alone"
+    assert "up to date" in pulled.dvc("status")
     pulled.study(methods=FASTER)
     assert pulled.repro() == OURS
     differences_are_those_of_the_tables(pulled)

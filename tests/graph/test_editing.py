@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from copy import deepcopy
 
 import project
 import pytest
-from project import REPORT, STUDY, Project, apart
+from project import REPORT, STUDY, Project, Real, apart, fl, until
 
 pytestmark = pytest.mark.graph
 
@@ -85,3 +87,38 @@ def test_code_of_tables_and_report_trains_nothing_but_makes_them_again(copied: P
     assert apart(values, copied.values()) == []
     assert set(copied.runs()["rounds_before"]) == {77}
     assert "#123456" in copied.report()
+
+
+def results(place: Project) -> dict[str, tuple[bytes, int]]:
+    """Tables, metrics, curves and reports, with their times."""
+    folders = ("tables", "metrics", "plots", "report")
+    files = [path for name in folders for path in (place.root / "results" / name).rglob("*.*")]
+    assert len(files) > 7
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_results_stay_until_new_ones_replace_them(copied: Project):
+    copied.snakemake()  # A copy is planned anew, as its code is at another place.
+    before, report = results(copied), copied.report()
+    assert "out of date" not in fl(copied, "status")
+    copied.study(training={**STUDY["training"], "rounds": 3000})
+    assert "output files have to be generated" in copied.snakemake("--dry-run")
+    assert results(copied) == before
+    mark = f"{REPORT} (out of date; `snakemake` makes it again)"
+    assert fl(copied, "show", "small").splitlines()[-1] == f"report: {mark}"
+    process = Real(copied.root).start()
+    until(lambda: bool(list(copied.root.glob("results/runs/*.partial/checkpoint/*"))))
+    os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
+    process.communicate(timeout=60)
+    assert results(copied) == before
+    [line] = [line for line in fl(copied, "status").splitlines() if REPORT in line]
+    assert line == f"out of date  report {REPORT}; `snakemake` makes it again"
+
+    copied.study(title="Another title")
+    output = copied.snakemake()
+    assert ": train " not in output
+    assert "Another title" in copied.report() != report
+    assert "out of date" not in fl(copied, "status")
+    (copied.root / REPORT).write_text(report)  # As if killed between the tables and the report.
+    assert "report of small" in copied.snakemake()
+    assert "Another title" in copied.report()

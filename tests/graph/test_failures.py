@@ -15,7 +15,7 @@ import mounting
 import project
 import psutil
 import pytest
-from project import REPORT, SETTINGS, STUDY, TABLE, Project, Real, until
+from project import REPORT, SETTINGS, STUDY, TABLE, Project, Real, fl, until
 
 from fl.store.store import Store
 
@@ -49,21 +49,6 @@ def start_over(place: Project) -> None:
 def content(place: Project) -> list[bytes]:
     """What must come out the same."""
     return [(place.root / name).read_bytes() for name in MADE]
-
-
-def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
-    """What ``fedloom`` says."""
-    done = subprocess.run(
-        [place.python, "-m", "fl", *arguments],
-        cwd=place.root,
-        env=project.ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == exit_status, done.stdout
-    return done.stdout
 
 
 # Kills

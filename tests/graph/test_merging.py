@@ -75,4 +75,4 @@ def test_both_names_of_the_slurm_profile_lead_to_it(fresh: Project):
     for name in ("slurm", "workflow/profiles/slurm"):
         said = fresh.snakemake("--profile", name, "--dry-run")
         assert said.count(": train ") == 1
-        assert "gpu=0, cores=1000" in said
+        assert "cores=1000, gpu=0" in said

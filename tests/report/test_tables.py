@@ -187,7 +187,7 @@ def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_
     write_run(tmp_path / "store", "d", clients([0.4, 0.5]))
     made["runs"].insert(0, entry("a", "fedavg"))
     made["runs"].append(entry("d", "mk", point={"mk-mmd.mu": 1, "n": 3, "seed": True, "x": [2]}))
-    for table in tables.write(made, tmp_path / "store", tmp_path / "tables"):
+    for table in result_files.write(made, tmp_path / "store", tmp_path):
         back = table.drop_duplicates("run").set_index("run")
         assert back["point"].to_dict() == {
             **{"a": "", "p": "mu=0.1", "q": "mu=1"},
@@ -313,11 +313,14 @@ def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_
         store.remove(run)
         rows = list(rows.itertuples(index=False, name=None))
         write_run(store.root, run, rows, seconds=99.0)
-    tables.write(made, tmp_path / "one", tmp_path / "t1")
-    tables.write(again, tmp_path / "two", tmp_path / "t2")
+    result_files.write(made, tmp_path / "one", tmp_path / "t1")
+    result_files.write(again, tmp_path / "two", tmp_path / "t2")
 
     def same(name: str) -> bool:
-        return len({(tmp_path / folder / name).read_bytes() for folder in ("t1", "t2")}) == 1
+        return (
+            len({(tmp_path / folder / "tables" / name).read_bytes() for folder in ("t1", "t2")})
+            == 1
+        )
 
     assert same("small.parquet")
     assert not same("small.runs.parquet")
@@ -325,11 +328,11 @@ def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_
 
 def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
     made = two_seeds(tmp_path / "store")
-    tables.write(made, tmp_path / "store", tmp_path / "tables")
+    result_files.write(made, tmp_path / "store", tmp_path)
     paths = [tmp_path / "tables" / name for name in ("small.parquet", "small.runs.parquet")]
     assert [tables.read_plan_hash(p) for p in paths] == [("cafe0123", True)] * 2
     made["runs"].append(entry("zz", "fedavg", seed=9))
-    tables.write(made, tmp_path / "store", tmp_path / "tables")
+    result_files.write(made, tmp_path / "store", tmp_path)
     assert tables.read_plan_hash(paths[0]) == ("cafe0123", False)
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == [p.name for p in paths]
     back = pd.read_parquet(paths[0])
@@ -344,14 +347,14 @@ def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_pat
     made, store, results = two_seeds(tmp_path / "store"), tmp_path / "store", tmp_path / "results"
     wanted = result_files.write(made, store, results)
     shown = [path.read_bytes() for path in result_files.paths(results, "small")[2:]]
-    write = tables.files.write_bytes
+    write = result_files.files.write_bytes
 
     def lose(path: Path, content: bytes) -> None:
         write(path, content)
         if path.suffix == ".parquet":
             path.unlink()
 
-    monkeypatch.setattr(tables.files, "write_bytes", lose)
+    monkeypatch.setattr(result_files.files, "write_bytes", lose)
     measured = result_files.write(made, store, results)
     assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
     for table, same in zip(measured, wanted, strict=True):

@@ -64,25 +64,25 @@ def merge_policy():
 
 
 def read_plan():
-    """Return the plan, and the job of each bundle with missing runs.
+    """Return the plan, the job of each bundle with missing runs, and outdated files.
 
     Only the main process makes a new plan; jobs read the plan to which they belong.
     """
     if not workflow.is_main_process:
-        return plan_files.read_checked(Path(os.environ[PLAN_VARIABLE])), {}
+        return plan_files.read_checked(Path(os.environ[PLAN_VARIABLE])), {}, set()
     try:
         current = plan.current_summary(Path(CONFIG), STUDIES)
-        job_by_bundle = markers.write_jobs(current, merge=merge_policy())
+        job_by_bundle, outdated = markers.write_jobs(current, merge=merge_policy())
         if job_by_bundle and merge_policy() is True:
             code = snapshot.copy_code(Path(current["settings"]["results"]))
             os.environ.update(FEDLOOM_CODE=str(code))
     except FedloomError as error:
         sys.exit(f"error: {error}")
     os.environ[PLAN_VARIABLE] = f"{current['settings']['results']}/plan/plan.json"
-    return current, job_by_bundle
+    return current, job_by_bundle, outdated
 
 
-PLAN, JOB_BY_BUNDLE = read_plan()
+PLAN, JOB_BY_BUNDLE, OUTDATED = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
 if workflow.is_main_process:
@@ -123,11 +123,14 @@ def raw(dataset):
 
 
 def inputs_if_missing(outputs, inputs):
-    """Return the inputs of a job; none if all its outputs exist.
+    """Return the inputs of a job; none if all its outputs exist and are current.
 
-    Every name contains a hash of what its content depends on, and `markers.write_jobs` removes
-    outdated files. So existing outputs are correct, and neither times nor absence of inputs matter.
+    Every name contains a hash of what its content depends on, and `markers.write_jobs` finds
+    outdated files, which get a newer input. So other outputs are correct, and neither times nor
+    absence of inputs matter.
     """
+    if OUTDATED.intersection(map(Path, outputs)):
+        return [*inputs, str(markers.outdated_input(Path(RESULTS)))]
     return [] if all(Path(path).exists() for path in outputs) else inputs
 
 
@@ -227,9 +230,12 @@ def study(wildcards):
 
 
 def report_output(path, caption, label):
-    """Return an output that `snakemake --report` shows in the group of its study."""
+    """Return an output that `snakemake --report` shows in the group of its study.
+
+    The former one stays until the new one replaces it.
+    """
     return report(
-        path,
+        update(path),
         caption=f"../report/{caption}.rst",
         category="{study}",
         labels={"what": label},

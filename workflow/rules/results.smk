@@ -11,10 +11,10 @@ rule tables:
             ),
         ),
     output:
-        f"{RESULTS}/tables/{{study}}.parquet",
-        f"{RESULTS}/tables/{{study}}.runs.parquet",
-        f"{RESULTS}/metrics/{{study}}.json",
-        f"{RESULTS}/plots/{{study}}.csv",
+        update(f"{RESULTS}/tables/{{study}}.parquet"),
+        update(f"{RESULTS}/tables/{{study}}.runs.parquet"),
+        update(f"{RESULTS}/metrics/{{study}}.json"),
+        update(f"{RESULTS}/plots/{{study}}.csv"),
     log:
         f"{RESULTS}/logs/tables/{{study}}.log",
     localrule: True

@@ -21,7 +21,7 @@ rule train:
             f"{RESULTS}/plan/bundles/{name}.json" for name in job(wildcards)["bundles"]
         ],
     message:
-        "train {params.title}, log {log}, gpu={resources.gpu}, cores={threads}"
+        "train {params.title}, log {log}, cores={threads}, gpu={resources.gpu}"
     # `exec`, so that a signal to the job reaches the process that can save its state.
     shell:
         "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} > {log:q} 2>&1"
