@@ -392,9 +392,7 @@ class Network:
         # Compiling is asked first, so that no program depends on earlier probes.
         if not torch.compiler.is_compiling() and not self._origin._probed and _outside():
             self.probe(x)
-        # Contiguous copies: layers change buffers in place, which would be lost in a strided view.
-        contiguous = torch.contiguous_format
-        moving = {name: b.clone(memory_format=contiguous) for name, b in buffers.items()}
+        moving = _copies(buffers, x, params)
         self._mode(True)
         if not self._origin._replace and not nested:
             return self._run({**params, **moving}, moving, x, _Call(alter, around))
@@ -570,6 +568,25 @@ class Network:
         finally:
             for store, key, tensor in self._module_tensors:
                 store[key] = tensor
+
+
+def _copies(buffers: Tree, x: Inputs, params: Tree) -> dict[str, Tensor]:
+    """Return copies of buffers that layers can change in place.
+
+    The copies are contiguous, because a change would be lost in a strided view. In a stack, each
+    client has its own copy, also of buffers that all clients share, such as the server's.
+    """
+    is_batched, contiguous = torch_internals.is_batched, torch.contiguous_format
+    stacked = None
+    if torch.compiler.is_compiling() or not _outside():
+        inputs = [x] if isinstance(x, Tensor) else [*x.values()]
+        stacked = next((leaf for leaf in (*inputs, *params.values()) if is_batched(leaf)), None)
+    return {
+        name: b.clone(memory_format=contiguous)
+        if stacked is None or is_batched(b)
+        else stacked.new_empty(b.shape, dtype=b.dtype).copy_(b)
+        for name, b in buffers.items()
+    }
 
 
 def _outside() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -18,6 +19,12 @@ def quantity(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 run``, ``2 runs``, ``2 studies``."""
     plural = f"{noun[:-1]}ies" if noun.endswith("dy") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
+
+
+def first_of(names: Sequence[str], noun: str) -> str:
+    """Return the first name and the number of others: ``a``, ``a and 2 other runs``."""
+    others = len(names) - 1
+    return f"{names[0]} and {quantity(others, f'other {noun}')}" if others else names[0]
 
 
 def duration(seconds: float) -> str:

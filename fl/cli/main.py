@@ -277,6 +277,7 @@ def _train_missing(
         from fl.runner import slurm
         from fl.runner.interruption import Interruption
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
+        from fl.runner.runs import describe_failures
 
     def count_missing() -> int:
         return sum(len(jobs.missing_members(bundle, store)) for bundle in bundles)
@@ -284,9 +285,9 @@ def _train_missing(
     missing_at_start = count_missing()
     try:
         failed = [
-            line
+            failure
             for bundle in jobs.training_order(bundles, store)
-            for line in train_bundle(bundle, store, team, str(log or ""))
+            for failure in train_bundle(bundle, store, team, str(log or ""))
         ]
     except Interruption as error:
         say(f"stopped: {error}", file=sys.stderr)
@@ -294,7 +295,7 @@ def _train_missing(
         if (error.has_finished_round or count_missing() < missing_at_start) and slurm.requeue():
             say("the job is in Slurm's queue again", file=sys.stderr)
         return EXIT_LEFT
-    for line in failed:
+    for line in describe_failures(failed):
         say(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base.errors import ConfigError, FedloomError, unknown_name
-from fl.base.schema import DIVERGED
+from fl.base.schema import DIVERGED, MISSING
 from fl.base.units import quantity
 from fl.notebook import classes
 from fl.notebook.keys import CALL
@@ -59,7 +59,7 @@ class Comparison:
     def _track_text(self, track: str) -> str:
         scores = tracks.values(self.lines, track)
         if self.method not in scores:
-            return f"{track}: {self.method} cannot be compared, because none of its runs finished"
+            return f"{track}: {self.method} cannot be compared, because no draw has all its runs"
         mean_ranks = tracks.ranks(scores)
         lost = int(scores[self.method].isna().sum())
         draws = f"{len(scores)} draws, {lost} of them lost" if lost else f"{len(scores)} draws"
@@ -133,7 +133,7 @@ def compare(
         )
     available = [track for track in study_by_track if track in set(published["track"])]
     for track in [only] if only else available:
-        results, points, diverged = _train(
+        results, points, run_remarks = _train(
             folder, study_by_track[track], name, method, keys, progress
         )
         published_results = published[published["track"] == track]
@@ -146,8 +146,7 @@ def compare(
                 f"{track}: {name} had {points} grid points, the others four: "
                 f"`fl.compare` takes lists, as alpha=[0.25, 0.75]"
             )
-        if diverged:
-            remarks.append(f"{track}: {quantity(diverged, 'run')} of {name} diverged")
+        remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
     return Comparison(name, joined, tracks.against(joined, name), tuple(remarks))
 
@@ -159,23 +158,24 @@ def _train(
     method: str | type,
     keys: Mapping[str, Any],
     progress: bool,
-) -> tuple[pd.DataFrame, int, int]:
+) -> tuple[pd.DataFrame, int, list[str]]:
     """Train a method and FedAvg on a track.
 
     Returns:
-        Their results, the number of points of the method's grid, and of its diverged runs.
+        Their results, the number of points of the method's grid, and remarks on its runs.
     """
     study = dict(read_yaml(folder / "studies" / f"{study_name}.yaml"))
     del study["baseline"]
     track_entries = study["methods"]
     is_entry_of_track = name in track_entries and not keys
     entry = track_entries[name] if is_entry_of_track else {"method": method, **keys}
-    entries: dict[str, Any] = {tracks.CHECK: track_entries[tracks.CHECK], name: entry}
+    chain: dict[str, Any] = {name: entry}
     start = str((entry or {}).get("start"))
     while start in track_entries:
-        entries[start] = track_entries[start]
+        chain[start] = track_entries[start]
         start = str((track_entries[start] or {}).get("start"))
-    study["methods"] = entries
+    check = {tracks.CHECK: track_entries[tracks.CHECK]}
+    entries = study["methods"] = check | chain
     result = run(
         name=f"compare-{study_name}", config=folder, progress=progress, keep_weights=False, **study
     )
@@ -183,27 +183,38 @@ def _train(
         result.study, Path(result.settings.store), Path(result.settings.results)
     )
     starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
-    table = tracks.measured(study_name.removeprefix(tracks.PREFIX), starts, rows, runs)
+    track = study_name.removeprefix(tracks.PREFIX)
+    tables = []
+    # Each from its own runs, so that failures of the method hide no result of FedAvg.
+    for method_name, used in {tracks.CHECK: check, name: chain}.items():
+        used_rows, used_runs = (table[table["method"].isin(used)] for table in (rows, runs))
+        table = tracks.measured(track, starts, used_rows, used_runs)
+        tables.append(table[table["method"] == method_name])
     method_runs = runs[runs["method"] == name]
-    diverged = int((method_runs["state"] == DIVERGED).sum())
-    return table, int(method_runs["point"].nunique()), diverged
+    counts = method_runs["state"].value_counts()
+    remarks = [
+        f"{track}: {counts[state]} of {quantity(len(method_runs), 'run')} of {name} {verb}"
+        for state, verb in ((MISSING, "failed"), (DIVERGED, "diverged"))
+        if state in counts
+    ]
+    return pd.concat(tables), int(method_runs["point"].nunique()), remarks
 
 
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:
     """Return a remark on whether FedAvg has its published results."""
     tables = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (published, results)]
     before, now = tables
-    if now.empty:
+    if not now["accuracy"].notna().any():
         return [
             f"{track}: no run of {tracks.CHECK} finished, so that its published results could not "
             "be checked"
         ]
-    gap = 100 * (now["accuracy"] - before["accuracy"])
-    if len(now) == len(before) and (gap.abs() < 1e-3).all():
+    gap = 100 * (now["accuracy"] - before["accuracy"]).dropna()
+    if len(gap) == len(before) and (gap.abs() < 1e-3).all():
         return [f"{track}: {tracks.CHECK} has its published results in all {len(before)} draws"]
     versions = [", ".join(sorted(set(table["numbers"]))) for table in tables]
     remark = f"{track}: {tracks.CHECK} differs from its published results "
-    remark += f"({len(now)} of {len(before)} draws): {gap.mean():+.2f} points on average, "
+    remark += f"({len(gap)} of {len(before)} draws): {gap.mean():+.2f} points on average, "
     remark += f"at most {gap.abs().max():.2f} in a draw"
     if versions[0] != versions[1]:
         remark += f"; published numbers are of {versions[0]}, these of {versions[1]}"

@@ -65,6 +65,7 @@ def run(
     """
     from fl.notebook import training
     from fl.pytorch.construction import seeded
+    from fl.runner.runs import describe_failures
 
     folder, settings = _settings(config)
     kernel.check_unedited()
@@ -74,9 +75,11 @@ def run(
         planned = plan.make_from(folder, settings, {name: (parsed, keys.CALL)})
         plan.write_files(planned)
         bundles = planned.bundles
+        for line in training.unstackable(planned):
+            warnings.warn(line, stacklevel=3)
         failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)
-    for line in failed:
+    for line in describe_failures(failed):
         warnings.warn(f"failed: {line}", stacklevel=3)
     result = Result(planned.studies[name].to_json(), bundles, settings)
     for line in _diverged(result.runs()):

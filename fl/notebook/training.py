@@ -12,6 +12,7 @@ import torch
 
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import check_writable
+from fl.base.units import first_of
 from fl.data import partitioning, preparation
 from fl.notebook.keys import CALL
 from fl.notebook.progress_bar import ProgressBar
@@ -21,6 +22,7 @@ from fl.plan.plan import Plan
 from fl.report import make_analysis
 from fl.runner.interruption import Interruption
 from fl.runner.job import train_bundle
+from fl.runner.runs import Failure, describe_failures
 from fl.store.layout import WEIGHTS
 from fl.store.store import Store
 
@@ -37,7 +39,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 def train(
     plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, progress: bool
-) -> list[str]:
+) -> list[Failure]:
     """Train missing runs, in the order in which runs start from each other.
 
     Args:
@@ -47,7 +49,7 @@ def train(
         progress: Whether to show a progress bar.
 
     Returns:
-        A line for each run that failed.
+        The failed runs.
 
     Raises:
         TrainingInterrupted: On Ctrl-C.
@@ -63,7 +65,7 @@ def train(
         name: sum(member.spec["training"]["rounds"] for member in members)
         for name, members in missing.items()
     }
-    failed: list[str] = []
+    failed: list[Failure] = []
     bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
     try:
         with _restored_threads():
@@ -119,11 +121,25 @@ def _restored_threads() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def check(failed: list[str], plan: Plan) -> None:
+def unstackable(plan: Plan) -> list[str]:
+    """Return a line for each reason for which missing runs are trained client by client."""
+    store = Store(Path(plan.settings.store))
+    titles: dict[str, list[str]] = {}
+    for bundle in plan.bundles.values():
+        if bundle.unstackable and jobs.missing_members(bundle, store):
+            titles.setdefault(bundle.unstackable, []).append(bundle.title)
+    return [
+        f"{first_of(names, 'bundle')}: clients are trained one after another, which is slower, "
+        f"because they cannot be stacked: {reason}"
+        for reason, names in titles.items()
+    ]
+
+
+def check(failed: list[Failure], plan: Plan) -> None:
     """Check that at least one run of the plan is finished.
 
     Args:
-        failed: A line for each failed run.
+        failed: The failed runs.
         plan: The plan.
 
     Raises:
@@ -132,4 +148,4 @@ def check(failed: list[str], plan: Plan) -> None:
     store = Store(Path(plan.settings.store))
     runs = {run.run for study in plan.studies.values() for run in study.runs}
     if failed and not any(map(store.has, runs)):
-        raise FedloomError("all runs failed:\n" + "\n".join(failed))
+        raise FedloomError("all runs failed:\n" + "\n".join(describe_failures(failed)))

@@ -17,6 +17,7 @@ from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, 
 from fl.base.fields import Count
 from fl.base.registry import ADDED_KINDS, entry_key
 from fl.base.schema import SERVER
+from fl.engine.backends import STACKING_BACKENDS
 from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Execution, Study
@@ -285,7 +286,8 @@ class MethodEntry:
         """Try each point; return what is found out, by `Point.key`.
 
         Raises:
-            ConfigError: If the method cannot be built for the scenario's model or cannot train it.
+            ConfigError: If the method cannot be built for the scenario's model or cannot train it,
+                or cannot train it with the chosen backend.
         """
         model, dataset = scenario.model.text, scenario.dataset.text
         rehearsed: dict[str, Rehearsed] = {}
@@ -306,6 +308,10 @@ class MethodEntry:
                 advice = "a method, terms and training keys that fit this model and its inputs"
                 advice = "" if error_text.plugin_line(error) else advice
                 raise ConfigError(self.location, problem, advice=advice) from None
+            backend, reason = self.execution.backend, rehearsed[point.key].unstackable
+            if reason and backend in STACKING_BACKENDS:
+                problem = f"is {backend}, but clients of {self.label} cannot be stacked: {reason}"
+                raise ConfigError(self.location / "execution" / "backend", problem, "auto, loop")
         return rehearsed
 
     def _error(self, key: str, problem: str, allowed: str = "", advice: str = "") -> ConfigError:

@@ -26,7 +26,7 @@ from fl.runner import backend_choice, simulations, slurm
 from fl.runner.interruption import Interruption, record_leave_requests
 from fl.runner.progress import MakeDisplay, Progress
 from fl.runner.record import check_code
-from fl.runner.runs import Runs
+from fl.runner.runs import Failure, Runs
 from fl.runner.stack import Stack
 from fl.runner.training_loop import train_stack
 from fl.store import checkpoint
@@ -44,7 +44,7 @@ def train_bundle(
     team: Team | None = None,
     log: str = "",
     make_display: MakeDisplay | None = None,
-) -> list[str]:
+) -> list[Failure]:
     """Train every run of a bundle that the store lacks; a failing run does not stop the others.
 
     Args:
@@ -55,7 +55,7 @@ def train_bundle(
         make_display: Function that makes the display of progress; by default `Progress`.
 
     Returns:
-        A line for each failed run: its id, the seed and the error. Tracebacks go to the log.
+        The failed runs. Tracebacks go to the log.
 
     Raises:
         Interruption: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.

@@ -15,6 +15,7 @@ from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
+from fl.runner.runs import describe_failures
 from fl.store import import_export, maintenance
 from fl.store.import_export import NEW
 from fl.store.layout import WEIGHTS
@@ -126,7 +127,7 @@ def recompute(
         members = list(_members(record, store, scratch, code))
         failed = train_bundle(_bundle(members, record, settings, lock, folder), scratch)
         if failed and not scratch.has(run):
-            raise FedloomError(f"failed: {'; '.join(failed)}")
+            raise FedloomError(f"failed: {'; '.join(describe_failures(failed))}")
         recomputed = RunRecord.from_json(scratch.record(run))
         differences = list(_differences(store.metrics(run), scratch.metrics(run)))
         return Recomputation(run, (record, recomputed), differences)

@@ -6,11 +6,13 @@ import contextlib
 import logging
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from fl.base import error_text
 from fl.base.errors import FedloomError
+from fl.base.units import first_of
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
 from fl.pytorch.memory import is_out_of_memory
@@ -43,6 +45,27 @@ def describe_error(error: Exception) -> str:
     return str(error) if is_expected(error) else error_text.describe(error)
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A failed run.
+
+    Attributes:
+        name: The run's id, with its title and seed.
+        error: The error in one line.
+    """
+
+    name: str
+    error: str
+
+
+def describe_failures(failures: Iterable[Failure]) -> list[str]:
+    """Return a line for each error, with the first run that failed by it and how many others."""
+    names_by_error: dict[str, list[str]] = {}
+    for failure in failures:
+        names_by_error.setdefault(failure.error, []).append(failure.name)
+    return [f"{first_of(names, 'run')}: {error}" for error, names in names_by_error.items()]
+
+
 class Runs:
     """The runs of a bundle.
 
@@ -54,7 +77,7 @@ class Runs:
         members: The runs, by id.
         workspaces: Workspaces of the runs that this process computes, by id.
         logs: Logs of the runs, by id.
-        failed: A line for each failed run.
+        failed: The failed runs.
         costs: The costs of a finished run, by its number of completed rounds; runs of a bundle with
             equal numbers have equal costs.
     """
@@ -71,7 +94,7 @@ class Runs:
         self.members: dict[str, Member] = {member.run: member for member in bundle.runs}
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: RunLog(Path(bundle.results), run) for run in self.members}
-        self.failed: list[str] = []
+        self.failed: list[Failure] = []
         self.costs: dict[int, RecordedCosts] = {}
         self._logged_tracebacks: set[str] = set()
 
@@ -96,7 +119,7 @@ class Runs:
             self.leave_request.check("at an error; the last checkpoint is kept")
             text = describe_error(error)
             for run in runs:
-                self.failed.append(f"{self.name(run)}: {text}")
+                self.failed.append(Failure(self.name(run), text))
                 self.logs[run].end("failed", error=text)
                 if run in self.workspaces:
                     self.workspaces[run].note(ended="error", error=text)

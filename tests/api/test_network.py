@@ -52,6 +52,26 @@ def test_training_and_evaluation_are_the_modules_own() -> None:
     assert worlds.same(variables, before)
 
 
+def test_a_stack_of_clients_moves_buffers_that_it_shares_for_each_client_alone() -> None:
+    """The server's statistics, read by all, or inputs that all have: images of the server's."""
+    variables, others = CNN.init(0), torch.stack([X, 2 * X + 1])
+    params = trees.stack([CNN.init(1)["params"], CNN.init(2)["params"]])
+
+    def moved(weights: trees.Tree, batch: trees.Tree) -> trees.Tree:
+        return {"b": CNN.train(weights, variables["buffers"], batch["x"]).buffers}
+
+    for dims, batch in (((0, 0), {"x": others}), ((None, 0), {"x": others}), ((0, None), {"x": X})):
+        weights = params if dims[0] == 0 else variables["params"]
+        stacked = trees.vmap(moved, dims)(weights, batch)
+        for client in range(2):
+            alone = moved(
+                trees.take(weights, client) if dims[0] == 0 else weights,
+                trees.take(batch, client) if dims[1] == 0 else batch,
+            )
+            assert worlds.distance(trees.take(stacked, client), alone) < 1e-12
+    assert worlds.same(variables, CNN.init(0))
+
+
 class Probe(nn.Module):
     """A convolution that notes what it is given and what it gives."""
 

@@ -58,9 +58,13 @@ def advanced(simulation: Simulation) -> State:
 
 
 @every_trained_method
-def test_stacked_is_loop_to_rounding(method: str) -> None:
-    """On a perceptron; on convolutions with batch normalisation, see the seeds in one stack."""
-    simulation = world(method)
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_stacked_is_loop_to_rounding(method: str, model: str) -> None:
+    """On a perceptron, and on convolutions with batch normalisation, whose buffers change in place.
+
+    One seed alone: in a stack of several seeds, the server's tree is stacked, too.
+    """
+    simulation = world(method, model)
     loop, rows = worlds.run(simulation, "loop")
     stacked, stacked_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,5 +143,28 @@ def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> No
     said = repr(fl.compare("fedprox", only="tiny", rounds=2, progress=False))
     assert "fedprox has its own rounds; the other methods have the track's budget" in said
     said = repr(fl.compare("fedprox", only="tiny", lr=1e30, progress=False))
-    assert "tiny: fedprox cannot be compared, because none of its runs finished" in said
-    assert "tiny: 3 runs of fedprox diverged" in said
+    assert "tiny: fedprox cannot be compared, because no draw has all its runs" in said
+    assert "tiny: 3 of 3 runs of fedprox diverged" in said
+    assert "nan" not in said
+
+
+@declare("global")
+class Failing:
+    """FedAvg whose server fails, which no plan can see."""
+
+    def build(self, context: BuildContext) -> Method:
+        def aggregate(*trees: Any) -> Any:
+            raise RuntimeError("the server is out of order")
+
+        return replace(recipe(context), aggregate=aggregate)
+
+
+def test_a_method_whose_runs_all_fail_is_told_of_once(lab: Path) -> None:
+    with pytest.warns(UserWarning) as warned:
+        said = repr(fl.compare(Failing, only="tiny", lr=[0.1, 0.2], progress=False))
+    [message] = [str(w.message) for w in warned if "failed" in str(w.message)]
+    assert re.match(r"failed: \w+ \(failing.*seed 0\) and 5 other runs: .*out of order", message)
+    assert "tiny: failing cannot be compared, because no draw has all its runs" in said
+    assert "tiny: 6 of 6 runs of failing failed" in said
+    assert "tiny: fedavg has its published results in all 3 draws" in said
+    assert "nan" not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,12 +15,15 @@ import pandas as pd
 import planning
 import pytest
 from sklearn.metrics import f1_score, recall_score
+from torch import Tensor
 
 import fl
+from fl.api import BuildContext, Forward, Method, declare, recipe, task_loss
 from fl.base.errors import FedloomError
 from fl.cli import main
 from fl.notebook import kernel, progress_bar, training
 from fl.plan import plan
+from fl.runner.runs import Failure
 from fl.store import maintenance
 from fl.store.store import Store
 
@@ -246,9 +250,9 @@ def test_a_thread_trains_too_though_no_signal_reaches_it(lab: Path) -> None:
 def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = training.train_bundle
 
-    def failing(bundle: Any, *given: Any, **named: Any) -> list[str]:
+    def failing(bundle: Any, *given: Any, **named: Any) -> list[Failure]:
         broken = "Local" in bundle.title
-        return [f"{bundle.title}: broken"] if broken else train(bundle, *given, **named)
+        return [Failure(bundle.title, "broken")] if broken else train(bundle, *given, **named)
 
     monkeypatch.setattr(training, "train_bundle", failing)
     with pytest.warns(UserWarning, match="failed: Local on synthetic.*: broken"):
@@ -259,6 +263,35 @@ def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPa
     }
     with pytest.raises(FedloomError, match="all runs failed:\nLocal"):
         fl.run(methods=["local"], **CALL)
+
+
+@declare("global")
+class Reading:
+    """FedAvg whose loss reads a number into Python, which no stack can."""
+
+    def build(self, context: BuildContext) -> Method:
+        def term(forward: Forward) -> Tensor:
+            loss = task_loss(forward)
+            return loss * float(loss.detach() >= 0)
+
+        return recipe(context, terms=(term,))
+
+
+def test_a_method_that_cannot_be_stacked_is_told_of_or_refused(lab: Path) -> None:
+    call = {**CALL, "methods": {"mine": {"method": Reading, "lr": [0.1, 0.2]}}}
+    auto = {"execution": {"backend": "auto"}}
+    with pytest.warns(UserWarning, match="cannot be stacked") as told:
+        result = fl.run(**call, **auto)
+    [line] = [str(warning.message) for warning in told]
+    assert line.startswith("mine(lr=0.")
+    assert "and 1 other bundle: clients are trained one after another, which is slower" in line
+    assert repr(result).endswith("2 complete>")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # What is there is not trained, so that nothing is slower.
+        fl.run(**call, **auto)
+    problem = "mine.execution.backend: is stacked, but clients of mine cannot be stacked: .*Allowed"
+    with pytest.raises(FedloomError, match=problem):
+        fl.run(**call, execution={"backend": "stacked"})
 
 
 def test_runs_that_diverge_are_told_of(lab: Path) -> None:
