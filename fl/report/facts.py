@@ -95,7 +95,22 @@ class Facts:
     def everywhere(self) -> str:
         """Sentences that hold for all tables of scores; empty if there are none."""
         common = f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
-        return f"{common} {self.sampled}".strip()
+        return " ".join(filter(None, (common, self.sampled, self.budgets)))
+
+    @property
+    def budgets(self) -> str:
+        """A sentence where methods have had different numbers of rounds; empty where equal ones."""
+        texts: dict[str, list[str]] = {}
+        for method, runs in summaries.stored_runs(self.runs).groupby("method", sort=False):
+            own, start = _span(runs["rounds"]), _span(runs["rounds_before"])
+            text = own if start == "0" else f"{start} + {own}"
+            texts.setdefault(text, []).append(self.methods[str(method)])
+        if len(texts) < 2:
+            return ""
+        usual = max(texts, key=lambda text: len(texts[text]))
+        others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
+        sum_text = " (a stored model's, then its own)" if any("+" in t for t in texts) else ""
+        return f"Rounds of training: {usual}, but {'; '.join(others)}{sum_text}."
 
     @property
     def sampled(self) -> str:
@@ -240,6 +255,14 @@ class Facts:
     def short(self, setting: StudySetting) -> str:
         """A setting in one line, without what all settings share."""
         return " · ".join(self.names.distinct.get(setting, setting))
+
+
+def _span(counts: pd.Series) -> str:
+    """Return ``20``, or ``12 to 20`` if counts differ; a count that is not known is ``unknown``."""
+    if counts.isna().any():
+        return "unknown"
+    first, last = int(counts.min()), int(counts.max())
+    return f"{first} to {last}" if last > first else str(first)
 
 
 def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:

@@ -76,6 +76,27 @@ def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(t
     assert line["mean"].tolist() == pytest.approx([0.5, 0.7])
 
 
+def test_tables_say_which_methods_had_more_rounds(tmp_path):
+    """Fine-tuning trains for 2 rounds more than the 5 of the model that it starts from."""
+    store = tmp_path / "runs"
+    for run in ("avg", "prox"):
+        write_run(store, run, clients([0.5], round=5))
+    write_run(store, "ft", clients([0.7], round=2, stage="personal"), start="avg")
+    runs = [entry("avg", "avg"), entry("prox", "prox"), entry("ft", "ft", title="FedAvg-FT")]
+    facts = facts_of(tmp_path, *runs)
+    said = "Rounds of training: 5, but FedAvg-FT 5 + 2 (a stored model's, then its own)."
+    assert facts.budgets == said
+    sections = outline(facts)
+    bold = [t for t in blocks(sections) if isinstance(t, Table) if _has_bold(t)]
+    assert bold and all(said in table.full_note for table in bold)
+    assert said in sections[0].lead
+    assert facts_of(tmp_path / "equal", entry("avg", "avg"), entry("prox", "prox")).budgets == ""
+
+
+def _has_bold(table: Table) -> bool:
+    return any(cell.best for row in table.rows for cell in row.cells)
+
+
 def test_curves_over_draws_end_with_the_first_draw_that_stopped(tmp_path):
     """Four draws, of which one goes on to round 3 and is by then far above the others."""
     given = told(["digits"])
