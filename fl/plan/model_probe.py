@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,11 +42,22 @@ def probed_network(
             problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
             raise ConfigError(model.location, problem, advice="a smaller model") from None
         problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
-        # The message of a model that unpacks a shape only tells how long the shape is.
-        if "values to unpack" not in str(error):
+        # PyTorch says of tokens only that types of matrices differ, and of a shape that is
+        # unpacked only how long it is.
+        if inputs.tokens and _takes_numbers(build_module, x):
+            problem += ", which are whole numbers, but numbers with fractions"
+        elif "values to unpack" not in str(error):
             problem += f" ({type(error).__name__}: {error})"
         raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
     return network
+
+
+def _takes_numbers(build_module: Callable[[], nn.Module], tokens: Any) -> bool:
+    """Whether a model takes inputs of this shape if they are floating-point numbers."""
+    with contextlib.suppress(Exception, SystemExit):
+        Network(build_module).probe(tokens.float())
+        return True
+    return False
 
 
 def _suitable_models(inputs: Inputs) -> str:
@@ -52,7 +65,10 @@ def _suitable_models(inputs: Inputs) -> str:
     if inputs.modalities:
         return "a model for such inputs"
     if inputs.tokens:
-        return "a model for tokens, such as lstm"
+        return (
+            "a model for tokens, such as lstm; or, if the whole numbers are measurements, "
+            "floating-point numbers, such as x.astype('float32')"
+        )
     if len(inputs.shape) == 3:
         return (
             "a model for such inputs, and not of too few pixels; images are "

@@ -139,6 +139,18 @@ def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
         fl.run(dataset=fl.arrays(PIXELS[..., 0] / 255, Y), **call)
 
 
+def test_whole_numbers_for_a_model_of_measurements_are_named() -> None:
+    counts = np.arange(240).reshape(60, 4) % 9
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "model": "mlp"}
+    with pytest.raises(FedloomError) as caught:
+        fl.run(dataset=fl.arrays(counts, Y), **call)
+    said = str(caught.value)
+    assert "9 different tokens, which are whole numbers, but numbers with fractions. Try: " in said
+    assert "x.astype('float32')" in said
+    assert "dtype" not in said
+    fl.run(dataset=fl.arrays(counts.astype("float32"), Y), **{**call, "rounds": 1})
+
+
 def test_domains_of_arrays_make_clients() -> None:
     own = fl.arrays(X, Y, domain=WHOSE)
     result = fl.run(dataset=own, **{**CALL, "partition": {"domain": {"clients_per_domain": 2}}})
@@ -259,12 +271,12 @@ WRONG = {
     ),
     "blank": (
         lambda: fl.arrays(X, np.array(["a", "b", "b "])[Y]),
-        "y has 'b' and 'b ', which are one value",
+        "y has one value in several spellings: 'b' and 'b '",
     ),
-    "boolean": (lambda: fl.arrays(X, [True, 1, "b"] * 20), "y has '1' and 'True', which are one"),
+    "boolean": (lambda: fl.arrays(X, [True, 1, "b"] * 20), "spellings: '1' and 'True'"),
     "decimal": (
         lambda: fl.arrays(X, Y, domain=np.array(["0", "0.0", "1"])[Y]),
-        "domain has '0' and '0.0', which are one value",
+        "domain has one value in several spellings: '0' and '0.0'",
     ),
     "floats with channels last": (
         lambda: fl.arrays(np.zeros((60, 32, 32, 3), np.float32), Y),

@@ -17,9 +17,7 @@ Memory: all of it.
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,11 +32,10 @@ from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.spellings import check_spellings
 
 LABEL_ARRAYS = ("y", "client", "domain", "split")
 """Names of the arrays other than ``x``."""
-DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
-BOOLEANS = {"false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
@@ -213,19 +210,7 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
     if missing:
         advice = "leave these samples out; or, if it is a name, write another text"
         raise DataError(f"{name}: {key} has {missing[0]}, as for a missing value", advice=advice)
-    _check_spellings(key, different, name)
-
-
-def _check_spellings(key: str, different: Sequence[str], name: str) -> None:
-    """Raise a `DataError` for texts that spell one value in two ways."""
-    spelling_by_value: dict[str | float, str] = {}
-    for text in different:
-        plain = unicodedata.normalize("NFC", text.strip())
-        value = BOOLEANS.get(plain.casefold(), float(plain) if DECIMAL.fullmatch(plain) else plain)
-        if value in spelling_by_value:
-            problem = f"{name}: {key} has {spelling_by_value[value]!r} and {text!r}"
-            raise DataError(f"{problem}, which are one value", advice="spell it in one way")
-        spelling_by_value[value] = text
+    check_spellings(name, key, different)
 
 
 def _channels_first(x: np.ndarray) -> str:
