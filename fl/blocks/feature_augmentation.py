@@ -212,7 +212,9 @@ def with_exchanged_statistics(
             server, client, {**training_work, **({ALTERATION_STATES: states} if states else {})}
         )
         moments = {"apart": deviations, "square": trees.apply(torch.square, deviations)}
-        return client, {**upload, STATISTICS: unweighted_upload(moments, client[COUNTS].sum())}
+        samples = client[COUNTS].sum()
+        shared_moments = unweighted_upload(moments, samples, context.training)
+        return client, {**upload, STATISTICS: shared_moments}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         mean_moments = unweighted_mean(trees.mean(uploads[STATISTICS], n))

@@ -136,10 +136,9 @@ def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) 
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
         histogram = totals["sums"] / totals["count"].clamp(min=1)
         local_histogram = torch.where(totals["count"] >= MIN_SAMPLES, histogram, server[HISTOGRAM])
-        return dict(client), {
-            **upload,
-            HISTOGRAM: unweighted_upload({"own": local_histogram}, client[COUNTS].sum()),
-        }
+        samples = client[COUNTS].sum()
+        shared_histogram = unweighted_upload({"own": local_histogram}, samples, context.training)
+        return dict(client), {**upload, HISTOGRAM: shared_histogram}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}

@@ -18,7 +18,6 @@ from typing import Literal
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
     PERSONAL_PARAMS,
     BuildContext,
     Forward,
@@ -31,10 +30,10 @@ from fl.api import (
     personal,
     recipe,
     shared,
-    single_pass,
     weights_in,
 )
 from fl.blocks import linear_layers
+from fl.blocks.calibration import balanced_logits, calibrated_loss, with_class_counts
 
 
 @declare("global", "personal")
@@ -53,14 +52,10 @@ class FedRoD:
         network = context.network
         base = recipe(
             context,
-            terms=(balanced, personalised),
+            terms=(calibrated_loss(balanced_logits), personalised),
             local=weights_in(network.head if self.head == "local" else ()),
             personal_params=lambda variables: linear_layers.zero_head(network, variables["params"]),
         )
-        local = single_pass(base)
-
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {**local.begin(server, client), COUNTS: client[COUNTS]}
 
         def personal_view(server: Tree, client: Tree | None) -> Tree:
             model = personal(server, client) if self.head == "local" else shared(server, None)
@@ -76,16 +71,7 @@ class FedRoD:
         views["personal"] = Predictor(
             personal_view, predict, serves_absent_clients=True, is_per_sample=True
         )
-        return replace(base, passes=(replace(local, begin=begin),), views=views)
-
-
-def balanced(forward: Forward) -> Tensor:
-    """The balanced softmax loss: cross-entropy of z_c + log n_c, with n_c the client's samples.
-
-    Ren et al. Balanced Meta-Softmax for Long-Tailed Visual Recognition. NeurIPS 2020, equation 4.
-    """
-    counts = forward.work[COUNTS].to(forward.output.outputs.dtype)
-    return classification_loss(forward.output.outputs + counts.log(), forward.batch)
+        return replace(with_class_counts(base), views=views)
 
 
 def personalised(forward: Forward) -> Tensor:

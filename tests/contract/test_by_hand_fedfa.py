@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fl.api import trees
 from fl.api.method import COUNTS, BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
@@ -94,16 +95,15 @@ def test_what_clients_begin_with_follows_the_fusion(fusion: Any) -> None:
     torch.testing.assert_close(gamma, tensor(expected), rtol=0, atol=1e-5)
 
 
-def test_a_plain_mean_comes_out_of_a_weighted_one() -> None:
+@pytest.mark.parametrize(("weighting", "weights"), [("samples", [1, 3, 0]), ("uniform", [1, 1, 0])])
+def test_a_plain_mean_comes_out_of_a_weighted_one(weighting: str, weights: list[int]) -> None:
     """Clients of 1 and 3 samples, values 10 and 20; a third without samples does not count."""
+    training = Training(rounds=1, weighting=weighting)
     sent = [
-        unweighted_upload({"a": tensor(v)}, torch.tensor(n))
+        unweighted_upload({"a": tensor(v)}, torch.tensor(n), training)
         for v, n in ((10.0, 1), (20.0, 3), (9.0, 0))
     ]
-    mean = {
-        "share": (sent[0]["share"] + 3 * sent[1]["share"]) / 4,
-        "values": {"a": (sent[0]["values"]["a"] + 3 * sent[1]["values"]["a"]) / 4},
-    }
+    mean = trees.mean(trees.stack(sent), torch.tensor(weights))
     assert float(unweighted_mean(mean)["a"]) == pytest.approx(15)
 
 

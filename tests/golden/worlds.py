@@ -66,6 +66,7 @@ FEDLGD = {
 HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 
 METHODS: dict[str, list[World]] = {
+    "afl": [{"eta_lambda": 0.5}],
     "cfl": [
         {"after": 1},
         {"after": 1, "bounds": "absolute", "eps1": 5.0, "eps2": 0.01, "most": 3},
@@ -83,10 +84,16 @@ METHODS: dict[str, list[World]] = {
     "fedavgm": [{}, {"beta": 0.5, "eta": 0.7}],
     "fedbabu": [{}],
     "fedbn": [{}],
+    "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
+    "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
-    "fedfa": [FEDFA, {**FEDFA, "fusion": "direct"}],
+    "fedexp": [{}, {"scored": "last", "epsilon": 0.0}],
+    "fedfa": [FEDFA, {**FEDFA, "fusion": "direct"}, {**FEDFA, "weighting": "uniform"}],
     "fedfa/c": [{"augment": "batch", "layers": ["0", "4"], "p": 0.8}],
-    "fedfa/h": [{"augment": "none", "histograms": True, **HISTOGRAMS}],
+    "fedfa/h": [
+        {"augment": "none", "histograms": True, **HISTOGRAMS},
+        {"augment": "none", "histograms": True, **HISTOGRAMS, "weighting": "uniform"},
+    ],
     "fedfa/plus": [
         {"histograms": True, **FEDFA, **HISTOGRAMS},
         {"histograms": True, **FEDFA, **HISTOGRAMS, "fusion": "direct"},
@@ -117,8 +124,11 @@ METHODS: dict[str, list[World]] = {
         {**FEDLGD, "client_steps": 9, "server_steps": 9},
         {**FEDLGD, "every": 1, "times": 1},
     ],
+    "fedlc": [{"tau": 2.0}],
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
+    "fedntd": [{"beta": 0.5, "tau": 2.0}],
+    "fedper": [{}, {"layers": ["0"]}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
     "fedopt": [
         {"tau": 0.1},
@@ -137,6 +147,7 @@ METHODS: dict[str, list[World]] = {
     ],
     "fedrobust": [{"eta2": 0.1}, {"eta2": 0.1, "matrix": "diagonal"}],
     "fedrod": [{}, {"head": "local"}],
+    "fedrs": [{}],
     "fedsac": [
         {},
         {"regulariser": "models", "similarity": "weights", "centred": False, "k": 1},
@@ -160,6 +171,7 @@ METHODS: dict[str, list[World]] = {
         {"k": 4, "lam": 0.5, "distances": "summed", "votes": "softmax"},
     ],
     "l2p": [{**L2P, "iterations": 1}, {**L2P, "iterations": 1, "samples": "train"}],
+    "lg-fedavg": [{}, {"layers": ["0"]}],
     "local": [{}, {"keep_optimizer": False}],
     "moon": [{}, {"second": "squared", "mu": 0.3}, {"second": "none", "tau": 1.0}],
     "mrmtl": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}],
@@ -181,6 +193,7 @@ METHODS: dict[str, list[World]] = {
         {"hidden": 4, "scored": "trained"},
     ],
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
+    "q-ffl": [{"q": 2.0}],
     "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
     "untrained": [{}],
     "vhl": [{"images": 3, "batch": 4, "lam": 0.5}, {"images": 3, "batch": 4, "generator_seed": 1}],
@@ -208,7 +221,7 @@ OF_IMAGES = {
 NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
 DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
-OF_SGD = {"fedamp", "fednova", "scaffold"}
+OF_SGD = {"fedamp", "fedcm", "fednova", "scaffold"}
 MASKED = (
     *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
     *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
@@ -216,6 +229,7 @@ MASKED = (
 
 TERMS: dict[str, list[World]] = {
     "cosine": [{"mu": 0.5}],
+    "feddecorr": [{"beta": 0.5}, {"beta": 0.5, "scale": "paper"}],
     "fedfm": [{"first": 2, "lam": 0.5}, {"first": 1, "lam": 0.5, "loss": "squared", "lite": True}],
     "mk-mmd": [
         {"mu": 0.5},
@@ -384,7 +398,7 @@ BEYOND = ("adamw", "steps", "stragglers kept", "drop last")
 """Settings in which every method is looked at."""
 
 
-SETTINGS_OF_TRAINING = ("keep_optimizer",)
+SETTINGS_OF_TRAINING = ("keep_optimizer", "weighting")
 """Keys of a method's worlds that are not its own."""
 
 

@@ -1,0 +1,64 @@
+"""AFL: the shared model minimises the loss of the worst mixture of the clients.
+
+Mohri, Sivek, Suresh. Agnostic Federated Learning. ICML 2019. arXiv:1902.00146.
+
+The mixture lambda has a weight for each client and begins uniform. In each round the participants'
+models are averaged by their weights, and their weights then rise by their losses of the model that
+was sent. The paper takes one stochastic gradient step of all clients in a round; here clients train
+as in FedAvg, of which one local step is the paper's case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl.api import BuildContext, Method, NonNegative, Tree, declare, recipe, trees
+from fl.blocks.exchange import send_all_but
+from fl.blocks.mixing import project_to_simplex
+from fl.blocks.shared_loss import shared_loss_sweep
+
+
+@declare("global", title="AFL")
+class AFL:
+    """FedAvg with weights of clients that the server learns.
+
+    Attributes:
+        eta_lambda: Learning rate of the weights; 0 is FedAvg over clients that count alike.
+    """
+
+    eta_lambda: NonNegative = 0.1
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg in which lambda <- project(lambda + eta_lambda F), algorithm 1."""
+        base = recipe(context)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            leaf = trees.leaves(variables["params"])[0]
+            weights = leaf.new_full((context.clients,), 1 / context.participants)
+            return {**server, "lambda": weights}, client
+
+        def combine(server: Tree, client: Tree, upload: Tree, loss: Tensor) -> Tree:
+            return {**upload, "loss": loss}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            ids = clients["id"]
+            models = {name: tree for name, tree in uploads.items() if name != "loss"}
+            weights = server["lambda"].index_select(0, ids) * (n > 0)
+            # If the mixture has none of the participants, they count alike.
+            weights = torch.where(weights.sum() > 0, weights, (n > 0).to(weights.dtype))
+            next_server, client_states = base.aggregate(server, clients, models, weights)
+            risen = server["lambda"].index_add(0, ids, self.eta_lambda * uploads["loss"])
+            return {**next_server, "lambda": project_to_simplex(risen)}, client_states
+
+        return replace(
+            base,
+            init=init,
+            passes=(*base.passes, shared_loss_sweep(context, combine)),
+            aggregate=aggregate,
+            send=send_all_but("lambda"),
+            trace=lambda server: {"lambda": server["lambda"]},
+        )

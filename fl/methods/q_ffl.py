@@ -1,0 +1,91 @@
+"""q-FFL: clients with a larger loss move the shared model more, by the algorithm q-FedAvg.
+
+Li, Sanjabi, Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020.
+arXiv:1905.10497.
+
+F_k is the mean loss of the sent model over all training samples of the client. The constant L is
+one over the rate of the round's last step. Clients count alike, as in the paper; running statistics
+are averaged by samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    COUNTS,
+    BuildContext,
+    Method,
+    NonNegative,
+    Rate,
+    Tree,
+    WeightedAverage,
+    declare,
+    recipe,
+    single_pass,
+    trees,
+)
+from fl.blocks.shared_loss import shared_loss_sweep
+from fl.blocks.unweighted_mean import unweighted_upload
+
+MIN_LOSS = 1e-10
+"""Added to losses, as in the authors' code, so that powers of a loss of 0 are finite."""
+
+
+@declare("global", title="q-FFL")
+class QFFL:
+    """FedAvg with weights by powers of the loss.
+
+    Attributes:
+        q: Power of the losses (the paper: .001 to 5); 0 is FedAvg over clients that count alike.
+    """
+
+    q: NonNegative = 1.0
+
+    def build(self, context: BuildContext) -> Method:
+        """W <- w - sum_k Delta_k / sum_k h_k, algorithm 2."""
+        base = recipe(context)
+        local = single_pass(base)
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            work = local.begin(server, client)
+            return {**work, "rate": trees.leaves(work["params"])[0].new_zeros(())}
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            next_work = local.update(server, work, grads, aux, lr)
+            return {**next_work, "rate": 0 * work["rate"] + lr}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            return client_state, {**upload, "rate": work["rate"]}
+
+        def combine(server: Tree, client: Tree, upload: Tree, loss: Tensor) -> Tree:
+            rate = upload["rate"]
+            # A client without a step counts for nothing.
+            lipschitz = torch.where(rate > 0, 1 / torch.where(rate > 0, rate, 1), 0)
+            gradient = trees.apply(
+                lambda w, trained: lipschitz * (w - trained), server["params"], upload["params"]
+            )
+            loss = loss + MIN_LOSS
+            squared = torch.stack([g.square().sum() for g in trees.leaves(gradient)]).sum()
+            delta = trees.apply(lambda g: loss**self.q * g, gradient)
+            h = self.q * loss ** (self.q - 1) * squared + loss**self.q * lipschitz
+            summed = unweighted_upload(
+                {"delta": delta, "h": h}, client[COUNTS].sum(), context.training
+            )
+            return {"buffers": upload["buffers"], "summed": summed}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            mean = trees.mean(uploads, n)
+            # The numbers of clients in both means cancel.
+            sums = mean.pop("summed")["values"]
+            h = sums["h"] + (sums["h"] == 0)
+            params = trees.apply(lambda w, d: w - d / h, server["params"], sums["delta"])
+            return {**server, **mean, "params": params}, dict(clients)
+
+        step = replace(local, begin=begin, update=update, end=end)
+        passes = (step, shared_loss_sweep(context, combine))
+        return replace(base, passes=passes, aggregate=WeightedAverage(aggregate))
