@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -51,6 +52,23 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ids(result: fl.Result) -> set[str]:
     return {run["run"] for run in result.study["runs"]}
+
+
+def test_the_example_of_the_readme_has_the_runs_of_the_table_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal runs have equal numbers; in the table itself no two methods have the same."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(training, "train", lambda *_: [])
+    readme = (planning.ROOT / "README.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", readme, re.S)
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    quickstart = plan.study_plan(planning.ROOT / "config", "quickstart")
+    assert ids(names["result"]) == {run.run for run in quickstart.runs}
+    table = re.findall(r"^  (\S+) +([\d.]+ +[\d.]+ +[\d.]+) +3\b", readme, re.M)
+    assert [method for method, _ in table] == [*{run.title: None for run in quickstart.runs}]
+    assert len({numbers for _, numbers in table}) == len(table)
 
 
 def test_a_call_and_a_file_name_the_same_runs_and_share_them(
