@@ -32,6 +32,7 @@ from fl.data.preparation import (
     spec_without_defaults,
 )
 from fl.data.prepared import DESCRIPTION, Prepared
+from fl.data.repeated_samples import repetition_notes
 
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
@@ -128,6 +129,9 @@ def _make_new(spec: Spec, prepared: Prepared, folder: Path) -> None:
     component = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = apply_scheme(component.target, values, prepared, component.name)
+    if prepared.split is not None:
+        notes = [*table.attrs.get("notes", []), *repetition_notes(table, prepared)]
+        table.attrs["notes"] = notes
     folder.mkdir(parents=True, exist_ok=True)
     partition_table.write(table, folder / TABLE_FILE)
     # Samples with masks have no classes, so all are counted as one.

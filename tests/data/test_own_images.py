@@ -15,7 +15,9 @@ import pytest
 from PIL import Image
 from test_own_data import dataset, in_parquet, photo, photos, prepared
 
-from fl.base.errors import DataError
+from fl.base import registry
+from fl.base.errors import DataError, Location
+from fl.data import partitioning, repeated_samples
 
 TWO_CLASSES = {"cat/1.png": 1, "cat/2.png": 2, "dog/1.png": 3, "dog/2.png": 4}
 
@@ -269,3 +271,29 @@ def test_exif_data_behind_the_pixels_turn_an_image(tmp_path: Path) -> None:
     assert made.shape == (1, 5, 6)
     x = prepared(made, tmp_path).x[0, 0].astype(int)
     assert (np.diff(x[:, 0]) > 0).all(), "it gets lighter downwards"
+
+
+# Splits that are equal
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_test_split_of_training_images_is_named(
+    tmp_path: Path, copies: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repeated_samples, "PIECE_BYTES", 100)
+    for n in range(10):
+        for split in ("train", "test"):
+            shade = n if split == "train" or copies or n % 2 else 200
+            photo(tmp_path / "photos" / split / "cd"[n % 2] / f"{n}.png", shade)
+    place, scheme = Location("the test"), {"clients": 1, "test": "published"}
+    component = registry.find("data set", "images", place)
+    dataset_spec = component.parse({"path": str(tmp_path / "photos")}, place) | {"name": "images"}
+    component = registry.find("partition scheme", "homogeneous", place)
+    spec = component.parse(scheme, place) | {"name": "homogeneous"}
+    table = partitioning.make_partition(spec, dataset_spec, tmp_path / "data", tmp_path)
+    note = "each of the 10 test samples is a copy of a training or validation sample"
+    notes = [note] if copies else []
+    assert table.attrs["notes"] == notes
+    [record] = tmp_path.glob("partitions/*/partition.json")
+    assert json.loads(record.read_text())["notes"] == notes
+    assert all(note in caplog.text for note in notes)
