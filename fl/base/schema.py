@@ -45,6 +45,8 @@ they were dealt to first; it never sees them.
 """
 HOLDINGS = (*SPLITS, SERVER)
 """All splits of a partition; results have no rows of the last one."""
+GROUP = "group"
+"""Column of a partition and of predictions: name of the group of a sample, which is kept whole."""
 UNSEEN = "unseen"
 """In a partition, the column that marks clients held out of training. In results, the split of
 their test samples; means of ``test`` are over the clients that are trained on.

@@ -33,7 +33,7 @@ TABLE_ADVICE = "write a table with a row for each image, with columns of its lab
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images with their labels and, if known, clients and published splits.
+    """Images with their labels and, if known, clients, published splits and groups.
 
     Attributes:
         files: Image files, or Parquet files that contain images in ``column``.
@@ -41,6 +41,7 @@ class ImageList:
         order: The classes in order.
         clients: Natural client of each image, or empty.
         splits: Published split of each image, or empty.
+        groups: Group of each image, or empty.
         column: Column of the images in Parquet files, or "".
     """
 
@@ -49,6 +50,7 @@ class ImageList:
     order: tuple[str, ...]
     clients: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     column: str = ""
 
     def pictures(self) -> Iterator[tuple[str, Path | bytes]]:
@@ -211,8 +213,8 @@ def list_table(path: Path, keys: Mapping[str, str]) -> ImageList:
 
     Args:
         path: The table.
-        keys: Names of the columns by key: ``image``, ``label``, and perhaps ``client`` and
-            ``split``.
+        keys: Names of the columns by key: ``image``, ``label``, and perhaps ``client``,
+            ``split`` and ``group``.
     """
     texts = _read_texts(path, keys)
     files = [path.parent / text for text in texts["image"]]
@@ -339,6 +341,7 @@ def _image_list(path: Path, files: tuple[Path, ...], texts: Mapping[str, list[st
         order=_classes(path, texts["label"]),
         clients=tuple(texts.get("client", ())),
         splits=tuple(texts.get("split", ())),
+        groups=tuple(texts.get("group", ())),
     )
 
 

@@ -19,7 +19,7 @@ from fl.base import identity, registry
 from fl.base.errors import DataError, Location
 from fl.base.files import find_damage, read_sealed, write_sealed, write_table
 from fl.base.rng import generator
-from fl.data import partition_table
+from fl.data import groups, partition_table
 from fl.data.dataset import (
     Spec,
 )
@@ -33,6 +33,7 @@ from fl.data.preparation import (
 )
 from fl.data.prepared import DESCRIPTION, Prepared
 from fl.data.repeated_samples import repetition_notes
+from fl.data.scheme import PUBLISHED_SPLIT
 
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
@@ -172,8 +173,8 @@ def apply_scheme(
 ) -> pd.DataFrame:
     """Return the partition table of a scheme.
 
-    The scheme gets the labels and ``values``, and the data set's groups, domains and published
-    split if it has arguments of these names.
+    The scheme gets the labels and ``values``, and the data set's clients (``groups``), domains,
+    published split and groups of samples (``group``) if it has arguments of these names.
 
     Args:
         scheme: The scheme's function.
@@ -182,14 +183,25 @@ def apply_scheme(
         name: Name of the partition for errors.
 
     Raises:
-        DataError: For a table that `fl.data.partition_table.validate` rejects.
+        DataError: For a table that `fl.data.partition_table.validate` rejects, and for groups of
+            samples that cannot be kept whole.
     """
-    arrays = {"groups": prepared.client, "domains": prepared.domain, "published": prepared.split}
-    arguments = inspect.signature(scheme).parameters
-    groups = {key: arrays[key] for key in arrays if key in arguments}
-    table = scheme(prepared.y, **groups, **values)
-    partition_table.validate(table, prepared.y, source=values.get("path", f"partition {name}"))
-    return table
+    arrays = {
+        "groups": prepared.client,
+        "domains": prepared.domain,
+        "published": prepared.split,
+        "group": prepared.group,
+    }
+    arguments, source = (
+        inspect.signature(scheme).parameters,
+        values.get("path", f"partition {name}"),
+    )
+    arrays = {key: arrays[key] for key in arrays if key in arguments}
+    if prepared.group is not None:
+        groups.check_arrays(prepared, arrays, PUBLISHED_SPLIT in values.values(), source)
+    table = scheme(prepared.y, **arrays, **values)
+    partition_table.validate(table, prepared.y, source=source)
+    return table if prepared.group is None else groups.name_groups(table, prepared, source)
 
 
 def _write_domain_distances(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:

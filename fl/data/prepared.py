@@ -2,11 +2,11 @@
 
 ``x.npy`` ``[samples, ...]`` holds the inputs in their own type (images stay uint8), ``y.npy``
 ``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
-``domain.npy`` the domain and ``split.npy`` the published split (an index into `SPLIT`) of each
-sample, ``mask.npy`` uint8 ``[samples, height, width]`` the mask of
-a segmentation, and ``text.npy`` ``[samples, ...]`` the tokens of each input. Further numeric inputs
-are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written last, and then the folder
-gets its final name: a folder with this file is complete.
+``domain.npy`` the domain, ``group.npy`` the group (see `fl.data.groups`) and ``split.npy`` the
+published split (an index into `SPLIT_NAMES`) of each sample, ``mask.npy`` uint8 ``[samples, height,
+width]`` the mask of a segmentation, and ``text.npy`` ``[samples, ...]`` the tokens of each input.
+Further numeric inputs are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written
+last, and then the folder gets its final name: a folder with this file is complete.
 
 An array on disk that grows row by row.
 """
@@ -32,7 +32,7 @@ from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, wr
 from fl.data.inputs import IDENTITY_NORMALISATION
 from fl.data.own_files import change_stamp
 
-ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
+ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text")
 SPLIT_NAMES = ("train", "test", "val")
 """Names of published splits by their number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
@@ -112,6 +112,7 @@ class Writer:
         *,
         normalisation: Mapping[str, Any] | None = IDENTITY_NORMALISATION,
         domains: Sequence[str] = (),
+        groups: Sequence[str] = (),
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """State the names of classes and domains and the normalisation of inputs.
@@ -124,11 +125,13 @@ class Writer:
                 replaced by means in the same way. None says that inputs are tokens, which are not
                 normalised.
             domains: Names of the domains, in the order of their numbers.
+            groups: Names of the groups of samples that belong together, likewise.
             inputs: Normalisation of further inputs by array; the other ones are tokens.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
+            **({"groups": list(groups)} if groups else {}),
             "normalisation": None if normalisation is None else dict(normalisation),
             "inputs": {
                 name: dict(normalisation_of_array)
@@ -219,6 +222,8 @@ class Prepared:
     sources: tuple[dict[str, str], ...]
     inputs: dict[str, np.ndarray] = field(default_factory=dict)
     normalisations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    group: np.ndarray | None = None
+    groups: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, folder: str | Path) -> Prepared:
@@ -246,6 +251,7 @@ class Prepared:
             sources=tuple(text["sources"]),
             inputs={name: arrays[name] for name in arrays if name not in ARRAYS},
             normalisations=text.get("inputs", {}),
+            groups=tuple(text.get("groups", ())),
         )
 
     def array(self, name: str) -> np.ndarray:
@@ -297,6 +303,11 @@ def _checked_description(
             f"{folder}: labels run from {low} to {high}. Allowed: 0 to {len(classes) - 1}, as there"
             f" are {len(classes)} class names"
         )
+    if "group" in arrays and (
+        arrays["group"].min() < 0 or arrays["group"].max() >= len(meta.get("groups", ()))
+    ):
+        problem = f"{folder}: array group has numbers without a name"
+        raise DataError(problem, advice="give their names, describe(..., groups=[...])")
     if "split" in arrays and (
         arrays["split"].min() < 0 or arrays["split"].max() >= len(SPLIT_NAMES)
     ):

@@ -23,6 +23,7 @@ from fl.base.errors import DataError
 from fl.base.fields import Bound, Count, Index, Seed, Share
 from fl.base.rng import generator
 from fl.base.schema import HOLDINGS, UNSEEN
+from fl.data.groups import group_labels, table_of_samples
 from fl.data.inputs import MODALITY
 from fl.data.splitting import (
     MIN_CLIENT_SAMPLES,
@@ -84,7 +85,9 @@ def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
     The scheme returns the partition table (sample, client, split) in canonical order. It has a
     column ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a
     client is unseen. Its argument ``published`` ``[samples]`` is the data set's array ``split``, or
-    None. It raises a `DataError` for keys that do not fit the data.
+    None. With ``group`` ``[samples]``, the group of each sample, ``assign`` gets a label, domain or
+    client for each group in place of each sample, and groups stay whole. The scheme raises a
+    `DataError` for keys that do not fit the data.
 
     Args:
         assign: ``(labels, [domains or groups,] *, own keys[, seed])``: gets the samples to assign
@@ -95,7 +98,10 @@ def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
     arrays = [
         parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
-    arrays.append(Parameter("published", Parameter.POSITIONAL_OR_KEYWORD, default=None))
+    arrays += [
+        Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        for key in ("published", "group")
+    ]
     keys = [
         parameter
         for parameter in parameters
@@ -121,13 +127,32 @@ def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
         given_arrays = {parameter.name: values.pop(parameter.name) for parameter in arrays}
         common = CommonKeys(**{key: values[key] for key in COMMON_HINTS})
         keys_of_scheme = {key: value for key, value in values.items() if key in own_names}
-        return _make_table(
-            name, functools.partial(assign, **keys_of_scheme), common, **given_arrays
+        make = functools.partial(
+            _make_table, name, functools.partial(assign, **keys_of_scheme), common
         )
+        group = given_arrays.pop("group")
+        return make(**given_arrays) if group is None else _deal_groups(make, group, **given_arrays)
 
     vars(partition)["__signature__"] = signature
     partition.__annotations__ = {**assign.__annotations__, **COMMON_HINTS, "return": pd.DataFrame}
     return partition
+
+
+def _deal_groups(
+    make: Callable[..., pd.DataFrame],
+    group: np.ndarray,
+    labels: np.ndarray,
+    **arrays: np.ndarray | None,
+) -> pd.DataFrame:
+    """Return the table of samples whose groups are dealt as if each were one sample."""
+    _, first, number = np.unique(group, return_index=True, return_inverse=True)
+    of_groups = {key: values if values is None else values[first] for key, values in arrays.items()}
+    try:
+        table = make(labels=group_labels(labels, number), **of_groups)
+    except DataError as error:
+        problem = f"{error.problem}, where each of {len(first)} groups counts as one sample"
+        raise DataError(problem, error.allowed, error.advice) from None
+    return table_of_samples(table, number)
 
 
 def _make_table(

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fl.api.method import REAL
 from fl.base import rng
-from fl.base.schema import SERVER, UNSEEN
+from fl.base.schema import GROUP, SERVER, UNSEEN
 from fl.data.inputs import MODALITY
 
 NO_SAMPLES = np.zeros(0, np.int64)
@@ -61,6 +61,7 @@ class ClientData:
             addition to the client's own.
         modality: Modality of every client, int64 [clients]; None if clients do not differ in it.
         server: The server's own samples, which no client has, int64 [m].
+        groups: Group of each sample by its number, texts; None if the data set has no groups.
     """
 
     samples: Mapping[str, Sequence[np.ndarray]]
@@ -68,6 +69,7 @@ class ClientData:
     union_test_samples: np.ndarray | None = None
     modality: np.ndarray | None = None
     server: np.ndarray = field(default_factory=lambda: NO_SAMPLES)
+    groups: np.ndarray | None = None
 
     @classmethod
     def from_table(
@@ -106,12 +108,17 @@ class ClientData:
         modality = None
         if MODALITY in table:
             modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
+        groups = None
+        if GROUP in table:
+            groups = np.full(table["sample"].max() + 1, "", object)
+            groups[table["sample"]] = table[GROUP]
         return cls(
             by_split,
             () if unseen_take_part else tuple(unseen_clients.tolist()),
             union if test == TEST_REWEIGHTED else None,
             modality,
             np.sort(join_samples(server_samples)),
+            groups,
         )
 
     def samples_of(self, splits: str, client: int) -> np.ndarray:

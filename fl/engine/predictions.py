@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl.api.method import Predictor, View
 from fl.api.trees import Tree
-from fl.base.schema import PERSONAL, UNSEEN
+from fl.base.schema import GROUP, PERSONAL, UNSEEN
 from fl.engine import modality_rounds
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -31,8 +31,8 @@ def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str)
 
     Returns:
         A row for each sample of clients that have a model, client after client. The columns are
-        ``client``, ``sample``, ``label`` and ``predicted`` (numbers of classes), and
-        ``score_<number>`` for the softmax of each class.
+        ``client``, ``sample``, ``group`` (a name, if the data set has groups), ``label`` and
+        ``predicted`` (numbers of classes), and ``score_<number>`` for the softmax of each class.
     """
     personal = stage == PERSONAL
     models = ViewOutputs(
@@ -93,7 +93,11 @@ def _predict(simulation: Simulation, models: ViewOutputs, split: str) -> pd.Data
             tables[index] = _table(portions[index], score.numpy(), label.numpy())
     no_samples = Portion(0, split, np.zeros(0, np.int64))
     empty = _table(no_samples, np.zeros((0, simulation.classes)), no_samples.samples)
-    return pd.concat([tables[index] for index in sorted(tables)] or [empty], ignore_index=True)
+    table = pd.concat([tables[index] for index in sorted(tables)] or [empty], ignore_index=True)
+    groups = simulation.client_data.groups
+    if groups is not None:
+        table.insert(2, GROUP, pd.Series(groups[table["sample"]], dtype="string"))
+    return table
 
 
 def _view_of_variables(view: View, personal: bool) -> View:

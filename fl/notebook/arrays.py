@@ -61,6 +61,7 @@ def arrays(
     *,
     client: Any = None,
     domain: Any = None,
+    group: Any = None,
     split: Any = None,
     name: str = "arrays",
 ) -> ArrayData:
@@ -77,6 +78,8 @@ def arrays(
         y: Labels [samples], whole numbers or texts; not given for a ``Dataset``.
         client: Client of each sample, for the partition ``natural``.
         domain: Domain of each sample, for partitions by domain.
+        group: Group of each sample, such as its patient. A group stays in one split and, where
+            clients are drawn, with one client.
         split: Published split of each sample: train, val or test.
         name: First part of the file's name.
 
@@ -88,7 +91,7 @@ def arrays(
         raise ConfigError(CALL / "name", f"is {name!r}", "up to 50 letters, digits, - and _")
     if y is None:
         x, y = _pairs(x)
-    arguments = {"x": x, "y": y, "client": client, "domain": domain, "split": split}
+    arguments = {"x": x, "y": y, "client": client, "domain": domain, "group": group, "split": split}
     converted = {key: _array(key, value) for key, value in arguments.items() if value is not None}
     check(converted, "fl.arrays")
     return ArrayData(name, converted)

@@ -142,9 +142,10 @@ class Result:
             setting: ``dataset``, ``partition`` and ``model``, if the study has several.
 
         Returns:
-            The columns ``seed``, ``client``, ``sample``, ``label`` and ``predicted`` (numbers of
-            classes), and for each class ``score_<number>``, its softmax. Samples are numbered from
-            0 in their order in the data set; rows that ``missing: drop`` leaves out have no number.
+            The columns ``seed``, ``client``, ``sample``, ``group`` (if the data set has groups),
+            ``label`` and ``predicted`` (numbers of classes), and for each class
+            ``score_<number>``, its softmax. Samples are numbered from 0 in their order in the data
+            set; rows that ``missing: drop`` leaves out have no number.
         """
         tables = []
         for run in self._selected_runs(method, seed, setting, all_seeds=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_o
 from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import Bound, Count, NonNegative, Seed
-from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
+from fl.base.schema import GLOBAL, GROUP, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 from fl.store.layout import is_name
 from fl.store.run_record import Costs, ExecutionRecord
 
@@ -246,9 +246,11 @@ def check_predictions(table: pd.DataFrame, source: str) -> None:
     """Check (`DataError`) the columns of predictions, see `fl.engine.predictions`."""
     from pandas.api import types
 
-    texts, numbers = ("stage", "split"), ("client", "sample", "label", "predicted")
+    groups = [GROUP] if GROUP in table else []
+    texts, numbers = ["stage", "split", *groups], ["client", "sample", "label", "predicted"]
     scores = [name for name in table.columns if name not in (*texts, *numbers)]
-    expected = [*texts, *numbers, *(f"score_{k}" for k in range(len(scores)))]
+    expected = ["stage", "split", "client", "sample", *groups, "label", "predicted"]
+    expected += [f"score_{k}" for k in range(len(scores))]
     if [*table.columns] != expected or not scores:
         raise DataError(f"{source}: has columns other than {', '.join(expected)}")
     fits = all(types.is_string_dtype(table[name]) for name in texts)

@@ -4,7 +4,8 @@ No publication: it is yours. What is in the file is part of what a run is.
 
 The file is an archive such as ``numpy.savez("mine.npz", x=x, y=y)`` writes: ``x`` [samples, ...]
 are inputs and ``y`` [samples] labels, numbers or texts; if they are there, ``client`` says whose a
-sample is, ``domain`` where it is from, and ``split`` is its published split, train, val or test.
+sample is, ``domain`` where it is from, ``group`` which other samples it belongs to, such as those
+of one patient, and ``split`` is its published split, train, val or test. A group is kept whole.
 The classes are the different labels, in order: whole numbers by value, anything else by spelling.
 
 Inputs that are floating-point numbers are normalised by mean and deviation of each channel (the
@@ -34,7 +35,7 @@ from fl.data.own_files import change_stamp
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.spellings import check_spellings
 
-LABEL_ARRAYS = ("y", "client", "domain", "split")
+LABEL_ARRAYS = ("y", "client", "domain", "group", "split")
 """Names of the arrays other than ``x``."""
 
 
@@ -90,12 +91,12 @@ class Arrays:
         return len(self.arrays["x"])
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x unchanged; y int64, client and domain int32, split int8 ``[samples]``."""
+        """Write x unchanged; y int64, client, domain, group int32, split int8 ``[samples]``."""
         arrays = self.arrays
         writer.save("x", arrays["x"])
         classes = _order(arrays["y"])
         writer.save("y", tables.number_texts(map(str, arrays["y"].tolist()), classes))
-        for key in ("client", "domain"):
+        for key in ("client", "domain", "group"):
             if key in arrays:
                 names = map(str, arrays[key].tolist())
                 numbers = tables.number_texts(names, _order(arrays[key]))
@@ -110,7 +111,8 @@ class Arrays:
         }
         if _has_tokens(arrays["x"]):
             normalisation = None
-        writer.describe(classes, normalisation=normalisation, domains=self.domains)
+        groups = _order(arrays["group"]) if "group" in arrays else ()
+        writer.describe(classes, normalisation=normalisation, domains=self.domains, groups=groups)
 
 
 @lru_cache(maxsize=4)

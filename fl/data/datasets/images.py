@@ -33,7 +33,7 @@ Memory: one image at a time; of Parquet, 100.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -46,6 +46,7 @@ from fl.base.files import is_folder
 from fl.base.folders import path_of
 from fl.data import image_lists, tables
 from fl.data.download import Source
+from fl.data.groups import groups_in_paths
 from fl.data.image_files import (
     GREY_MODES,
     MODES,
@@ -70,6 +71,9 @@ class Images:
         label: Column of classes.
         client: Column of clients.
         split: Column of a published split: train, val or test.
+        group: Column of groups of images that belong together, such as patients. For a folder:
+            regular expression for their part of an image's path, such as ``"P[0-9]+"``. A group is
+            kept whole.
     """
 
     path: str
@@ -78,6 +82,7 @@ class Images:
     label: str = "label"
     client: str | None = None
     split: str | None = None
+    group: str | None = None
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
@@ -116,23 +121,26 @@ class Images:
         return len(self.listed.labels)
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x uint8 ``[images, colours, height, width]``; y int64, client int32, split int8."""
+        """Write x uint8 ``[images, colours, height, width]``; y int64; client, group, split."""
         listed, (colours, *sides) = self.listed, self.shape
         x = writer.create("x", (self.size, colours, *sides), np.uint8)
         for row, (name, picture) in enumerate(listed.pictures()):
             x[row] = _decoded(picture, name, (sides[0], sides[1]), "L" if colours == 1 else "RGB")
         writer.save("y", tables.number_texts(listed.labels, listed.order))
-        if listed.clients:
-            order = tables.sort_texts(listed.clients)
-            writer.save("client", tables.number_texts(listed.clients, order).astype(np.int32))
+        groups = tables.sort_texts(listed.groups)
+        for array, names in (("client", listed.clients), ("group", listed.groups)):
+            if names:
+                numbers = tables.number_texts(names, tables.sort_texts(names))
+                writer.save(array, numbers.astype(np.int32))
         if listed.splits:
             writer.save("split", listed.splits)
-        writer.describe(listed.order, normalisation={**TRAINING_NORMALISATION, "scale": 1 / 255})
+        normalisation = {**TRAINING_NORMALISATION, "scale": 1 / 255}
+        writer.describe(listed.order, normalisation=normalisation, groups=groups)
 
 
 @lru_cache(maxsize=32)
 def _listed(images: Images, stamped: str) -> ImageList:
-    path, named = path_of(images.path), ("image", "label", "client", "split")
+    path, named = path_of(images.path), ("image", "label", "client", "split", "group")
     keys = {key: getattr(images, key) for key in named if getattr(images, key) is not None}
     if not is_folder(path):
         embedded = image_lists.holds_images(path, images.image)
@@ -149,7 +157,10 @@ def _listed(images: Images, stamped: str) -> ImageList:
         if key in keys:
             problem = f"{path}: is a folder, which has no column {keys[key]!r}"
             raise DataError(f"{problem}. Allowed: {key} with the path of a table")
-    return image_lists.list_folders(path)
+    listed = image_lists.list_folders(path)
+    if images.group is None:
+        return listed
+    return replace(listed, groups=groups_in_paths(path, listed.files, images.group))
 
 
 @lru_cache(maxsize=32)

@@ -4,9 +4,10 @@ S. Caldas, S. M. K. Duddu, P. Wu, T. Li, J. Konečný, H. B. McMahan, V. Smith a
 A Benchmark for Federated Settings. 2018. arXiv:1812.01097.
 
 A file has the keys ``users``, ``num_samples`` (of each) and ``user_data``, which has for each user
-the lists ``x`` and ``y``. A path is such a file, a folder of them, or a folder with folders
-``train``, ``test`` and perhaps ``val``, which are the published split; what lies beside these (as
-LEAF's ``raw_data``) is not read. Users are clients, sorted by name; a user may be in several files.
+the lists ``x`` and ``y``, and perhaps one that ``group`` names. A path is such a file, a folder of
+them, or a folder with folders ``train``, ``test`` and perhaps ``val``, which are the published
+split; what lies beside these (as LEAF's ``raw_data``) is not read. Users are clients, sorted by
+name; a user may be in several files.
 
 Inputs are vectors of numbers, as LEAF's synthetic and FEMNIST data, or images under ``image``; they
 stay as they are unless ``standardise`` is true. Or they are texts under ``text``: of characters,
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -44,6 +45,7 @@ from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.spellings import check_spellings
 from fl.data.tables import EMPTY_CELLS
 from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
 
@@ -59,6 +61,7 @@ class User(NamedTuple):
         x: Inputs.
         y: Labels.
         split: Published split of the file, or "".
+        groups: Group of each sample, or empty.
         at: File and user, for errors.
     """
 
@@ -66,15 +69,17 @@ class User(NamedTuple):
     x: list[Any]
     y: list[Any]
     split: str
+    groups: list[Any]
     at: str
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Summary of the files: users, classes, shape of an input, number of samples."""
+    """Summary of the files: users, classes, groups, shape of an input, number of samples."""
 
     users: tuple[str, ...]
     classes: tuple[str, ...]
+    groups: tuple[str, ...]
     shape: tuple[int, ...]
     samples: int
 
@@ -89,6 +94,8 @@ class Leaf:
         text: Whether inputs are texts of characters or of words.
         vocabulary: Number of words with a token of their own.
         length: Number of words that are read of a text.
+        group: List beside ``x`` and ``y`` with the group of each sample, such as its patient; a
+            group is kept whole.
         standardise: Whether each channel of inputs, except texts, gets mean 0 and standard
             deviation 1 over training samples.
     """
@@ -98,6 +105,7 @@ class Leaf:
     text: Literal["characters", "words"] | None = None
     vocabulary: Count = 10_000
     length: Count = 25
+    group: str | None = None
     standardise: bool = False
 
     sources: ClassVar[tuple[Source, ...]] = ()
@@ -139,7 +147,7 @@ class Leaf:
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x, float32 or tokens, ``[samples, ...]``; y int64, client int32, and split int8."""
+        """Write x, float32 or tokens; y int64, client and group int32, and split int8."""
         survey = self.survey
         number_by_user = {name: number for number, name in enumerate(survey.users)}
         number_by_word = self._words()
@@ -149,6 +157,9 @@ class Leaf:
             writer.append("x", self._inputs(user, number_by_word).reshape(-1, *survey.shape))
             writer.append("y", tables.number_texts(self.labels(user), survey.classes))
             writer.append("client", np.full(len(user.y), number_by_user[user.name], np.int32))
+            if self.group is not None:
+                numbers = tables.number_texts(map(str, user.groups), survey.groups)
+                writer.append("group", numbers.astype(np.int32))
             if user.split:
                 writer.append("split", [user.split] * len(user.y))
         normalisation = (
@@ -158,12 +169,12 @@ class Leaf:
             if self.standardise
             else IDENTITY_NORMALISATION
         )
-        writer.describe(survey.classes, normalisation=normalisation)
+        writer.describe(survey.classes, normalisation=normalisation, groups=survey.groups)
 
     def users(self) -> Iterator[User]:
         """The users of all files."""
         for file, split in _files(path_of(self.path)):
-            yield from _users(file, split)
+            yield from _users(file, split, self.group)
 
     def labels(self, user: User) -> list[str]:
         """Return the classes of a user's samples; raise a `DataError` for other values."""
@@ -240,7 +251,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     return files
 
 
-def _users(path: Path, split: str) -> Iterator[User]:
+def _users(path: Path, split: str, group: str | None) -> Iterator[User]:
     with wrap_read_errors(path, "is no JSON"):
         content = json.loads(path.read_bytes())
     allowed = "users, num_samples and user_data, as LEAF writes them"
@@ -261,7 +272,21 @@ def _users(path: Path, split: str) -> Iterator[User]:
             if not len(x) == len(y) == count:
                 problem = f"{at}: has {len(x)} x and {len(y)} y, but num_samples says {count}"
                 raise DataError(f"{problem}. Allowed: equal numbers")
-            yield User(str(name), x, y, split, at)
+            groups = [] if group is None else _groups(data, group, len(y), at)
+            yield User(str(name), x, y, split, groups, at)
+
+
+def _groups(data: Mapping[str, Any], key: str, samples: int, at: str) -> list[Any]:
+    """Return the group of each sample of a user."""
+    groups = data.get(key)
+    problem = f"{at}: group is {key!r}, but user_data has no such list of {samples} names"
+    allowed = "a name, text or whole number, for each sample"
+    if not isinstance(groups, list) or len(groups) != samples:
+        raise DataError(problem, allowed)
+    for name in groups:
+        if type(name) not in (int, str) or str(name).strip() in EMPTY_CELLS:
+            raise DataError(f"{at}: {key} has {name!r:.50}", allowed)
+    return groups
 
 
 def _texts(user: User) -> list[str]:
@@ -278,9 +303,11 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
     path, samples = path_of(leaf.path), 0
     users: set[str] = set()
     labels: set[str] = set()
+    groups: set[str] = set()
     widths: dict[int, str] = {}
     for user in leaf.users():
         users.add(user.name)
+        groups.update(map(str, user.groups))
         samples += len(user.y)
         if user.y:
             labels.update(leaf.labels(user))
@@ -297,7 +324,8 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
     if np.prod(shape) != width or (leaf.image is not None and (leaf.text or len(shape) != 3)):
         problem = f"{path}: image is {list(shape)}, and x has {width} each"
         raise DataError(f"{problem}. Allowed: channels, height and width of as many numbers")
-    return Survey(tuple(sorted(users)), classes, shape, samples)
+    check_spellings(path, f"group {leaf.group!r}", groups)
+    return Survey(tuple(sorted(users)), classes, tuple(tables.sort_texts(groups)), shape, samples)
 
 
 def _classes(path: Path, text: str | None, labels: set[str]) -> tuple[str, ...]:

@@ -51,7 +51,8 @@ from fl.data.tables import DATE, NUMBER, SPLIT_NAME, TEXT, ColumnType
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates` or `drop`"
 MISSING_ADVICE = (
-    "write the key `missing` for empty cells; for those in label, client or split only `drop` helps"
+    "write the key `missing` for empty cells; for those in label, client, group or split only"
+    " `drop` helps"
 )
 
 
@@ -60,7 +61,8 @@ class Survey:
     """Summary of a table.
 
     Attributes:
-        values: Values in order of the columns of label and client and of categorical columns.
+        values: Values in order, of the columns of label, client and group, and of categorical
+            columns.
         width: Number of features of a row.
         samples: Number of rows.
     """
@@ -79,6 +81,8 @@ class Table:
         label: Column of classes.
         client: Column of clients.
         split: Column of a published split: train, val or test.
+        group: Column of groups of rows that belong together, such as patients; a group is kept
+            whole.
         drop: Columns that are left out.
         categorical: Columns of categories.
         dates: Columns of dates.
@@ -91,6 +95,7 @@ class Table:
     label: str
     client: str | None = None
     split: str | None = None
+    group: str | None = None
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
@@ -127,7 +132,7 @@ class Table:
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x float64 ``[rows, features]``; y int64, client int32 and split int8 ``[rows]``."""
+        """Write x float64 ``[rows, features]``; y int64, client, group int32, split int8."""
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
         for piece in self.read_pieces(column_types):
@@ -139,15 +144,17 @@ class Table:
             ]
             writer.append("x", np.concatenate(blocks, axis=1))
             writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
-            if self.client is not None:
-                place = tables.number_texts(piece[self.client], order[self.client])
-                writer.append("client", place.astype(np.int32))
+            for array, column in (("client", self.client), ("group", self.group)):
+                if column is not None:
+                    place = tables.number_texts(piece[column], order[column])
+                    writer.append(array, place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", piece[self.split])
         normalisation = {**(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION)}
         if self.missing == "mean":
             normalisation["missing"] = "mean"
-        writer.describe(order[self.label], normalisation=normalisation)
+        groups = () if self.group is None else order[self.group]
+        writer.describe(order[self.label], normalisation=normalisation, groups=groups)
 
     def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
         """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
@@ -169,8 +176,9 @@ class Table:
 
     @property
     def label_columns(self) -> list[str]:
-        """The columns of label, client and split."""
-        return [column for column in (self.label, self.client, self.split) if column is not None]
+        """The columns of label, client, group and split."""
+        columns = (self.label, self.client, self.group, self.split)
+        return [column for column in columns if column is not None]
 
     @property
     def column_types(self) -> dict[str, ColumnType]:
@@ -178,7 +186,7 @@ class Table:
         path = path_of(self.path)
         check_shards([path])
         existing = tables.column_names(path, self.separator)
-        for key in ("label", "client", "split", "drop", "categorical", "dates"):
+        for key in ("label", "client", "group", "split", "drop", "categorical", "dates"):
             value = getattr(self, key)
             for column in (value,) if isinstance(value, str) else value or ():
                 tables.require_column(path, existing, key, column)
@@ -218,8 +226,9 @@ def _survey(table: Table, stamped: str) -> Survey:
             values[name].update(piece[name])
     order = {name: tables.sort_texts(values[name]) for name in values}
     tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
-    if table.client is not None:
-        check_spellings(path, f"client {table.client!r}", order[table.client])
+    for key, column in (("client", table.client), ("group", table.group)):
+        if column is not None:
+            check_spellings(path, f"{key} {column!r}", order[column])
     for name in table.categorical:
         tables.check_categories(path, name, order[name], samples)
     features = column_types.keys() - {*table.label_columns}
