@@ -140,4 +140,5 @@ def _unpack(path: Path, folder: Path) -> None:
                 raise DataError(f"{path}: contains {info.name[:200]!r}", f"files {allowed}")
             if number >= MAX_MEMBERS:
                 raise DataError(f"{path}: has too many files", f"at most {MAX_MEMBERS:,}")
+            info.mtime = 0  # It is not used, and a foreign one may be no time of this machine.
             tar.extract(info, folder, filter="data")

@@ -207,6 +207,21 @@ def test_a_tar_file_with_anything_else_is_refused(name: str, tmp_path: Path):
     assert not Path("/run.json").exists()
 
 
+@pytest.mark.parametrize("time", ["1e400", "-1e400", "nan", "99999999999999999999", "-1"])
+def test_a_time_that_no_machine_has_does_not_matter(
+    ours: Store, theirs: Store, tmp_path: Path, time: str
+):
+    run, path = shelving.add(ours), tmp_path / "runs.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for file in ours.folder(run).iterdir():
+            info = tar.gettarinfo(file, f"{run}/{file.name}")
+            info.pax_headers = {"mtime": time}
+            tar.addfile(info, io.BytesIO(file.read_bytes()))
+    with import_export.open_source(path) as source:
+        assert import_export.copy_run(run, source, theirs).outcome == NEW
+    assert content(theirs, run) == content(ours, run)
+
+
 def test_a_tar_file_of_too_many_files_is_refused(
     ours: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
