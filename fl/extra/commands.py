@@ -23,15 +23,10 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--license", default=LICENCE, help=f"address of the licence (default: {LICENCE})"
     )
-    parser.add_argument(
-        "--anonymous", action="store_true", help="leave out names, for a blind review"
-    )
 
 
 def _export(parsed: argparse.Namespace) -> None:
     from fl.extra import crate
 
-    for line in crate.write(
-        parsed.config, parsed.study, parsed.crate, parsed.license, parsed.anonymous
-    ):
+    for line in crate.write(parsed.config, parsed.study, parsed.crate, parsed.license):
         say(line)

@@ -5,7 +5,7 @@
 ::
 
     config/    the study, the files of the config that it reads, and a config.yaml of its own
-    code/      fl and the plugins, the lock file of packages, the licence
+    code/      fl and the modules of plugins, the lock file of packages, the licence
     runs/      the study's runs, a store
     results/   partitions, analyses, tables, report
 
@@ -33,7 +33,6 @@ from fl.base.registry import Documentation
 from fl.base.units import quantity
 from fl.cli.store_commands import readable
 from fl.data.download import LOCK_FILE as LOCK
-from fl.extra import anonymous as anonymity
 from fl.plan import analyses, config, plan
 from fl.plan.config import Execution
 from fl.plan.plan import Plan
@@ -48,6 +47,9 @@ from fl.workflow import snapshot
 
 CLUSTER_KEYS = ("slurm_partition", "account", "qos", "constraint", "gpu_type")
 """Keys of `execution` that belong to one cluster."""
+
+CODE_SUFFIXES = (".py", ".pyi")
+"""Endings of the files of a plugin that a crate holds."""
 
 MEDIA_TYPES = {".yaml": "application/yaml", ".parquet": "application/vnd.apache.parquet"}
 README = """\
@@ -70,9 +72,7 @@ decides how it may be used.
 """
 
 
-def write(
-    folder: Path, name: str, target: Path, licence: str, anonymous: bool = False
-) -> Iterator[str]:
+def write(folder: Path, name: str, target: Path, licence: str) -> Iterator[str]:
     """Write the crate of a study, and return lines about its content.
 
     Args:
@@ -80,11 +80,10 @@ def write(
         name: Name of the study.
         target: New folder or new file ``*.zip``; it appears when it is complete.
         licence: Address of the licence.
-        anonymous: Whether names are left out, see `fl.extra.anonymous`.
 
     Raises:
-        FedloomError: If the target exists, a run is damaged, a package is missing, a file cannot be
-            written, or an anonymous crate would contain a name.
+        FedloomError: If the target exists, a run is damaged, a package is missing, or a file cannot
+            be written.
     """
     if target.exists():
         raise FedloomError(f"{target}: exists already", advice="choose another name")
@@ -98,14 +97,12 @@ def write(
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fedloom-") as draft:
             stage = Path(draft) / "crate"
-            _code(stage, Path(draft), anonymous)
+            _code(stage, Path(draft))
             _config(stage / "config", folder, name, planned)
-            stored = _runs(stage / "runs", name, planned, anonymous)
+            stored = _runs(stage / "runs", name, planned)
             facts = _results(stage, name, planned)
             _readme(stage, facts, stored)
             _metadata(stage, facts, licence)
-            if anonymous:
-                anonymity.check(stage, folder, planned.settings)
             if target.suffix == ".zip":
                 stage = Path(shutil.make_archive(str(Path(draft) / "crate"), "zip", stage))
             stage.rename(target)
@@ -113,10 +110,21 @@ def write(
     yield str(target)
 
 
-def _code(stage: Path, draft: Path, anonymous: bool) -> None:
-    shutil.copytree(snapshot.copy_code(draft), stage / "code")  # Links become files.
-    if anonymous:
-        files.write_json(stage / "code" / plugins.SNAPSHOT.name, {"commit": None})
+def _code(stage: Path, draft: Path) -> None:
+    """Copy the code; a plugin's folder may hold data and passwords, so only its modules are."""
+    copy = snapshot.copy_code(draft)
+    plugin_folders = [copy / name for name in plugins.roots() if name != plugins.FL.name]
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        path = Path(folder)
+        is_plugin = any(path.is_relative_to(plugin) for plugin in plugin_folders)
+        return [
+            name
+            for name in names
+            if is_plugin and not (path / name).is_dir() and Path(name).suffix not in CODE_SUFFIXES
+        ]
+
+    shutil.copytree(copy, stage / "code", ignore=left_out)  # Links become files.
     if (licence := environment.ROOT / "LICENSE").is_file():
         shutil.copyfile(licence, stage / "code" / licence.name)
 
@@ -157,7 +165,7 @@ def _config(target: Path, folder: Path, name: str, planned: Plan) -> None:
     files.write_bytes(target / "config.yaml", text.encode())
 
 
-def _runs(target: Path, name: str, planned: Plan, anonymous: bool) -> int:
+def _runs(target: Path, name: str, planned: Plan) -> int:
     """Copy the study's stored runs, with a check of each; return their number."""
     source, store = readable(planned.settings.store), Store(target)
     target.mkdir(parents=True)
@@ -166,8 +174,6 @@ def _runs(target: Path, name: str, planned: Plan, anonymous: bool) -> int:
         moved = import_export.copy_run(run, source, store)
         if moved.outcome != NEW:
             raise FedloomError(f"{run}: {moved.reason or moved.outcome}")
-        if anonymous:
-            anonymity.remove_commit(store.folder(run))
     return len(runs)
 
 
