@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,11 +46,14 @@ class CertifiedCode(NamedTuple):
         hashes: By root, the hash of its code when it was certified.
         files: By file of ``fl``, a hash of its bytes and one of its syntax, so that an unchanged
             file is not parsed.
+        former_hashes: By root, earlier hashes that were certified under its present version; for
+            each the roots and options whose versions rose when the hash was replaced or later.
     """
 
     versions: dict[str, int]
     hashes: dict[str, str]
     files: dict[str, tuple[str, str]]
+    former_hashes: dict[str, dict[str, list[str]]]
 
 
 def point_id(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
@@ -88,6 +91,10 @@ def _pruned(value: Any, keys: Sequence[str]) -> Any:
 def run_id(point: str, seed: int) -> str:
     """Return the id of a point's run with that seed."""
     return digest([point, seed])
+
+
+CodeOf = Callable[[str], str]
+"""Function that returns the name of the code of a root, such as `root_code`."""
 
 
 def root_code(root: str) -> str:
@@ -176,14 +183,47 @@ def roots() -> list[str]:
 def read_certified() -> CertifiedCode:
     """Return the content of ``numbers.json``; empty if the file does not exist."""
     if not NUMBERS.is_file():
-        return CertifiedCode({}, {}, {})
+        return CertifiedCode({}, {}, {}, {})
     content = parse_json(NUMBERS.read_bytes())
     hashes = {label: (bytes_, syntax_) for label, (bytes_, syntax_) in content["files"].items()}
-    return CertifiedCode(content["versions"], content["hashes"], hashes)
+    former_hashes = content.get("former_hashes", {})
+    return CertifiedCode(content["versions"], content["hashes"], hashes, former_hashes)
+
+
+def equal_names(root: str, roots: Collection[str]) -> list[str]:
+    """Return the names of a root's code under which a run has the same numbers.
+
+    Code that is edited or not yet certified has its hash as its name. Once that hash has been
+    certified, it is another name of the version.
+
+    Args:
+        root: The root.
+        roots: All roots and options of the run. An earlier hash is left out if the version of one
+            of them rose since: a run of that hash and of the risen version comes from code that was
+            edited back, and has the earlier numbers.
+
+    Returns:
+        The version first; only the present name if ``root`` was never certified.
+    """
+    certified = read_certified()
+    if root not in certified.hashes:
+        return [root_code(root)]
+    former_hashes = certified.former_hashes.get(root, {})
+    return [
+        str(certified.versions[root]),
+        certified.hashes[root],
+        *(former for former, risen in former_hashes.items() if not {*risen} & {*roots}),
+    ]
+
+
+def certified_hashes() -> set[str]:
+    """Return the hashes of roots that are, or were, certified under the present versions."""
+    certified = read_certified()
+    return {*certified.hashes.values()}.union(*certified.former_hashes.values())
 
 
 def certify(versions: Mapping[str, int]) -> None:
-    """Certify the present code.
+    """Certify the present code; what was certified before becomes a former hash.
 
     Args:
         versions: The version of each of `roots`, and of the options that have one.
@@ -195,7 +235,12 @@ def certify(versions: Mapping[str, int]) -> None:
         for path in paths
     }
     content: dict[str, dict[str, Any]]
-    content = {"versions": dict(versions), "hashes": hashes, "files": hashes_by_file}
+    content = {
+        "versions": dict(versions),
+        "hashes": hashes,
+        "former_hashes": _former_hashes(versions, hashes),
+        "files": hashes_by_file,
+    }
     lines = []
     for key, values in content.items():
         inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(values.items()))
@@ -203,6 +248,27 @@ def certify(versions: Mapping[str, int]) -> None:
     NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     read_certified.cache_clear()
     _code.cache_clear()
+
+
+def _former_hashes(
+    versions: Mapping[str, int], hashes: Mapping[str, str]
+) -> dict[str, dict[str, list[str]]]:
+    """Return `CertifiedCode.former_hashes` for new versions and hashes of the roots."""
+    certified = read_certified()
+    all_risen = {name for name in versions if versions[name] > certified.versions.get(name, 1)}
+    table = {}
+    for root, hash_before in certified.hashes.items():
+        if root not in hashes or versions[root] != certified.versions[root]:
+            continue
+        former_hashes = certified.former_hashes.get(root, {}) | {hash_before: []}
+        if hashes[root] != hash_before:
+            former_hashes = {
+                former: sorted({*risen, *all_risen}) for former, risen in former_hashes.items()
+            }
+        former_hashes.pop(hashes[root], None)
+        if former_hashes:
+            table[root] = former_hashes
+    return table
 
 
 def root_files(root: str) -> dict[str, str]:

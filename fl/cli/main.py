@@ -223,12 +223,13 @@ def _add_snakemake_commands(commands: Commands) -> None:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.plan import plan
+    from fl.plan import adoption, plan
 
     if parsed.write:
         current_plan, _ = plan.make_and_write(parsed.config, parsed.studies)
     else:
         current_plan = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
+    adoption.adopt(current_plan.members, current_plan.settings)
     for line in summary.lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
 

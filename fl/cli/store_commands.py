@@ -52,7 +52,11 @@ def add(commands: Commands) -> None:
     )
 
     sub = command("gc", _gc, "list runs that no study in config/studies needs")
+    sub.add_argument("runs", nargs="*", help="only these runs, whatever code made them")
     sub.add_argument("--yes", action="store_true", help="remove these runs")
+    sub.add_argument(
+        "--other-code", action="store_true", help="also runs that other code than today's made"
+    )
 
     for name, run, help in (
         ("export", _export, "copy finished runs to another store, or to a new tar file"),
@@ -219,6 +223,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     # Runs of the written plan stay too: a pipeline may train them while the config is edited.
     needed = {*required.members} | _planned(parsed.config)
     surplus = [stored for stored in stored_runs if stored.run not in needed]
+    surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
     unfinished = maintenance.leftovers(Path(settings.data))
     for line in _table(surplus) if surplus else ():
         say(line)
@@ -226,6 +231,9 @@ def _gc(parsed: argparse.Namespace) -> int:
         say(f"{path}: unfinished file of a stopped process")
     unused = f"that no study in {parsed.config / 'studies'} needs"
     say(f"{quantity(len(surplus), 'run')} {unused}, {_total_size(surplus)}")
+    if spared:
+        runs = f"{quantity(len(spared), 'more run')} of earlier, later or edited code"
+        say(f"{runs}, {_total_size(spared)}: kept, unless you name them or say --other-code")
     if not parsed.yes:
         say("nothing was removed; --yes removes them")
         return 0
@@ -233,6 +241,30 @@ def _gc(parsed: argparse.Namespace) -> int:
     for path in unfinished:
         files.erase(path)
     return int(was_refused)
+
+
+def _chosen(
+    surplus: list[StoredRun], runs: list[str], with_other_code: bool
+) -> tuple[list[StoredRun], list[StoredRun]]:
+    """Return the runs to remove, and those that stay because other code than today's made them.
+
+    Raises:
+        FedloomError: If ``runs`` has a run that is not surplus.
+    """
+    if runs:
+        if wrong := sorted({*runs} - {stored.run for stored in surplus}):
+            raise FedloomError(
+                f"{wrong[0]}: is not stored, or a study needs it",
+                advice="list the runs that can be removed with `fedloom store gc --other-code`",
+            )
+        return [stored for stored in surplus if stored.run in runs], []
+    if with_other_code:
+        return surplus, []
+    from fl.plan import adoption
+
+    spared = [stored for stored in surplus if adoption.is_of_other_code(stored.record)]
+    names = {stored.run for stored in spared}
+    return [stored for stored in surplus if stored.run not in names], spared
 
 
 def _total_size(runs: Iterable[StoredRun]) -> str:

@@ -38,8 +38,14 @@ from fl.data.scheme import PUBLISHED_SPLIT
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
 
-def partition_id(spec: Spec, dataset: str) -> str:
-    """Return the id of a partition: ``dirichlet-<hash of spec, code, data set, user's table>``."""
+def partition_id(spec: Spec, dataset: str, code_of: identity.CodeOf = identity.root_code) -> str:
+    """Return the id of a partition: ``dirichlet-<hash of spec, code, data set, user's table>``.
+
+    Args:
+        spec: The spec of the partition scheme.
+        dataset: Id of the data set.
+        code_of: Name of the code of a root.
+    """
     component = registry.find("partition scheme", spec["name"], Location("the spec"))
     table_hash = (
         partition_table.content_hash(partition_table.read_users_table(spec))
@@ -47,7 +53,7 @@ def partition_id(spec: Spec, dataset: str) -> str:
         else ""
     )
     scheme = identity.entry("partition scheme", component.name)
-    code = [identity.root_code(scheme), identity.root_code(identity.DATA)]
+    code = [code_of(scheme), code_of(identity.DATA)]
     digest = identity.digest([spec_without_defaults(component, spec), code, dataset, table_hash])
     return f"{component.name}-{digest}"
 

@@ -146,16 +146,20 @@ def _check_lock(prepared: Prepared, dataset: Dataset, policy: SourcePolicy) -> N
             )
 
 
-def dataset_id(spec: Spec) -> str:
+def dataset_id(spec: Spec, code_of: identity.CodeOf = identity.root_code) -> str:
     """Return the id of a data set: ``digits-<hash of spec, code and published checksums>``.
 
     The spec contains the hashes of the user's own files, so that no file is read here.
+
+    Args:
+        spec: The spec of the data set.
+        code_of: Name of the code of a root.
     """
     component, dataset = component_of("data set", spec)
     sources = [[source.name, source.sha256] for source in raw_sources(dataset)]
     code = [
-        identity.root_code(identity.entry("data set", component.name)),
-        identity.root_code(identity.DATA),
+        code_of(identity.entry("data set", component.name)),
+        code_of(identity.DATA),
     ]
     digest = identity.digest([spec_without_defaults(component, spec), code, sources])
     return f"{component.name}-{digest}"

@@ -16,7 +16,7 @@ from fl.base.units import first_of
 from fl.data import partitioning, preparation
 from fl.notebook.keys import CALL
 from fl.notebook.progress_bar import ProgressBar
-from fl.plan import jobs
+from fl.plan import adoption, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
 from fl.report import make_analysis
@@ -56,6 +56,9 @@ def train(
         FedloomError: If data or the store cannot be used.
     """
     store, results = Store(Path(plan.settings.store)), Path(plan.settings.results)
+    adoption.adopt(
+        {member.run: member for bundle in bundles.values() for member in bundle.runs}, plan.settings
+    )
     missing = {name: jobs.missing_members(bundle, store) for name, bundle in bundles.items()}
     missing = {name: members for name, members in missing.items() if members}
     if missing:

@@ -19,7 +19,7 @@ from fl.base.files import check_writable
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
 from fl.data.own_files import change_stamp
-from fl.plan import config, plan_files
+from fl.plan import adoption, config, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study, Values
@@ -295,9 +295,10 @@ def current_summary(folder: Path, studies: Sequence[str] = ()) -> PlanSummary:
     studies = config.split_names(studies)
     settings, names, _ = read_request(folder, studies)
     summary = _valid_summary(folder, settings)
-    if summary is not None and [*summary["studies"]] == names:
-        return summary
-    return make_and_write(folder, studies)[1]
+    if summary is None or [*summary["studies"]] != names:
+        summary = make_and_write(folder, studies)[1]
+    adoption.adopt_summary(summary, settings)
+    return summary
 
 
 def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
@@ -333,7 +334,9 @@ def _sorted_names(names: Iterable[Iterable[str]]) -> list[str]:
 
 def study_plan(folder: Path, name: str) -> StudyPlan:
     """Return the plan of a study for the config as it is now."""
-    return read_or_make(folder, [name]).studies[name]
+    plan = read_or_make(folder, [name])
+    adoption.adopt(plan.members, plan.settings)
+    return plan.studies[name]
 
 
 def _valid_summary(folder: Path, settings: Settings) -> PlanSummary | None:

@@ -129,10 +129,11 @@ def read_checked(path: Path) -> dict[str, Any]:
     """
     try:
         content = parse_json(path.read_bytes())
-        form, checksum = content.pop("format"), content.pop("checksum")
+        content = content if isinstance(content, dict) else {}
+        form, checksum = content.pop("format", None), content.pop("checksum", None)
         is_sealed = form == FORMAT and checksum == digest([FORMAT, content])
         reason = "" if is_sealed else "changed since, or by another version of Fedloom"
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
     if reason:
         raise DataError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fl.base.errors import FedloomError
-from fl.plan import config, plan
+from fl.plan import adoption, config, plan
 from fl.plan.bundle import Member
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
     Raises:
         FedloomError: For what is wrong with the config of all studies.
     """
-    config.read_settings(folder)
+    settings = config.read_settings(folder)
     config.check_methods(folder)
     required = RequiredRuns()
     log.info("looking for the runs that studies need, which takes seconds")
@@ -57,6 +57,7 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
             required.unplanned[name] = error
         else:
             required.members.update(members)
+    adoption.adopt(required.members, settings)
     return required
 
 

@@ -90,7 +90,7 @@ class RunSpec:
         """The versions of code, or hashes of edited code, and the ids of data, by root."""
         dataset = preparation.dataset_id(self.spec["dataset"])
         return {
-            **{key: identity.root_code(root) for key, root in self._roots.items()},
+            **{key: identity.root_code(root) for key, root in self.roots.items()},
             **identity.option_versions(self.spec),
             "core": identity.root_code(identity.CORE),
             "model": model_code(self.spec["model"]),
@@ -101,13 +101,7 @@ class RunSpec:
     @cached_property
     def code_files(self) -> dict[str, str]:
         """Hashes of the files behind the run that are not certified."""
-        return identity.uncertified_files(
-            identity.CORE,
-            identity.DATA,
-            identity.entry("data set", self.spec["dataset"]["name"]),
-            identity.entry("partition scheme", self.spec["partition"]["name"]),
-            *self._roots.values(),
-        )
+        return identity.uncertified_files(identity.CORE, *self.data_roots, *self.roots.values())
 
     @cached_property
     def default_keys(self) -> list[str]:
@@ -145,8 +139,17 @@ class RunSpec:
         )
         return prepared, table
 
+    @property
+    def data_roots(self) -> tuple[str, str, str]:
+        """The roots of the code behind the ids of data set and partition."""
+        return (
+            identity.DATA,
+            identity.entry("data set", self.spec["dataset"]["name"]),
+            identity.entry("partition scheme", self.spec["partition"]["name"]),
+        )
+
     @cached_property
-    def _roots(self) -> dict[str, str]:
+    def roots(self) -> dict[str, str]:
         """The roots of the code of all components that train the run, by their key in `code`."""
         added_components = {
             f"{'term' if key == 'terms' else key} {component['name']}": identity.entry(
@@ -183,9 +186,9 @@ def with_defaults(spec: Spec) -> dict[str, Any]:
     return completed
 
 
-def model_code(model: Spec) -> str:
+def model_code(model: Spec, code_of: identity.CodeOf = identity.root_code) -> str:
     """Return the code of a model, with the content of a weights file of the user's own."""
-    code = identity.root_code(identity.entry("model", model["name"]))
+    code = code_of(identity.entry("model", model["name"]))
     weights = model.get("weights")
     if not isinstance(weights, str) or not Path(weights).is_file():
         return code

@@ -102,6 +102,8 @@ class RunRecord:
         seconds: Seconds of work.
         note: Why the run ended early; empty if it did not.
         costs: The costs of the run.
+        trained_as: Id that the run had when it was trained, if its code was certified later
+            (`fl.plan.adoption`); else empty.
     """
 
     run: str
@@ -120,6 +122,7 @@ class RunRecord:
     seconds: float
     note: str
     costs: Costs | UnknownCosts
+    trained_as: str = ""
 
     @property
     def traffic(self) -> list[list[float]] | None:
@@ -174,6 +177,7 @@ class RunRecord:
             costs=UnknownCosts(str(costs["unknown"]))
             if "unknown" in costs
             else Costs(**_declared_keys(Costs, costs)),
+            trained_as=content.get("trained_as", ""),
         )
 
 

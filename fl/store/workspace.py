@@ -121,11 +121,12 @@ class Workspace:
         optional = {WEIGHTS: weights, PREDICTIONS: predictions}
         return self._finish(write, [name for name in OPTIONAL_FILES if optional[name] is not None])
 
-    def adopt(self, source: Path) -> bool:
+    def adopt(self, source: Path, changes: Mapping[str, object] | None = None) -> bool:
         """Copy a finished run's folder into the store, like `finish`.
 
         Args:
             source: Folder of the finished run.
+            changes: Keys of the record that get other values; by default, it is copied as it is.
 
         Returns:
             False if another process finished it first; that result stays.
@@ -137,14 +138,19 @@ class Workspace:
         def write(result: Path) -> None:
             record = files.read_sealed(source / RECORD)
             for name, description in record["files"].items():
-                with (
-                    files.open_regular(source / name) as incoming,
-                    files.atomic_writer(result / name) as out,
-                ):
-                    shutil.copyfileobj(incoming, out)
+                if changes is None or not _linked(source / name, result / name):
+                    with (
+                        files.open_regular(source / name) as incoming,
+                        files.atomic_writer(result / name) as out,
+                    ):
+                        shutil.copyfileobj(incoming, out)
                 if problem := files.find_damage(result / name, description):
                     raise DataError(f"{source / name}: the copy {problem}")
-            files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
+            if changes is None:
+                files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
+            else:
+                descriptions = record.pop("files")
+                files.write_described(result / RECORD, {**record, **changes}, descriptions)
 
         return self._finish(write, [name for name in OPTIONAL_FILES if (source / name).is_file()])
 
@@ -170,6 +176,15 @@ class Workspace:
         if self._lease.check():
             erase(self.folder, self._lease)
         return published
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Give a file of a finished run, which never changes, a second name; False if that fails."""
+    try:
+        target.hardlink_to(source)
+    except OSError:  # The file system has no hard links.
+        return False
+    return True
 
 
 def erase(partial: Path, run_lease: lease.Lease) -> None:

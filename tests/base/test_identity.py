@@ -76,6 +76,33 @@ def test_what_is_certified_is_named_by_its_version(package: Path) -> None:
     assert identity.option_versions({"training": {"optimizer": "sgd"}}) == {}
 
 
+def test_a_hash_is_another_name_of_the_version_under_which_it_was_certified(package: Path) -> None:
+    certified = {root: identity.root_hash(root) for root in ROOTS}
+    assert identity.equal_names("core", ROOTS) == ["1", certified["core"]]
+    (package / "engine/simulate.py").write_text("TURNS = 2\n")
+    [edited] = names("core").values()
+    assert edited not in identity.equal_names("core", ROOTS), "nobody has compared its numbers"
+    identity.certify(dict.fromkeys(ROOTS, 1))
+    assert identity.equal_names("core", ROOTS) == ["1", edited, certified["core"]]
+    assert {edited, certified["core"]} <= identity.certified_hashes()
+
+    # The next edit changes the numbers of FedProx: earlier code of all runs has the former ones.
+    (package / "engine/simulate.py").write_text("TURNS = 1 + 1\n")
+    [later] = names("core").values()
+    identity.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2})
+    without = [root for root in ROOTS if root != "method fedprox"]
+    assert {*identity.equal_names("core", without)} == {"1", later, edited, certified["core"]}
+    assert identity.equal_names("core", ROOTS) == ["1", later]
+    assert identity.equal_names("data", ROOTS) == ["1", certified["data"]]
+
+    # Under another version, nothing of before is equal.
+    (package / "engine/simulate.py").write_text("TURNS = 3\n")
+    [latest] = names("core").values()
+    identity.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2, "core": 2})
+    assert identity.equal_names("core", without) == ["2", latest]
+    assert identity.equal_names("method own", ROOTS) == [identity.root_code("method own")]
+
+
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [

@@ -195,7 +195,35 @@ def test_gc_removes_nothing_while_a_study_cannot_be_planned(place: Planned, say:
     assert "error: wrong cannot be planned: " in said and "nothing was removed" in said
     assert place.store().has(other)
     wrong.unlink()
+    assert "1 run removed" in say("gc", "--yes", "--other-code")
+
+
+def test_gc_spares_what_other_code_made_unless_it_is_asked_by_name(place: Planned, say: Say):
+    """Runs of a later or earlier version of the code are those of somebody, or of tomorrow."""
+    other, later = shelving.add(place.store()), shelving.add(place.store(), seed=1)
+    edit(place, methods={"fedavg": None})
+    plan.current_summary(place.root / "config")
+    [first, second] = place.runs("fedprox")
+    said = say("gc")
+    assert "2 runs that no study in" in said and other not in said
+    assert "2 more runs of earlier, later or edited code" in said
+    [needed, _] = place.runs("fedavg")
+    wrong = say("gc", "--yes", needed, exit_status=1)
+    assert f"{needed}: is not stored, or a study needs it" in wrong
+    assert "1 run removed" in say("gc", "--yes", first)
     assert "1 run removed" in say("gc", "--yes")
+    assert not place.store().has(second) and place.store().has(other)
+    assert "1 run removed" in say("gc", "--yes", other)
+    assert "1 run removed" in say("gc", "--yes", "--other-code")
+    assert place.store().runs() == sorted(place.runs("fedavg")) and not place.store().has(later)
+
+
+def test_a_plan_of_an_earlier_version_is_told_without_an_error_of_python(place: Planned, say: Say):
+    path = place.root / "results" / "plan" / "plan.json"
+    path.write_text(json.dumps({"runs": [], "studies": {}}))
+    said = say("gc", exit_status=1)
+    assert "changed since, or by another version of Fedloom" in said and "KeyError" not in said
+    assert "Try: `fedloom plan --write`" in said
 
 
 def hold(root: Path, run: str) -> None:
@@ -213,7 +241,7 @@ def test_gc_never_removes_a_run_that_is_being_computed(place: Planned, say: Say)
         while not (place.root / "runs" / "holding").exists():
             assert time.monotonic() < end
             time.sleep(0.01)
-        said = say("gc", "--yes", exit_status=1)
+        said = say("gc", "--yes", "--other-code", exit_status=1)
         assert f"{run}.partial: process" in said and "is computing this run" in said
         assert "1 run removed" in said and not place.store().has(other)
         assert (place.root / "runs" / f"{run}.partial" / "checkpoint").exists()
@@ -279,7 +307,8 @@ def test_gc_verify_and_import_while_runs_are_trained(place: Planned, say: Say):
 
     def tidy() -> None:
         config = ["--config", str(place.root / "config")]
-        commands = (["verify", *config, "--remove"], ["gc", *config, "--yes"])
+        remove_all = ["gc", *config, "--yes", "--other-code"]
+        commands = (["verify", *config, "--remove"], remove_all)
         while not over.is_set():
             failures.extend(c[0] for c in commands if main.main(["store", *c]) != 0)
 

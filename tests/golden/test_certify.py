@@ -77,6 +77,20 @@ class Project:
     def certify(self) -> str:
         return self.python("-m", "tests.golden", "--certify", "--processes", "1")
 
+    def train(self) -> None:
+        """Train all runs of the written plan."""
+        bundles = sorted((self.root / "results/plan/bundles").glob("*.json"))
+        summary = json.loads((self.root / "results/plan/plan.json").read_text())
+        planned = [str(path) for path in bundles if path.stem in summary["bundles"]]
+        planned.sort(key=lambda path: bool(json.loads(Path(path).read_text())["after"]))
+        self.python("-m", "fl", "train", *planned)
+
+    def edit_all(self, file: str, old: str, new: str) -> None:
+        """Rename something in a file."""
+        path = self.root / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
     def edit(self, file: str, old: str, new: str) -> None:
         path = self.root / file
         assert path.read_text().count(old) == 1
@@ -129,6 +143,31 @@ def test_a_new_key_renames_nothing_and_another_default_what_has_it(tmp_path: Pat
     assert "method fedprox (version 2)" in project.certify()
     now = project.names()
     assert {entry for entry in now if now[entry] != before[entry]} == {"fedprox"}
+
+
+def test_runs_that_were_trained_before_their_code_was_certified_are_found(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    study = tmp_path / "config/studies/small.yaml"
+    methods = {"tuned": {"method": "finetune", "start": "fedavg"}}
+    study.write_text(yaml.safe_dump({**STUDY, "methods": {**STUDY["methods"], **methods}}))
+    project.python("-c", CERTIFY)
+    before = project.names()
+
+    project.edit_all("fl/data/partitioning.py", "_make_new(", "_make_table(")
+    project.edit_all("fl/api/training.py", "_scheduled(", "_rate_by_schedule(")
+    uncertified = project.names()
+    assert not {*uncertified.values()} & {*before.values()}
+    project.train()
+    project.certify()
+    assert project.names() == before
+    store = tmp_path / "results/runs"
+    for entry, run in before.items():
+        record = json.loads((store / run / "run.json").read_text())
+        assert record["trained_as"] == uncertified[entry]
+        metrics = [store / name / "metrics.parquet" for name in (run, uncertified[entry])]
+        assert metrics[0].samefile(metrics[1]), "the bytes of those very runs, and no copy"
+    assert "0 to train" in project.python("-m", "fl", "plan")
+    assert "8 runs checked, 0 damaged" in project.python("-m", "fl", "store", "verify")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,234 @@
+"""Stored runs that stand under names of code that was certified later.
+
+A run that is trained with uncertified code is named by the hash of this code. When the code is
+certified, the same run gets another name, with the version. Here such runs are found again:
+``numbers.json`` says which hashes stand for which version (`fl.base.identity.equal_names`). A run
+that a plan needs and the store lacks is *adopted*: it appears under its present name, with the same
+files, and the run under the earlier name stays.
+
+Records are read once: ``<results>/plan/names.json`` has the runs that were looked at. They are read
+again when ``numbers.json`` changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fl.base import identity
+from fl.base.errors import FedloomError
+from fl.base.units import quantity
+from fl.data import partitioning, preparation
+from fl.plan import plan_files
+from fl.plan.bundle import Member
+from fl.plan.config import Settings
+from fl.plan.plan_files import PlanSummary
+from fl.plan.run_spec import RunSpec, model_code, with_defaults
+from fl.store import run_check
+from fl.store.layout import is_name
+from fl.store.store import Store
+
+log = logging.getLogger(__name__)
+
+NAMES = "names.json"
+ERRORS = (FedloomError, OSError, KeyError, TypeError, ValueError, AttributeError)
+"""Errors of a record whose components, or their keys, the present code does not have."""
+
+
+class Name(NamedTuple):
+    """The present name of a stored run: the id of its point, and its own."""
+
+    point: str
+    run: str
+
+
+def adopt(members: Mapping[str, Member], settings: Settings) -> None:
+    """Adopt those runs of a plan that the store has under a name of code that is now certified.
+
+    A store or a folder of results that cannot be written stays as it is, with a warning.
+
+    Args:
+        members: The runs by id.
+        settings: The folders of the store and of results.
+    """
+    _adopt(members, members.__getitem__, settings)
+
+
+def adopt_summary(summary: PlanSummary, settings: Settings) -> None:
+    """Adopt runs of a written plan, of which only these are read, see `adopt`."""
+    bundles = {run: name for name, bundle in summary["bundles"].items() for run in bundle["runs"]}
+
+    def read_member(run: str) -> Member:
+        bundle = plan_files.read_bundle(Path(settings.results) / "plan", bundles[run])
+        return next(member for member in bundle.runs if member.run == run)
+
+    _adopt(bundles, read_member, settings)
+
+
+def is_of_other_code(record: Mapping[str, Any]) -> bool:
+    """Whether a finished run was made by other code than the present; False for an empty record."""
+    try:
+        return bool(record) and RunSpec(with_defaults(record["spec"])).code != record["code"]
+    except ERRORS:
+        return True
+
+
+def _adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: Settings) -> None:
+    store = Store(Path(settings.store))
+    missing = [run for run in runs if not store.has(run)]
+    if not missing or not store.root.is_dir():
+        return
+    count = 0
+    try:
+        stored_runs = _stored_runs(store, Path(settings.results) / "plan" / NAMES)
+        for run in missing:
+            if run in stored_runs:
+                count += _adopt_run(store, stored_runs[run], read_member(run))
+    except FedloomError as error:
+        log.warning("runs of code that is now certified cannot be adopted: %s", error)
+    if count:
+        runs_text = quantity(count, "stored run")
+        log.info("%s of code that was certified later found under new names", runs_text)
+
+
+def _adopt_run(store: Store, source: str, member: Member) -> bool:
+    """Make a planned run of a stored one; False if it is damaged or exists meanwhile."""
+    try:
+        execution = store.record(source)["execution"]
+        stack = [member.run if run == source else run for run in execution.get("stack") or ()]
+        changes = {
+            "run": member.run,
+            "spec": member.spec,
+            "code": member.code,
+            "defaults": member.defaults,
+            "code_files": RunSpec(member.spec).code_files,
+            "start": member.start,
+            "execution": {**execution, "stack": stack or None},
+            "trained_as": source,
+        }
+        with store.open(member.run, wait=False) as workspace:
+            return workspace is not None and workspace.adopt(store.folder(source), changes)
+    except FedloomError as error:
+        log.warning("%s cannot be adopted as %s: %s", source, member.run, error)
+        return False
+
+
+def _stored_runs(store: Store, path: Path) -> dict[str, str]:
+    """Return the stored run of each present name that differs; reads what is new in the store."""
+    certified = identity.digest(identity.read_certified())
+    try:
+        index = plan_files.read_checked(path)
+    except FedloomError:
+        index = {}
+    if index.get("certified") != certified or index.get("store") != str(store.root):
+        index = {"looked_at": [], "names": {}}
+    looked_at = {*index["looked_at"]}
+    stored = {path.name for path in store.root.iterdir() if is_name(path.name)}
+    names = {run: Name(*name) for run, name in index["names"].items() if run in stored}
+    if added := sorted(stored - looked_at):
+        translation = _Translation(store, identity.certified_hashes(), names)
+        for run in added:
+            translation.name(run)
+        content = {"certified": certified, "store": str(store.root), "looked_at": sorted(stored)}
+        plan_files.write(path, {**content, "names": names})
+    return {name.run: run for run, name in sorted(names.items(), reverse=True)}
+
+
+@dataclass
+class _Translation:
+    """Present names of stored runs.
+
+    Attributes:
+        store: The store.
+        hashes: The hashes that stand for versions.
+        names: Present names by stored run, of those whose name differs.
+        visited: Runs whose record was read, so that damaged records cannot make a circle.
+    """
+
+    store: Store
+    hashes: set[str]
+    names: dict[str, Name]
+    visited: set[str] = field(default_factory=set)
+
+    def name(self, run: str) -> Name | None:
+        """Return the present name of a stored run; None if it does not differ or is unknown."""
+        if run in self.names or run in self.visited or not self.store.has(run):
+            return self.names.get(run)
+        self.visited.add(run)
+        try:
+            record = self.store.record(run)
+            start = record.get("start")
+            start_name = self.name(start) if isinstance(start, str) and is_name(start) else None
+            if start_name or self._is_uncertified(record):
+                # The name is computed from the record, so a record that is not of this run is none.
+                run_check.check_id(record, run, str(self.store.folder(run)))
+                name = _present_name(record, start_name)
+                if name.run != run:
+                    self.names[run] = name
+        except ERRORS as error:
+            log.debug("%s: %s", run, error)  # Such as a component that does not exist any more.
+        return self.names.get(run)
+
+    def _is_uncertified(self, record: Mapping[str, Any]) -> bool:
+        """Whether a run was trained with code whose hash has been certified since.
+
+        The code of data is not in the record; the files of it that were not certified are.
+        """
+        has_hash = not self.hashes.isdisjoint(record["code"].values())
+        return has_hash or any(label.startswith("fl/") for label in record.get("code_files", ()))
+
+
+def _present_name(record: Mapping[str, Any], start: Name | None) -> Name:
+    """Return the name of a run if its certified hashes are replaced by versions."""
+    spec = with_defaults(record["spec"])
+    if start is not None and spec.get("start") is not None:
+        spec["start"] = start.point
+    elif start is not None:
+        spec["train_on"] = start.run
+    run_spec = RunSpec(spec)
+    code = dict(record["code"])
+    roots = {*run_spec.roots.values(), *run_spec.data_roots, identity.CORE}
+    roots |= {*identity.versioned_options(spec)}
+    for key, root in (*run_spec.roots.items(), ("core", identity.CORE)):
+        equal_names = identity.equal_names(root, roots)
+        if code[key] in equal_names:
+            code[key] = equal_names[0]
+    for names, present_names in _renamings(["model " + spec["model"]["name"]], roots):
+        if code["model"] == model_code(spec["model"], names.__getitem__):
+            code["model"] = model_code(spec["model"], present_names.__getitem__)
+    code |= _data_ids(code["dataset"], code["partition"], run_spec, roots)
+    point = identity.point_id(spec, code, run_spec.default_keys)
+    return Name(point, identity.run_id(point, spec["seed"]))
+
+
+def _data_ids(dataset: str, partition: str, run_spec: RunSpec, roots: set[str]) -> dict[str, str]:
+    """Return the ids of data set and partition by versions, where the given ones hold hashes."""
+    spec = run_spec.spec
+    for names, present_names in _renamings(run_spec.data_roots, roots):
+        code_of, present_code_of = names.__getitem__, present_names.__getitem__
+        if (
+            preparation.dataset_id(spec["dataset"], code_of) == dataset
+            and partitioning.partition_id(spec["partition"], dataset, code_of) == partition
+        ):
+            present_dataset = preparation.dataset_id(spec["dataset"], present_code_of)
+            return {
+                "dataset": present_dataset,
+                "partition": partitioning.partition_id(
+                    spec["partition"], present_dataset, present_code_of
+                ),
+            }
+    return {}
+
+
+def _renamings(
+    roots: Iterable[str], all_roots: set[str]
+) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """Yield each way to name some roots under which a run has the same numbers, and the present."""
+    equal_names = {root: identity.equal_names(root, all_roots) for root in roots}
+    present_names = {root: names[0] for root, names in equal_names.items()}
+    for names in itertools.product(*equal_names.values()):
+        yield dict(zip(equal_names, names, strict=True)), present_names

@@ -1,0 +1,149 @@
+"""Runs that were trained before their code was certified are found under their new names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import planning
+import pytest
+
+from fl.base import files, identity
+from fl.plan import adoption, plan
+from fl.plan.bundle import Member
+from fl.plan.config import Settings
+from fl.store.store import Store
+
+METHODS = {
+    "fedavg": None,
+    "falling": {"method": "fedavg", "schedule": "cosine"},
+    "tuned": {"method": "finetune", "start": "fedavg"},
+}
+Members = dict[str, Member]
+
+
+def forget() -> None:
+    for cached in (identity._code, identity._files, identity.read_certified):
+        cached.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A table of certified code of the test's own."""
+    monkeypatch.setattr(identity, "NUMBERS", tmp_path / "numbers.json")
+    forget()
+    yield
+    forget()
+
+
+def certify() -> None:
+    identity.certify(dict.fromkeys(identity.roots(), 1))
+    forget()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> planning.Planned:
+    """The tiny study, planned with code that nobody has certified."""
+    certify()
+    content = files.parse_json(identity.NUMBERS.read_bytes())
+    for root in ("core", "data", "method fedavg"):
+        content["hashes"][root] = "0" * 16
+    # No file is certified, so that all count as edited.
+    files.write_json(identity.NUMBERS, {**content, "files": {}})
+    forget()
+    return planning.make(tmp_path / "lab", methods=METHODS)
+
+
+def planned(place: planning.Planned) -> tuple[dict[str, str], Members, Settings]:
+    """The run of each entry, and the runs and settings of the plan."""
+    made = plan.make(place.root / "config", checked=False)
+    return {run.method: run.run for run in made.studies["tiny"].runs}, made.members, made.settings
+
+
+def test_a_run_of_edited_code_is_found_when_its_code_is_certified(place: planning.Planned):
+    before, _, _ = planned(place)
+    for label in METHODS:
+        assert place.train(label) == 0
+    adoption.adopt(*planned(place)[1:])
+    assert place.store().runs() == sorted(before.values()), "nothing is certified yet"
+    certify()
+    now, members, settings = planned(place)
+    assert not {*now.values()} & {*before.values()}
+    adoption.adopt(members, settings)
+    store = place.store()
+    for label, run in now.items():
+        record = store.record(run)
+        assert record["trained_as"] == before[label] and record["code_files"] == {}
+        assert record["code"]["core"] == "1" and store.verify(run) == []
+        assert place.files(run) == place.files(before[label])
+        assert record["execution"]["stack"] == [run]
+    assert store.record(now["tuned"])["start"] == now["fedavg"]
+
+
+def test_records_are_read_once(place: planning.Planned, monkeypatch: pytest.MonkeyPatch):
+    assert place.train("fedavg") == place.train("falling") == 0
+    certify()
+    now, members, settings = planned(place)
+    read: list[str] = []
+    record = Store.record
+
+    def noted(store: Store, run: str) -> dict[str, object]:
+        read.append(run)
+        return record(store, run)
+
+    monkeypatch.setattr(Store, "record", noted)
+    del members[now["falling"]]  # A study that needs it comes later.
+    adoption.adopt(members, settings)
+    assert place.store().has(now["fedavg"]) and not place.store().has(now["falling"])
+    read.clear()
+    adoption.adopt(planned(place)[1], settings)
+    assert place.store().has(now["falling"])
+    assert len(read) == 2, "the run that is adopted, and the one that was adopted before"
+    read.clear()
+    adoption.adopt(planned(place)[1], settings)
+    assert read == [now["falling"]], "it is new in the store; `tuned` is missing"
+    adoption.adopt(planned(place)[1], settings)
+    assert read == [now["falling"]]
+
+
+def test_a_run_with_the_numbers_of_before_is_not_taken_for_one_of_a_later_version(
+    place: planning.Planned,
+):
+    """An edit that changes the numbers of one schedule is certified, taken back, and made again."""
+    certify()
+    content = files.parse_json(identity.NUMBERS.read_bytes())
+    core, risen = content["hashes"]["core"], "training.schedule=cosine"
+    content["versions"][risen] = 2
+    content["hashes"]["core"] = "1" * 16
+    content["former_hashes"] = {"core": {core: [risen]}}
+    files.write_json(identity.NUMBERS, content)
+    forget()
+    made = plan.make(place.root / "config", checked=False)
+    for run in made.studies["tiny"].runs:
+        files.write_json(place.spec(run.method), made.bundles[run.bundle].to_json())
+        assert place.train(run.method) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "root_hash", lambda root: content["hashes"][root])
+        forget()
+        now, members, settings = planned(place)
+        adoption.adopt(members, settings)
+    assert {label for label in now if place.store().has(now[label])} == {"fedavg", "tuned"}
+
+
+def test_a_damaged_run_is_named_and_found_once_it_is_whole(
+    place: planning.Planned, caplog: pytest.LogCaptureFixture
+):
+    [run] = place.runs("fedavg")
+    assert place.train("fedavg") == 0
+    path = place.root / "runs" / run / "metrics.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    certify()
+    now, members, settings = planned(place)
+    with caplog.at_level(logging.WARNING):
+        adoption.adopt(members, settings)
+    assert f"{run} cannot be adopted as {now['fedavg']}" in caplog.text
+    path.write_bytes(content)
+    adoption.adopt(members, settings)
+    assert place.store().has(now["fedavg"])
