@@ -91,7 +91,7 @@ class TrainingPass:
 def recipe(
     context: BuildContext,
     *,
-    terms: tuple[Term, ...] = (task_loss,),
+    terms: tuple[Term | AdaptiveTerm, ...] = (task_loss,),
     local: Predicate = no_weights,
     passes: tuple[TrainingPass, ...] = (TrainingPass(),),
     keep_optimizer: bool = False,

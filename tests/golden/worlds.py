@@ -67,6 +67,7 @@ HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 
 METHODS: dict[str, list[World]] = {
     "afl": [{"eta_lambda": 0.5}],
+    "apfl": [{}, {"alpha": 0.3, "mixed": "outputs"}, {"alpha": 0.3, "adapt": False}],
     "cfl": [
         {"after": 1},
         {"after": 1, "bounds": "absolute", "eps1": 5.0, "eps2": 0.01, "most": 3},
@@ -84,7 +85,10 @@ METHODS: dict[str, list[World]] = {
     "fedavgm": [{}, {"beta": 0.5, "eta": 0.7}],
     "fedbabu": [{}],
     "fedbn": [{}],
+    "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["0"]}],
+    "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
+    "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
     "fedexp": [{}, {"scored": "last", "epsilon": 0.0}],
@@ -128,7 +132,9 @@ METHODS: dict[str, list[World]] = {
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
     "fedntd": [{"beta": 0.5, "tau": 2.0}],
+    "fedpac": [{}, {"lam": 0.5, "head_lr": None}],
     "fedper": [{}, {"layers": ["0"]}],
+    "fedphp": [{"lam": 0.3}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
     "fedopt": [
         {"tau": 0.1},
@@ -165,6 +171,7 @@ METHODS: dict[str, list[World]] = {
     ],
     "finetune-l2p": [{}, {"samples": "train"}],
     "fpl": [{"tau": 0.2}],
+    "ifca": [{}, {"models": 3, "spread": 0.5}],
     "knn-per": [
         {"k": 3},
         {"k": 4, "scale": 2.0, "lam": 0.4},

@@ -105,7 +105,7 @@ def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
     assert re.search(r"^=+ \d+ passed, \d+ deselected\b", said, re.MULTILINE), said
     assert re.search(r"^  APFL +[\d.]+", said, re.MULTILINE), said
     trained = [made.names("anchor")[run] for run in made.records() if run not in after]
-    assert sorted(trained) == ["apfl 0", "apfl 0", "apfl 1", "apfl 1"]
+    assert sorted(trained) == ["my-apfl 0", "my-apfl 0", "my-apfl 1", "my-apfl 1"]
 
     said = clone.follow()
     assert "digits / dirichlet(clients=6, alpha=0.3) / mobile" in said

@@ -25,8 +25,10 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The tutorial's file in a plugin."""
     lab = tmp_path / f"lab_{tmp_path.name}"
     (lab / "methods").mkdir(parents=True)
-    [source] = re.findall(r"methods/apfl.py <<'END'\n(.*?)^END$", TUTORIAL.read_text(), re.S | re.M)
-    (lab / "methods" / "apfl.py").write_text(source)
+    [source] = re.findall(
+        r"methods/my_apfl.py <<'END'\n(.*?)^END$", TUTORIAL.read_text(), re.S | re.M
+    )
+    (lab / "methods" / "my_apfl.py").write_text(source)
     monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
     monkeypatch.setattr(sys, "path", list(sys.path))
     plugins.use([str(lab)], Location("the test"))
@@ -35,7 +37,7 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_two_steps_are_those_of_the_paper() -> None:
     """Rate .1 from w = v = 0, alpha .5; the gradient of the loss at weights (u, -u) is -s(-2u)."""
-    simulation = of("apfl", ONE, rounds=1, local_steps=2)
+    simulation = of("my-apfl", ONE, rounds=1, local_steps=2)
     state = trained(simulation)
     w, v = 0.1 * 0.5, 0.1 * 0.5 * 0.5
     slope = s(-2 * (0.5 * v + 0.5 * w))
@@ -53,7 +55,7 @@ def test_two_steps_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(("alpha", "other"), [(0.0, "fedavg"), (1.0, "local")])
 def test_without_one_of_its_models_it_is_the_other(alpha: float, other: str) -> None:
     clients: list[Samples] = [[(1, 0), (2, 1)], [(3, 0)]]
-    simulation = of("apfl", clients, {"alpha": alpha, "adapt": False}, rounds=3)
+    simulation = of("my-apfl", clients, {"alpha": alpha, "adapt": False}, rounds=3)
     state = trained(simulation)
     plain = of(other, clients, rounds=3)
     expected = trained(plain)

@@ -1,0 +1,154 @@
+"""FedAS: each client fits the shared body to its last one, and weighs by its Fisher information.
+
+Yang, Huang, Ye. FedAS: Bridging Inconsistency in Personalized Federated Learning. CVPR 2024.
+
+The head stays with the client. The arrived body is trained until its features of each class are
+near the mean that the client's last body had for that class. Weights of the average are traces of
+the Fisher information: the mean over samples of the squared length of a sample's gradient. PFLlib's
+code (d832e76) sums squared gradients of batches in place of samples, and scores a client before the
+new body arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fl.api import (
+    COUNTS,
+    Batch,
+    BuildContext,
+    Count,
+    Method,
+    NonNegative,
+    Pass,
+    Rate,
+    Sampling,
+    Sweep,
+    Tree,
+    WeightedAverage,
+    all_weights,
+    declare,
+    personal,
+    recipe,
+    select,
+    single_pass,
+    trees,
+    weighted_mean,
+    weights_in,
+)
+from fl.blocks.anchors import class_sums, means_from_sums
+from fl.blocks.unweighted_mean import unweighted_mean, weighted_upload
+
+LAST, PROTOTYPES = "last_model", "prototypes"
+
+
+@declare("personal", title="FedAS")
+class FedAS:
+    """FedAvg of the body, aligned by the client, with weights by Fisher information.
+
+    Attributes:
+        align_epochs: Epochs of the alignment.
+        align_lr: Learning rate of the alignment; 0 leaves the body as it arrives.
+    """
+
+    align_epochs: Count = 1
+    align_lr: NonNegative = 0.01
+
+    def build(self, context: BuildContext) -> Method:
+        """Return the prototypes of the last body, alignment, training, and the Fisher trace."""
+        network, classes = context.network, context.classes
+        base = recipe(context, local=weights_in(network.head))
+        local = single_pass(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            zero = trees.leaves(variables["params"])[0].new_zeros(())
+            return server, {**client, LAST: select(variables, all_weights), "rounds": zero}
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            model = client[LAST]
+            features = network.eval(model["params"], model["buffers"], batch["x"]).features
+            sums, counts = class_sums(features.flatten(1), batch["y"], batch["weight"], classes)
+            return {"sums": sums, "counts": counts}
+
+        def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            means, _ = means_from_sums(totals["sums"], totals["counts"])
+            return {**client, PROTOTYPES: means}, {}
+
+        def begin_alignment(server: Tree, client: Tree) -> Tree:
+            kept = {key: client[key] for key in (PROTOTYPES, "params", "rounds")}
+            return {"params": server["params"], "buffers": server["buffers"], "kept": kept}
+
+        def misalignment(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+            params = {**work["kept"]["params"], **work["params"]}
+            output = network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
+            targets = work["kept"][PROTOTYPES][batch["y"]]
+            distances = (output.features.flatten(1) - targets).square().mean(1)
+            # Before its first training a client has no body of its own.
+            value = weighted_mean(distances, batch) * (work["kept"]["rounds"] > 0)
+            return value, {"buffers": output.buffers}
+
+        def align(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            params = trees.apply(lambda w, g: w - self.align_lr * g, work["params"], grads)
+            return {**work, "params": params, "buffers": aux["buffers"]}
+
+        def end_alignment(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            state = {key: leaf for key, leaf in client.items() if key != PROTOTYPES}
+            return {**state, "aligned": work["params"]}, {}
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return local.begin({**server, "params": client["aligned"]}, client)
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            state = {key: leaf for key, leaf in client_state.items() if key != "aligned"}
+            last = select({**work, "params": {**upload["params"], **state["params"]}}, all_weights)
+            ordered = {name: last["params"][name] for name in network.names["params"]}
+            rounds = client["rounds"] + 1
+            return {**state, LAST: {**last, "params": ordered}, "rounds": rounds}, upload
+
+        def information(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            model = client[LAST]
+
+            def loss(params: Tree, x: Tensor, y: Tensor) -> Tensor:
+                output = network.eval(params, model["buffers"], x[None], nested=True)
+                one = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
+                return context.task.loss(output.outputs, one)
+
+            slopes = vmap(grad(loss), (None, 0, 0))(dict(model["params"]), batch["x"], batch["y"])
+            squares = [g.flatten(1).square().sum(1) for g in trees.leaves(slopes)]
+            weight = batch["weight"].to(squares[0].dtype)
+            return {"trace": weight @ torch.stack(squares).sum(0), "count": weight.sum()}
+
+        def send_weighted(
+            server: Tree, client: Tree, upload: Tree, totals: Tree
+        ) -> tuple[Tree, Tree]:
+            trace = totals["trace"] / totals["count"].clamp(min=1)
+            trace = trace.clamp(min=torch.finfo(trace.dtype).tiny)
+            samples = client[COUNTS].sum()
+            return dict(client), weighted_upload(upload, trace, samples, context.training)
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            return {**server, **unweighted_mean(trees.mean(uploads, n))}, dict(clients)
+
+        alignment = Pass(
+            begin_alignment,
+            misalignment,
+            align,
+            end_alignment,
+            Sampling(epochs=self.align_epochs),
+        )
+        passes = (
+            Sweep(look, keep),
+            alignment,
+            replace(local, begin=begin, end=end),
+            Sweep(information, send_weighted),
+        )
+        views = {"personal": personal}
+        return replace(
+            base, init=init, passes=passes, aggregate=WeightedAverage(aggregate), views=views
+        )

@@ -1,0 +1,181 @@
+"""FedPAC: clients align features by shared prototypes, and each gets its own mixture of all heads.
+
+Xu, Tong, Huang. Personalized Federated Learning with Feature Alignment and Classifier
+Collaboration. ICLR 2023. arXiv:2306.11867.
+
+A round trains the head alone, then the body. The mixture of heads minimises an estimate of the
+client's test loss, from statistics that are taken with the body that was sent. In the authors' code
+(JianXu95/FedPAC, 5770f4ff) the matrix of the estimate lacks its diagonal of distances, and a class
+that has no prototype is held to the client's own mean; here its samples are not held. PFLlib mixes
+heads in place, so that a client's mixture contains mixtures of others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    PAYLOAD,
+    Batch,
+    BuildContext,
+    Count,
+    Forward,
+    Method,
+    NonNegative,
+    Pass,
+    Positive,
+    Rate,
+    Sweep,
+    TrainingPass,
+    Tree,
+    cross_entropy,
+    declare,
+    personal,
+    recipe,
+    training_passes,
+    trees,
+    weighted_mean,
+    weights_in,
+    weights_not_in,
+)
+from fl.blocks.anchor_exchange import anchors_after_training
+from fl.blocks.anchors import anchor_average, class_sums, means_from_sums, squared_guiding
+from fl.blocks.mixing import mix
+from fl.blocks.simplex_quadratic import minimise_on_simplex
+
+SMALLEST_WEIGHT = 1e-3
+"""Smaller weights of heads count as 0, as in the authors' code."""
+
+
+@declare("personal", title="FedPAC")
+class FedPAC:
+    """FedAvg of the body with prototypes, and mixtures of heads.
+
+    Attributes:
+        lam: Weight of the distance between features and prototypes.
+        head_epochs: Epochs of the head, before those of the body.
+        head_lr: Learning rate of the head; null: that of the run.
+    """
+
+    lam: NonNegative = 1.0
+    head_epochs: Count = 1
+    head_lr: Positive | None = 0.1
+
+    def build(self, context: BuildContext) -> Method:
+        """Return two training passes, prototypes after them, and heads that the server mixes."""
+        network, classes = context.network, context.classes
+        head = network.head
+        base = recipe(
+            context,
+            terms=(cross_entropy, self.alignment),
+            local=weights_in(head),
+            passes=(
+                TrainingPass(weights_in(head), self.head_epochs),
+                TrainingPass(weights_not_in(head)),
+            ),
+        )
+        first, second = training_passes(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            heads = trees.repeat(client["params"], context.clients)
+            return {**server, "heads": heads}, client
+
+        def payload(server: Tree, client: Tree) -> Tree:
+            number = client["id"].reshape(1)
+            return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["heads"])
+
+        def with_head(client: Tree) -> Tree:
+            return {**client, "params": client[PAYLOAD]}
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            variables = personal(server, with_head(client))
+            output = network.eval(variables["params"], variables["buffers"], batch["x"])
+            features, weight = output.features.flatten(1), batch["weight"]
+            sums, counts = class_sums(features, batch["y"], weight, classes)
+            squares = features.square().sum(1, keepdim=True)
+            return {
+                "sums": sums,
+                "counts": counts,
+                "squares": class_sums(squares, batch["y"], weight, classes)[0][:, 0],
+            }
+
+        def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            return {**client, "statistics": head_statistics(totals)}, {}
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return first.begin(server, with_head(client))
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            rate = lr if self.head_lr is None else self.head_lr + 0 * lr
+            return first.update(server, work, grads, aux, rate)
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = second.end(server, client, work)
+            state = {key: leaf for key, leaf in client_state.items() if key != "statistics"}
+            sent = {"head": state["params"], "statistics": client_state["statistics"]}
+            return state, {**upload, **sent}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            models = {key: uploads[key] for key in ("params", "buffers")}
+            mean, client_states = base.aggregate(server, clients, models, n)
+            heads = mix(head_weights(uploads["statistics"]), uploads["head"])
+            kept = trees.replace_clients(server["heads"], clients["id"], heads)
+            return {**mean, "heads": kept}, client_states
+
+        def own_model(server: Tree, client: Tree | None) -> Tree:
+            return personal(server, {**(client or {}), "params": payload(server, client or {})})
+
+        passes: tuple[Pass | Sweep, ...] = (
+            Sweep(look, keep),
+            replace(first, begin=begin, update=update),
+            replace(second, end=end),
+        )
+        method = replace(base, init=init, passes=passes, aggregate=aggregate, payload=payload)
+        aligned = anchors_after_training(method, context, anchor_average("weighted"), first=2)
+        inner_send = aligned.send or dict
+
+        def send(server: Tree) -> Tree:
+            return {key: leaf for key, leaf in inner_send(server).items() if key != "heads"}
+
+        return replace(aligned, send=send, views={"personal": own_model})
+
+    def alignment(self, forward: Forward) -> Tensor:
+        """Lam times the mean square of the difference between features and prototypes."""
+        if "anchors" not in forward.shared:
+            return 0 * forward.output.features.sum()
+        features = forward.output.features.flatten(1)
+        distances = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
+        return self.lam * weighted_mean(distances / features.shape[1], forward.batch)
+
+
+def head_statistics(totals: Tree) -> dict[str, Tensor]:
+    """Return a client's V and H, equations 9 and 10, from sums over its samples.
+
+    V = (1/n) sum_c (p_c E_c ||z||^2 - p_c^2 ||m_c||^2), a scalar; H_c = p_c m_c, [C, d]. p_c are
+    the client's class shares and m_c the mean features of its classes.
+    """
+    counts, n = totals["counts"], totals["counts"].sum().clamp(min=1)
+    means, _ = means_from_sums(totals["sums"], counts)
+    shares = (counts / n)[:, None]
+    second_moments = totals["squares"].sum() / n
+    variance = (second_moments - (shares * means).square().sum()) / n
+    return {"variance": variance, "means": shares * means}
+
+
+def head_weights(statistics: Tree) -> Tensor:
+    """Return the weights of all heads in each client's head, [K, K], equation 11.
+
+    Row i minimises a' (diag V + D_i) a over the simplex, D_i[j, l] = sum_c <H_ic - H_jc, H_ic -
+    H_lc>.
+    """
+    means = statistics["means"].flatten(1).double()
+    gaps = means[:, None] - means[None]
+    matrices = gaps @ gaps.transpose(-1, -2) + torch.diag(statistics["variance"].double())
+    weights = minimise_on_simplex(matrices)
+    weights = torch.where(weights > SMALLEST_WEIGHT, weights, 0)
+    return F.normalize(weights, p=1, dim=-1)

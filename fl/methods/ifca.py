@@ -1,0 +1,121 @@
+"""IFCA: the server keeps several models; each client trains the one that fits its samples best.
+
+Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS
+2020. arXiv:2006.04088.
+
+This is the version that averages models. All participants get all models. The models begin with
+random weights of their own, because equal ones would all be chosen alike: the first is the run's
+initial model, the others add to it noise of the size of its weights. A client is scored with the
+model that has the smallest loss on its training samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    Batch,
+    BuildContext,
+    Count,
+    Method,
+    NonNegative,
+    Sweep,
+    Tree,
+    all_weights,
+    declare,
+    recipe,
+    rng,
+    select,
+    single_pass,
+    trees,
+)
+
+
+@declare("personal", title="IFCA")
+class IFCA:
+    """FedAvg of several models.
+
+    Attributes:
+        models: Number of models; 1 is FedAvg.
+        spread: Standard deviation of the noise that sets the models apart before round 1, as a
+            share of that of each weight tensor.
+    """
+
+    models: Count = 2
+    spread: NonNegative = 1.0
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg in each cluster, with clusters by the smallest loss, algorithm 1."""
+        base, network = recipe(context), context.network
+        local = single_pass(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            first = select(variables, all_weights)
+            noise = torch.Generator().manual_seed(rng.torch_seed(context.seed, "ifca"))
+            copies = [first, *(self.perturbed(first, noise) for _ in range(self.models - 1))]
+            _, client = base.init(variables)
+            number = torch.zeros((), dtype=torch.int64)
+            return {"models": trees.stack(copies)}, {**client, "cluster": number}
+
+        def losses(models: Tree, batch: Batch) -> Tensor:
+            """Sum of the losses of a batch by each model, [models]."""
+            count = batch["weight"].sum()
+            values = [
+                context.task.loss(
+                    network.eval(m["params"], m["buffers"], batch["x"]).outputs, batch
+                )
+                for m in (trees.take(models, number) for number in range(self.models))
+            ]
+            return torch.stack(values) * count
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            return {"losses": losses(server["models"], batch)}
+
+        def choose(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            return {**client, "cluster": totals["losses"].argmin()}, {}
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return local.begin(chosen(server, client), client)
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(chosen(server, client), client, work)
+            return client_state, {**upload, "cluster": client["cluster"]}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            cluster = uploads["cluster"]
+            models = {key: tree for key, tree in uploads.items() if key != "cluster"}
+            means = []
+            for number in range(self.models):
+                weights = n * (cluster == number)
+                previous = trees.take(server["models"], number)
+                mean = trees.mean(models, torch.where(weights.sum() > 0, weights, n))
+                has_clients = weights.sum() > 0
+                means.append(
+                    trees.apply(
+                        lambda m, p, has=has_clients: torch.where(has, m, p), mean, previous
+                    )
+                )
+            return {"models": trees.stack(means)}, dict(clients)
+
+        passes = (Sweep(look, choose), replace(local, begin=begin, end=end))
+        view = replace(base, init=init, passes=passes, aggregate=aggregate)
+        return replace(view, views={"personal": chosen})
+
+    def perturbed(self, model: Tree, generator: torch.Generator) -> Tree:
+        """Return a model with noise on its parameters."""
+
+        def noisy(w: Tensor) -> Tensor:
+            size = w.std(unbiased=False) if w.numel() > 1 else w.abs().sum()
+            noise = torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w)
+            return w + self.spread * size * noise
+
+        return {**model, "params": trees.apply(noisy, model["params"])}
+
+
+def chosen(server: Tree, client: Tree | None) -> Tree:
+    """Return the model of a client's cluster, as a view."""
+    number = (client or {})["cluster"].reshape(1)
+    return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["models"])
