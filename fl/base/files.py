@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import pwd
 import secrets
 import shutil
 import stat
@@ -60,10 +61,66 @@ def disk_errors(path: Path) -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0)
         if remedy is None:
             raise
+        if error.errno in (errno.EACCES, errno.EPERM) and (owner := _other_owner(error)):
+            remedy = f"permission denied, as it belongs to {owner}; {_SHARING}"
         location = f" ({error.filename})" if error.filename else ""
         raise FedloomError(
             f"{path}: {remedy}, then start again; complete files are kept{location}"
         ) from error
+
+
+_SHARING = (
+    "a folder for several people needs `chmod -R g+rwX` and `chmod g+s`, and each of them "
+    "`umask 002`"
+)
+
+
+def _other_owner(error: OSError) -> str:
+    """Return the owner of the file that an error is about; empty if it is this user."""
+    if not isinstance(error.filename, str):
+        return ""
+    path = Path(error.filename)
+    with contextlib.suppress(OSError):
+        nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+        user = nearest.stat().st_uid
+        if user != os.geteuid():
+            return _user_name(user)
+    return ""
+
+
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def sharing_problem(folder: Path) -> str:
+    """Return why others of a folder's group cannot use what this process makes there.
+
+    A folder that its group may write to is meant for several people.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The problem and what to do; empty if there is none.
+    """
+    try:
+        status = folder.stat()
+    except OSError:
+        return ""
+    if not status.st_mode & stat.S_IWGRP:
+        return ""
+    umask = os.umask(0)
+    os.umask(umask)
+    if umask & stat.S_IWGRP:
+        problem = f"its group may write to it, but not to what is made there with umask {umask:03o}"
+    elif not status.st_mode & stat.S_ISGID and status.st_gid != os.getegid():
+        problem = "what is made there does not get its group"
+    else:
+        return ""
+    return f"{folder}: {problem}: {_SHARING}"
 
 
 def is_file(path: Path) -> bool:

@@ -316,7 +316,7 @@ def _status(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
     store = readable(settings.store)
     results = Path(settings.results)
-    statuses = status.run_statuses(status.bundles(results), store)
+    statuses = status.run_statuses(status.bundles(results), store, results)
     for line in (*status.lines(statuses, Rates(store)), *status.report_lines(results)):
         say(line)
 

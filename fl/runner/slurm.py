@@ -132,6 +132,17 @@ def last_attempt(
     return attempt
 
 
+def queue() -> dict[str, tuple[str, str]] | None:
+    """Return state and reason of the user's jobs in Slurm's queue, by number.
+
+    Returns:
+        None if Slurm does not answer.
+    """
+    output = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r")
+    rows = [line.strip().split("|", 2) for line in (output or "").splitlines()]
+    return None if output is None else {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
 def _own_restarts() -> int:
     """Return how often Slurm put the job of this process back into its queue before."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)

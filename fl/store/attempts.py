@@ -42,13 +42,14 @@ class Attempt:
     error: str = ""
 
 
-def read(folder: Path) -> list[Attempt]:
+def read(folder: Path, start: float = 0.0) -> list[Attempt]:
     """Return the attempts at a run, oldest first.
 
     Args:
         folder: Folder of the unfinished run.
+        start: Time since which attempts count, in seconds since 1970.
     """
-    return [attempt for _, attempt in sorted(_numbered(folder).items())]
+    return [attempt for _, attempt in sorted(_numbered(folder, start).items())]
 
 
 def next_number(folder: Path) -> int:
@@ -70,11 +71,12 @@ def close(folder: Path, ended: str) -> None:
         write(folder, number, replace(attempt, ended=ended))
 
 
-def _numbered(folder: Path) -> dict[int, Attempt]:
+def _numbered(folder: Path, start: float = 0.0) -> dict[int, Attempt]:
     attempts: dict[int, Attempt] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if name := re.fullmatch(r"attempt-(\d+)\.json", path.name):
+            name = re.fullmatch(r"attempt-(\d+)\.json", path.name)
+            if name and path.stat().st_mtime >= start:
                 with contextlib.suppress(OSError, ValueError, FedloomError):
                     content = fields.mapping(
                         files.parse_json(path.read_bytes()), Location(path.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from fl.base.errors import EXIT_INTERRUPTED, FedloomError
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates
 from fl.store.store import Store
-from fl.workflow import status
+from fl.workflow import status, submission, unbegun
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class ProgressMonitor(threading.Thread):
         settings: Mapping[str, Any],
         output: Callable[[str], None] = print_line,
         pause: float = 10.0,
+        stop_workflow: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare the thread.
 
@@ -49,12 +51,14 @@ class ProgressMonitor(threading.Thread):
             settings: Settings of the plan: ``results`` and ``store``.
             output: Function that prints a line.
             pause: Seconds between two looks.
+            stop_workflow: Function that stops Snakemake for a reason, if no job can begin.
         """
         super().__init__(daemon=True)
         self._results, self._store = Path(settings["results"]), Store(Path(settings["store"]))
         self._output, self._pause, self._end = output, pause, threading.Event()
         self._last_counts: Counter[str] | None = None
         self._last_line_time = self._next_rates_time = 0.0
+        self._stop_workflow, self._start, self._message = stop_workflow, time.time(), ""
 
     def run(self) -> None:
         """Print progress until `stop`, and then once more."""
@@ -64,6 +68,7 @@ class ProgressMonitor(threading.Thread):
             has_ended = self._end.wait(max(self._pause, min(hours, 60.0)))
             try:
                 self._print_progress(bundles)
+                self._look_at_submissions()
             except (OSError, FedloomError) as error:
                 log.debug("the store cannot be read now: %s", error)
             if has_ended:
@@ -76,9 +81,28 @@ class ProgressMonitor(threading.Thread):
             self._next_rates_time = time.monotonic() + 20 * (time.monotonic() - start)
         statuses = status.run_statuses(bundles, self._store)
         counts = Counter(run_status.state for run_status in statuses)
+        if self._last_counts not in (None, counts):
+            self._stop_workflow = None  # A run has begun, so that jobs can begin.
         if counts != self._last_counts or start - self._last_line_time > 300:
             self._last_counts, self._last_line_time = counts, start
             self._output(status.line(statuses, self._rates))
+
+    def _look_at_submissions(self) -> None:
+        """Print that Slurm's queue is full; stop if all jobs end alike before they begin."""
+        submissions = [s for _, s in submission.read_all(self._results) if s.time >= self._start]
+        message = next((s.message for s in submissions if s.is_waiting), "")
+        if message != self._message:
+            self._message = message
+            if message:
+                self._output(f"Slurm takes no more jobs now; submissions wait: {message}")
+        if self._stop_workflow is None or len(submissions) < unbegun.ALIKE:
+            return
+        if failure := unbegun.common_failure(self._results, self._store.root, self._start):
+            self._stop_workflow(
+                "Stopping: every job ended alike, without beginning a run. Of one of them: "
+                f"{failure.note}{failure.details}"
+            )
+            self._stop_workflow = None
 
     def stop(self) -> None:
         """Print a last line."""
@@ -96,7 +120,7 @@ def print_failures_at_exit(
     def print_failures() -> None:
         output("Some jobs failed.")
         try:
-            statuses = status.run_statuses(status.bundles(results), store)
+            statuses = status.run_statuses(status.bundles(results), store, results)
             for line in status.unfinished_lines(statuses):
                 output(line)
         except (OSError, FedloomError) as error:
@@ -117,6 +141,7 @@ class InterruptHandler:
 
     Attributes:
         was_interrupted: Whether Ctrl-C was pressed.
+        shim: Folder of the program before `sbatch`, which then stops waiting.
     """
 
     def __init__(self, logger: logging.Logger, output: Callable[[str], None] = print_line) -> None:
@@ -127,10 +152,21 @@ class InterruptHandler:
             output: Function that prints a line.
         """
         self.was_interrupted = False
+        self.shim: Path | None = None
+        self._text = (
+            "Stopping: jobs save their state after the current round (press Ctrl-C again to stop "
+            "at once). Finished runs and saved states are kept; the same command continues."
+        )
         self._logger, self._output = logger, output
+
+    def stop_workflow(self, reason: str) -> None:
+        """Stop as after Ctrl-C, but for another reason; any thread may call it."""
+        self._text = reason
+        os.kill(os.getpid(), signal.SIGUSR1)
 
     def install(self) -> None:
         """Handle Ctrl-C from now on, unless this process ignores it."""
+        signal.signal(signal.SIGUSR1, self._handle)  # A process in the background ignores Ctrl-C.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._handle)
 
@@ -141,8 +177,7 @@ class InterruptHandler:
         for handler in self._logger.handlers:
             if not isinstance(handler, logging.FileHandler):
                 handler.addFilter(lambda record: False)
-        self._output(
-            "Stopping: jobs save their state after the current round (press Ctrl-C again to stop "
-            "at once). Finished runs and saved states are kept; the same command continues."
-        )
+        if self.shim is not None:
+            submission.uninstall(self.shim)
+        self._output(self._text)
         sys.exit(EXIT_INTERRUPTED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from fl.report import result_files
 from fl.runner import slurm
 from fl.store.attempts import Attempt
 from fl.store.store import Store
+from fl.workflow import unbegun
+from fl.workflow.unbegun import JobState
 
 ReasonOf = Callable[[Attempt], str]
 
@@ -56,6 +58,8 @@ class RunStatus:
         round: Round of its newest checkpoint.
         note: Process that holds it, or reason, job and log of the end of its last attempt.
         processes: Number of processes that train it together.
+        details: Number and log of a job that did not begin it.
+        is_unbegun: Whether ``note`` says why its job has not begun it.
     """
 
     run: str
@@ -65,6 +69,8 @@ class RunStatus:
     round: int = 0
     note: str = ""
     processes: int = 1
+    details: str = ""
+    is_unbegun: bool = False
 
     @property
     def remaining_share(self) -> float:
@@ -85,11 +91,30 @@ def bundles(results: Path) -> list[Bundle]:
     return [plan_files.read_bundle(folder, name) for name in summary["bundles"]]
 
 
-def run_statuses(planned: Sequence[Bundle], store: Store) -> list[RunStatus]:
-    """Return the progress of every run of these bundles."""
+def run_statuses(
+    planned: Sequence[Bundle], store: Store, results: Path | None = None
+) -> list[RunStatus]:
+    """Return the progress of every run of these bundles.
+
+    Args:
+        planned: The bundles.
+        store: The store.
+        results: Folder of the results, if Slurm shall be asked for jobs that have not begun.
+    """
     names = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
     reason = cache(slurm.end_reason)  # Runs of one job end for the same reason.
-    return [status for bundle in planned for status in _of_bundle(bundle, store, names, reason)]
+    statuses = [s for bundle in planned for s in _of_bundle(bundle, store, names, reason)]
+    if results is None or not any(status.state == "waiting" for status in statuses):
+        return statuses
+    jobs = unbegun.by_run(results)
+    return [_with_job(status, jobs.get(status.run)) for status in statuses]
+
+
+def _with_job(status: RunStatus, job: JobState | None) -> RunStatus:
+    """Return the status of a waiting run with the state of its job, if this has not started."""
+    if status.state != "waiting" or job is None or job.state == "running":
+        return status
+    return replace(status, state=job.state, note=job.note, details=job.details, is_unbegun=True)
 
 
 def _of_bundle(
@@ -159,8 +184,10 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
     """Return a line for every run that is running, failed or interrupted, and then `line`."""
     for state in STATES[1:4]:
         for status in statuses:
-            if status.state == state:
+            if status.state == state and not status.is_unbegun:
                 yield f"{state:12} {_run_line(status)}"
+    for state, text in _unbegun_lines(statuses):
+        yield f"{state:12} {text}"
     yield from rates.remarks
     yield line(statuses, rates)
 
@@ -176,12 +203,23 @@ def report_lines(results: Path) -> Iterator[str]:
 
 def unfinished_lines(statuses: Sequence[RunStatus]) -> Iterator[str]:
     """Return a line for each started run that is not done, and one line for all waiting runs."""
-    started = [status for status in statuses if status.state in STATES[1:4]]
+    started = [s for s in statuses if s.state in STATES[1:4] and not s.is_unbegun]
     yield from (f"  {_run_line(status)}" for status in started[:MAX_UNFINISHED])
     if len(started) > MAX_UNFINISHED:
         yield f"  and {len(started) - MAX_UNFINISHED} more; `fedloom status` lists all"
-    if waiting := sum(status.state == "waiting" for status in statuses):
+    yield from (f"  {state}: {text}" for state, text in _unbegun_lines(statuses))
+    if waiting := sum(s.state == "waiting" and not s.is_unbegun for s in statuses):
         yield f"  {quantity(waiting, 'run')} not started"
+
+
+def _unbegun_lines(statuses: Sequence[RunStatus]) -> Iterator[tuple[str, str]]:
+    """Yield a state and a line for all runs whose jobs have not begun them for the same reason."""
+    groups: dict[tuple[str, str], list[RunStatus]] = {}
+    for status in statuses:
+        if status.is_unbegun:
+            groups.setdefault((status.state, status.note), []).append(status)
+    for (state, note), group in groups.items():
+        yield state, f"{quantity(len(group), 'run')}: {note}{group[0].details}"
 
 
 def _run_line(status: RunStatus) -> str:

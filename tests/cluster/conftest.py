@@ -23,6 +23,8 @@ import pytest
 from daemons import Job, Slurm
 from project import ENVIRONMENT, Project
 
+from fl.store.store import Store
+
 LAB = Path(__file__).with_name("lab")
 SOON = (
     *("--profile", "slurm"),
@@ -51,13 +53,13 @@ class Clustered(Project):
     cluster: Slurm
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def submit(self, *arguments: str) -> subprocess.Popen[str]:
+    def submit(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A Snakemake that is on its way, and writes to the file ``said``."""
         with (self.root / "said").open("a") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", "snakemake", *SOON, *arguments],
                 cwd=self.root,
-                env={**ENVIRONMENT, **self.cluster.environment},
+                env={**ENVIRONMENT, **self.cluster.environment, **environment},
                 stdout=said,
                 stderr=said,
                 text=True,
@@ -92,6 +94,11 @@ class Clustered(Project):
         folder = self.root / "results" / "runs" / f"{self.run(name)}.partial" / "checkpoint"
         found = [int(path.name.partition("-")[2]) for path in folder.glob("round-*[0-9]")]
         return max(found, default=0)
+
+    def ended(self, name: str) -> str:
+        """How the last attempt at the run ``slow 0`` ended; empty if it has not."""
+        found = Store(self.root / "results" / "runs").attempts(self.run(name))
+        return found[-1].ended if found else ""
 
     def until(self, what: Callable[[], Any], within: float = 600) -> None:
         """Wait until something is so."""

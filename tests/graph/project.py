@@ -223,12 +223,12 @@ def clone(project: Project, root: Path) -> Project:
     return Project(root)
 
 
-def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
+def fl(place: Project, *arguments: str, exit_status: int = 0, **environment: str) -> str:
     """What ``fedloom`` says."""
     done = subprocess.run(
         [place.python, "-m", "fl", *arguments],
         cwd=place.root,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

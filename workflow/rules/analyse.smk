@@ -14,7 +14,7 @@ rule analyse:
         gpu=lambda wildcards: markers.gpus(analysis_execution(wildcards)),
         mem_mb=lambda wildcards, attempt: attempt
         * analysis_execution(wildcards)["memory_mb"],
-        runtime=lambda wildcards: analysis_execution(wildcards)["minutes"],
+        runtime=lambda wildcards: minutes(analysis_execution(wildcards)),
     params:
         fl=FL,
         config=CONFIG,

@@ -1,3 +1,5 @@
+from functools import cache
+
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 
@@ -86,7 +88,9 @@ PLAN, JOB_BY_BUNDLE, OUTDATED = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
 if workflow.is_main_process:
-    PROGRESS = monitor.ProgressMonitor(PLAN["settings"])
+    PROGRESS = monitor.ProgressMonitor(
+        PLAN["settings"], stop_workflow=INTERRUPT.stop_workflow
+    )
 
 
 # Jobs find their plan by this variable, so that they never read an edited config.
@@ -137,6 +141,31 @@ def inputs_if_missing(outputs, inputs):
 def job(wildcards):
     """Return the bundles, data and resources of a training job."""
     return plan_item("jobs", wildcards.job)
+
+
+@cache
+def time_limits():
+    """Return the time limits of Slurm's partitions, if this process submits jobs to Slurm."""
+    plugin = workflow.executor_plugin if workflow.is_main_process else None
+    return scheduler.time_limits() if plugin and plugin.name == "slurm" else {}
+
+
+@cache
+def warn_of_limit(partition, wanted, allowed):
+    """Say once that jobs in a partition ask for less time than the config says."""
+    place = f"partition {partition}" if partition else "the default partition"
+    logger.warning(
+        f"Jobs ask for {allowed} minutes instead of {wanted}, as {place} allows no more. "
+        "A job at its limit goes on from its checkpoint in another job."
+    )
+
+
+def minutes(execution):
+    """Return the minutes that a job asks for."""
+    allowed = scheduler.job_minutes(execution, time_limits())
+    if allowed < execution["minutes"]:
+        warn_of_limit(execution["slurm_partition"], execution["minutes"], allowed)
+    return allowed
 
 
 def slurm_resources(execution):

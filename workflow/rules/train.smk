@@ -12,7 +12,7 @@ rule train:
         **slurm_resources(lambda wildcards: job(wildcards)["execution"]),
         gpu=lambda wildcards: markers.gpus(job(wildcards)["execution"]),
         mem_mb=lambda wildcards: markers.memory(job(wildcards)),
-        runtime=lambda wildcards: job(wildcards)["execution"]["minutes"],
+        runtime=lambda wildcards: minutes(job(wildcards)["execution"]),
     params:
         fl=FL,
         title=lambda wildcards: job(wildcards)["title"],

@@ -1,0 +1,229 @@
+"""A full queue is waited for, what Slurm says is kept, and jobs that cannot begin are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from planning import Planned
+
+from fl.plan.bundle import read as read_bundle
+from fl.store import attempts
+from fl.store.attempts import Attempt
+from fl.workflow import monitor, scheduler, status, submission, unbegun
+from fl.workflow.submission import Submission
+
+FULL = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+    "limit, user's size and/or time limits)"
+)
+BROKEN = "srun: error: task 0 launch failed: Error configuring interconnect"
+
+
+class Slurm:
+    """Programs `sbatch` and `squeue`; the first refuses as often as a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._program(
+            "sbatch",
+            f'[ -s {folder}/refusals ] || {{ echo "7;main"; exit 0; }}\n'
+            f"head -n 1 {folder}/refusals >&2; sed -i 1d {folder}/refusals; exit 1",
+        )
+        self._program("squeue", f"cat {folder}/queue")
+        self.queue()
+        self.refuse()
+
+    def _program(self, name: str, body: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.folder / name).chmod(0o755)
+
+    def refuse(self, *errors: str) -> None:
+        (self.folder / "refusals").write_text("".join(f"{error}\n" for error in errors))
+
+    def queue(self, *rows: str) -> None:
+        (self.folder / "queue").write_text("".join(f"{row}\n" for row in rows))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(submission, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(submission, "PATIENCE_SECONDS", 0.05)
+    return Slurm(folder)
+
+
+def submit(slurm: Slurm, results: Path, job: str = "job-1") -> int:
+    comment = ["--comment", f"rule_train_wildcards_{job}"]
+    words = [*comment, "--output", "slurm/%j.log", "-D", str(results)]
+    start = time.time() - 60
+    here = [slurm.folder, slurm.folder / "sbatch", results, start]
+    return submission.main([*map(str, here), *words])
+
+
+def last(results: Path) -> Submission:
+    [(_, found)] = submission.read_all(results)
+    return found
+
+
+def test_a_full_queue_is_waited_for(slurm: Slurm, tmp_path: Path, capfd) -> None:
+    slurm.queue("6|RUNNING|None")
+    slurm.refuse(*[FULL] * 9)
+    assert submit(slurm, tmp_path) == 0, "as long as jobs of the user will make room"
+    assert capfd.readouterr() == ("7;main\n", "")
+    assert (last(tmp_path).job, last(tmp_path).log) == ("7", f"{tmp_path}/slurm/7.log")
+    slurm.queue()
+    slurm.refuse(*[FULL] * 99)
+    assert submit(slurm, tmp_path) == 1, "nothing of the user's is in the queue"
+    assert FULL in capfd.readouterr().err
+    assert (last(tmp_path).job, last(tmp_path).message) == ("", FULL)
+    slurm.refuse("sbatch: error: invalid partition specified: none", FULL)
+    assert submit(slurm, tmp_path) == 1
+    assert "invalid partition" in last(tmp_path).message
+    assert (slurm.folder / "refusals").read_text() == f"{FULL}\n", "that is no matter of time"
+
+
+def test_the_program_is_the_sbatch_in_path_until_it_is_removed(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # Set back afterwards.
+    folder = submission.install(tmp_path / "a folder's results")
+    assert folder is not None
+    slurm.queue("6|RUNNING|None")
+    slurm.refuse(*[FULL] * 99)
+    command = ["sbatch", "--comment", "rule_train_wildcards_x", "--output", "%j.log"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    records = tmp_path / "a folder's results" / "logs" / "submissions" / "x.json"
+    end = time.monotonic() + 60
+    while not records.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert json.loads(records.read_text())["is_waiting"]
+    assert process.poll() is None
+    submission.uninstall(folder)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (1, f"{FULL}\n")
+    slurm.refuse()
+    assert subprocess.run(["sbatch"], capture_output=True, text=True).stdout == "7;main\n"
+
+
+def test_the_same_error_twice_is_not_tried_again(slurm: Slurm, tmp_path: Path, capfd) -> None:
+    store, jobs = tmp_path / "store", tmp_path / "plan" / "jobs"
+    jobs.mkdir(parents=True)
+    job = {"store": str(store), "runs": ["done", "broken"]}
+    (jobs / "job-1.json").write_text(json.dumps(job))
+    (store / "done").mkdir(parents=True)
+    (store / "done" / "run.json").touch()
+    (store / "broken.partial").mkdir()
+
+    def attempt(number: int, error: str, ended: str = "error") -> None:
+        path = store / "broken.partial"
+        attempts.write(path, number, Attempt("Slurm", str(number), ended=ended, error=error))
+
+    attempt(1, "no luck")
+    assert submit(slurm, tmp_path) == 0, "it may have been the node"
+    attempt(2, "")
+    attempt(2, "", ended="memory")
+    assert submit(slurm, tmp_path) == 0
+    attempt(3, "no luck")
+    attempt(4, "no luck")
+    capfd.readouterr()
+    assert submit(slurm, tmp_path) == 1
+    assert capfd.readouterr().err == (
+        "fedloom: not submitted again: two attempts ended with no luck\n"
+    )
+    old = time.time() - 3600
+    os.utime(store / "broken.partial" / "attempt-3.json", (old, old))
+    assert submit(slurm, tmp_path) == 0, (
+        "an earlier Snakemake tried it, what was wrong may be mended"
+    )
+
+
+def pretend(results: Path, name: str, runs: list[str], last: Submission, printed: str = "") -> None:
+    """Write what is known of a submitted job."""
+    for folder in ("plan/jobs", "logs/submissions"):
+        (results / folder).mkdir(parents=True, exist_ok=True)
+    (results / "plan" / "jobs" / f"{name}.json").write_text(json.dumps({"runs": runs}))
+    (results / "logs" / "submissions" / f"{name}.json").write_text(json.dumps(vars(last)))
+    if printed:
+        Path(last.log).write_text(printed)
+
+
+def test_runs_whose_jobs_have_not_begun_are_named_with_the_reason(
+    slurm: Slurm, planned: Callable[..., Planned], tmp_path: Path
+) -> None:
+    study = planned(seeds=[0, 1, 2, 3, 4])
+    runs, results = study.runs("fedavg"), tmp_path / "submitted"
+    log = str(tmp_path / "1.log")
+    printed = (
+        f"Building DAG of jobs...\n{BROKEN} 12\nError in rule train:\n    jobid: 3\nError: bad\n"
+    )
+    pretend(results, "a", [runs[0]], Submission("1", log, time.time()), printed)
+    pretend(results, "b", [runs[1]], Submission("2", log, time.time()))
+    pretend(results, "c", [runs[2]], Submission("3", log, time.time()))
+    pretend(results, "d", [runs[3]], Submission("", "", time.time(), FULL, is_waiting=True))
+    slurm.queue("2|PENDING|PartitionTimeLimit", "3|RUNNING|None")
+    told = status.run_statuses([read_bundle(study.spec("fedavg"))], study.store(), results)
+    assert Counter(each.state for each in told) == {"failed": 1, "waiting": 4}
+    lines = list(status.unfinished_lines(told))
+    ended = f"its job ended before the run began: {BROKEN} 12 (Slurm job 1, log {log})"
+    assert lines == [
+        f"  failed: 1 run: {ended}",
+        "  waiting: 1 run: its job waits in Slurm's queue: PartitionTimeLimit (the job asks for "
+        "more time than is allowed; lower `minutes`) (Slurm job 2)",
+        f"  waiting: 1 run: Slurm takes no more jobs now: {FULL}",
+        "  2 runs not started",
+    ]
+    bare = status.run_statuses([read_bundle(study.spec("fedavg"))], study.store())
+    assert {each.state for each in bare} == {"waiting"}
+
+
+def test_snakemake_is_stopped_if_all_jobs_end_alike_before_they_begin(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    store, stopped = tmp_path / "store", list[str]()
+    settings = {"results": str(tmp_path), "store": str(store)}
+    watch = monitor.ProgressMonitor(settings, stop_workflow=stopped.append)
+    for i in range(3):
+        last = Submission(str(i), str(tmp_path / f"{i}.log"), time.time())
+        pretend(tmp_path, f"job-{i}", [f"run-{i}"], last, f"{BROKEN} {i}")
+        watch._look_at_submissions()
+        assert bool(stopped) == (i == 2)
+    assert BROKEN in stopped[0]
+    assert unbegun.common_failure(tmp_path, store, 0.0) is not None
+    (store / "run-1").mkdir(parents=True)
+    assert unbegun.common_failure(tmp_path, store, 0.0) is None, "one of them has begun"
+    (store / "run-1").rmdir()
+    (tmp_path / "0.log").write_text("bash: python: command not found")
+    assert unbegun.common_failure(tmp_path, store, 0.0) is None, "another error"
+
+
+def test_a_job_asks_for_no_more_time_than_its_partition_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert scheduler.time_limits() == {}
+    rows = ["gpu*|1:00:00", "long|4-12:00:00", "debug|30:00", "free|infinite", "odd|n/a"]
+    answer = "".join(f"echo '{row}'\n" for row in rows)
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{answer}")
+    (tmp_path / "sinfo").chmod(0o755)
+    limits = scheduler.time_limits()
+    assert limits == {"": 60, "gpu": 60, "long": 6480, "debug": 30}
+
+    def minutes(partition: str | None, wanted: int = 240) -> int:
+        execution = {"slurm_partition": partition, "minutes": wanted}
+        return scheduler.job_minutes(execution, limits)
+
+    assert [minutes(None), minutes("debug"), minutes("debug,gpu")] == [60, 30, 60]
+    assert [minutes(None, 20), minutes("long"), minutes("free")] == [20, 240, 240]
+    executor = SimpleNamespace(run_uuid="fedloom_1-2")
+    scheduler.name_jobs(executor, ["quickstart", "small", "large"])
+    assert executor.run_uuid == "quickstart-and-2-more_fedloom_1-2"
