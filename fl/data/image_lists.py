@@ -165,22 +165,25 @@ def _check_class_folders(parent: Path, images_by_folder: Mapping[Path, Sequence[
 
 
 def _check_other_files(top: Path) -> None:
-    """Name the files that are not read; raise a `DataError` if one of them is an image."""
-    counts: Counter[str] = Counter()
-    for file in list_files_below(top):
-        if is_image(file):
-            continue
+    """Count the files that are not read; raise a `DataError` if one of them is an image."""
+    files = [file for file in list_files_below(top) if not is_image(file)]
+    suffixes: set[str] = set()
+    for file in files:
         suffix = file.suffix.lower()
         # Files with the same ending have the same format.
-        if (not suffix or suffix not in counts) and _is_other_image(file):
+        if (not suffix or suffix not in suffixes) and _is_other_image(file):
             advice = "convert it, name it by its format, or move it elsewhere"
             raise DataError(f"{file}: the image is not read", _suffix_text(), advice)
-        counts[suffix] += 1
+        suffixes.add(suffix)
+    log_other_files(top, files)
+
+
+def log_other_files(top: Path, files: Iterable[Path]) -> None:
+    """Log how many files of a folder are not read, by their endings."""
+    counts = Counter(file.suffix.lower() or "without ending" for file in files)
     if counts:
-        listed = ", ".join(
-            f"{count} {suffix or 'without ending'}" for suffix, count in counts.items()
-        )
-        log.warning("%s: files that are no images are not read: %s", top, listed)
+        listed = ", ".join(f"{count} {suffix}" for suffix, count in counts.items())
+        log.warning("%s: files of other kinds are not read: %s", top, listed)
 
 
 def _is_other_image(file: Path) -> bool:
@@ -266,7 +269,7 @@ def holds_images(path: Path, column: str) -> bool:
     import pyarrow.parquet as pq
     from pyarrow import types
 
-    if path.suffix not in tables.PARQUET_SUFFIXES or not is_file(path):
+    if not tables.is_parquet(path) or not is_file(path):
         return False
     tables.require_column(path, tables.column_names(path), "image", column)
     type_ = pq.read_schema(path).field(column).type

@@ -65,7 +65,7 @@ def published_splits(path: Path, files: Sequence[Path]) -> list[str]:
         return []
     named = [_split_names(path, file) for file in files]
     if not any(named):
-        _check_one_table(path, files, with_names=True)
+        check_one_table(path, files)
         return []
     for file, splits in zip(files, named, strict=True):
         if len(splits) != 1:
@@ -73,7 +73,7 @@ def published_splits(path: Path, files: Sequence[Path]) -> list[str]:
             if splits:
                 problem = f"{file}: the path says the splits {' and '.join(sorted(splits))}"
             raise DataError(problem, SPLIT_TEXT)
-    _check_one_table(path, files, with_names=False)
+    check_one_table(path, files, with_names=False)
     if len(files) == 1:
         return []
     return [splits.pop() for splits in named]
@@ -86,7 +86,7 @@ def _split_names(path: Path, file: Path) -> set[str]:
     return {SPLIT_BY_NAME[name.lower()] for name in names if name.lower() in SPLIT_BY_NAME}
 
 
-def _check_one_table(path: Path, files: Sequence[Path], with_names: bool) -> None:
+def check_one_table(path: Path, files: Sequence[Path], *, with_names: bool = True) -> None:
     """Raise a `DataError` if names of files or folders differ in more than splits and numbers.
 
     Args:

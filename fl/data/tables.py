@@ -34,7 +34,7 @@ EMPTY_CELLS = {
 """Texts of an empty cell, without surrounding blanks: those of pandas, and the question mark."""
 PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 """Names of columns in which pandas stores the index of a table in Parquet."""
-PANDAS_UNNAMED = re.compile(r"Unnamed: [0-9]+")
+PANDAS_UNNAMED = re.compile(r"Unnamed: [0-9]+(\.[0-9]+)?")
 """Names that pandas gives to columns of a CSV file without a name, mostly an index."""
 FIRST_DATE, LAST_DATE = pd.Timestamp.min.tz_localize("UTC"), pd.Timestamp.max.tz_localize("UTC")
 """Dates between which a time in nanoseconds has 64 bits."""
@@ -175,6 +175,11 @@ TEXT = ColumnType(_texts, NAME_TYPES, "text or whole numbers")
 SPLIT_NAME = ColumnType(_splits, NAME_TYPES, "text or whole numbers")
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether the name of a file is that of Parquet, and not of CSV."""
+    return path.suffix.lower() in PARQUET_SUFFIXES
+
+
 def column_names(path: Path, separator: str = ",", alternatives: str = "") -> list[str]:
     """Return the names of the columns of a table.
 
@@ -194,9 +199,7 @@ def column_names(path: Path, separator: str = ",", alternatives: str = "") -> li
         problem = "is a folder" if is_folder(path) else "the file does not exist"
         raise DataError(f"{path}: {problem}", allowed)
     with wrap_read_errors(path, "cannot be read as a table", f"write {allowed}"):
-        header = (
-            _parquet_names(path) if path.suffix in PARQUET_SUFFIXES else _csv_names(path, separator)
-        )
+        header = _parquet_names(path) if is_parquet(path) else _csv_names(path, separator)
     for name in header:
         if header.count(name) > 1:
             raise DataError(f"{path}: column {name!r} occurs twice", "different names")
@@ -235,7 +238,7 @@ def index_columns(path: Path, existing: Collection[str]) -> set[str]:
     import pyarrow.parquet as pq
 
     unnamed = {name for name in existing if PANDAS_UNNAMED.fullmatch(name)}
-    if path.suffix not in PARQUET_SUFFIXES:
+    if not is_parquet(path):
         return unnamed
     text = (pq.read_schema(path).metadata or {}).get(b"pandas", b"{}")
     with wrap_read_errors(path, "has metadata `pandas` that cannot be read"):
@@ -282,7 +285,7 @@ def read_pieces(
     problems: dict[str, str] = {}
     first = 1
     with wrap_read_errors(path, "cannot be read as a table"):
-        for piece in (_parquet if path.suffix in PARQUET_SUFFIXES else _csv)(
+        for piece in (_parquet if is_parquet(path) else _csv)(
             path, column_types, separator, problems
         ):
             converted = {}

@@ -184,6 +184,18 @@ def test_what_is_not_as_leaf_writes_it_is_refused_by_file_and_user(
         _ = leaf(tmp_path / "a.json", **keys).shape
 
 
+@pytest.mark.parametrize(
+    "names", [("training/a.json", "testing/a.json"), ("train.json", "test.json")]
+)
+def test_splits_of_other_names_are_not_poured_together(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for name in names:
+        write(tmp_path / "data" / name, {"a": VECTOR})
+    with pytest.raises(DataError, match=r"data: contains .* beside .*names that differ in numbers"):
+        _ = leaf(tmp_path / "data").shape
+
+
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     with pytest.raises(

@@ -113,7 +113,7 @@ def test_other_files_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         (tmp_path / "photos" / "cat" / name).write_text("none")
     with caplog.at_level(logging.WARNING):
         _ = dataset("images", tmp_path / "photos").shape
-    assert "photos: files that are no images are not read: 1 without ending, 2 .txt" in caplog.text
+    assert "photos: files of other kinds are not read: 1 without ending, 2 .txt" in caplog.text
 
 
 # Files of Parquet
@@ -210,6 +210,17 @@ def test_names_of_classes_are_those_of_all_files(tmp_path: Path) -> None:
     found = prepared(images(tmp_path / "hub"), tmp_path)
     assert found.classes == ("fox", "ant", "zebra")
     assert found.y.tolist() == [0, 1, 1, 0, 2, 1, 1, 2], "test stands first"
+
+
+def test_files_beside_parquet_are_counted_and_endings_may_be_capitals(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub(tmp_path / "hub", "train.parquet", "test.PARQUET")
+    (tmp_path / "hub" / "validation.csv").write_text("image,label")
+    with caplog.at_level(logging.WARNING):
+        found = prepared(images(tmp_path / "hub"), tmp_path)
+    assert found.split is not None and found.split.tolist() == [1] * 4 + [0] * 4
+    assert "hub: files of other kinds are not read: 1 .csv" in caplog.text
 
 
 def test_files_without_names_of_classes_beside_others_are_refused(tmp_path: Path) -> None:

@@ -150,8 +150,9 @@ def _listed(images: Images, stamped: str) -> ImageList:
             else image_lists.list_table(path, keys)
         )
     inside = list(list_files_below(path))
-    files = [file for file in inside if file.suffix in tables.PARQUET_SUFFIXES]
+    files = [file for file in inside if tables.is_parquet(file)]
     if files and not any(map(image_lists.is_image, inside)):
+        image_lists.log_other_files(path, (file for file in inside if file not in files))
         return image_lists.list_parquet(path, files, keys)
     for key in ("client", "split"):
         if key in keys:

@@ -5,9 +5,9 @@ A Benchmark for Federated Settings. 2018. arXiv:1812.01097.
 
 A file has the keys ``users``, ``num_samples`` (of each) and ``user_data``, which has for each user
 the lists ``x`` and ``y``, and perhaps one that ``group`` names. A path is such a file, a folder of
-them, or a folder with folders ``train``, ``test`` and perhaps ``val``, which are the published
-split; what lies beside these (as LEAF's ``raw_data``) is not read. Users are clients, sorted by
-name; a user may be in several files.
+files whose names differ in numbers only, or a folder with folders ``train``, ``test`` and perhaps
+``val``, which are the published split; what lies beside these (as LEAF's ``raw_data``) is not read.
+Users are clients, sorted by name; a user may be in several files.
 
 Inputs are vectors of numbers, as LEAF's synthetic and FEMNIST data, or images under ``image``; they
 stay as they are unless ``standardise`` is true. Or they are texts under ``text``: of characters,
@@ -45,6 +45,7 @@ from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
+from fl.data.shards import check_one_table
 from fl.data.spellings import check_spellings
 from fl.data.tables import EMPTY_CELLS
 from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
@@ -248,6 +249,8 @@ def _files(path: Path) -> list[tuple[Path, str]]:
         raise DataError(
             f"{path}: contains no .json file", "LEAF's files, or folders train and test with them"
         )
+    if not splits:
+        check_one_table(path, [file for file, _ in files])
     return files
 
 
