@@ -510,6 +510,11 @@ class Network:
             else:
                 with self._install_tensors(variables):
                     outputs = self._module(x)
+        if not isinstance(outputs, Tensor):
+            raise FedloomError(
+                f"the model returns a {type(outputs).__name__}, not a tensor",
+                advice="let forward return the outputs alone, [b, classes]",
+            )
         outputs = self._as_dtype(outputs)
         features = self._as_dtype(call.head_inputs[-1]) if call.head_inputs else outputs
         taps = {name: self._as_dtype(tensor.flatten(1)) for name, tensor in call.taps.items()}

@@ -6,9 +6,9 @@ import contextlib
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from fl.base.errors import ConfigError, Location
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.fields import LARGEST_FLOAT, Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
@@ -61,7 +61,9 @@ class Training:
             instead.
         weighting: Weights of clients in the server's average: their numbers of `samples`, or
             `uniform`.
-        participation: Share of the clients drawn in each round; at least one is drawn.
+        participation: Share of the clients drawn in each round; at least one is drawn. Numbers of
+            clients by a share are rounded, a half to the even number: 0.25 of 10 clients are 2, and
+            0.35 of 10 are 4.
         stragglers: Share of a round's clients that do only a part of the local training: a random
             number of its epochs (or steps, with `local_steps`); see `fl.engine.stragglers`.
         partial_work: Whether the work of stragglers is `kept` and averaged like that of others, or
@@ -78,7 +80,8 @@ class Training:
             `turn`: by right angles; `rotate15`: by up to 15 degrees.
         evaluate_every: Rounds between evaluations; the last round is always evaluated.
         evaluate_clients: Number of clients that are evaluated; null: all. They are drawn once by
-            the run's seed, and are the same in every round and for every method. The same number is
+            the run's seed, and are the same in every round and for every method. Other seeds draw
+            other clients, so that a spread over seeds is also one of clients. The same number is
             drawn in addition from clients that are held out of training.
         early_stopping: Rounds without a better value on validation data after which a run ends, at
             an evaluation; null: never. The value is the mean over clients of accuracy (of Dice for
@@ -116,6 +119,14 @@ class Training:
     evaluate_every: Count = 1
     evaluate_clients: Count | None = None
     early_stopping: Count | None = None
+
+    def participants(self, clients: int) -> int:
+        """Return the number of clients that are drawn in each round.
+
+        Args:
+            clients: Number of clients from which they are drawn.
+        """
+        return max(1, round(self.participation * clients))
 
     @staticmethod
     def settle(values: dict[str, object], location: Location) -> dict[str, object]:
@@ -169,6 +180,23 @@ def _check_stragglers(values: dict[str, object], location: Location) -> None:
         raise ConfigError(location / "stragglers", problem, advice=advice)
 
 
+def check_stragglers(share: float, participants: int) -> None:
+    """Refuse a share of stragglers that is no client of a round.
+
+    Args:
+        share: Share of a round's clients that are stragglers.
+        participants: Number of clients that take part in a round.
+
+    Raises:
+        FedloomError: If the share is above 0, and its number of clients is rounded to 0.
+    """
+    if share > 0 and not round(share * participants):
+        raise FedloomError(
+            f"stragglers: is {share:g}, which is no client of {participants} in a round",
+            f"0, or {1 / participants:.3g} and more",
+        )
+
+
 def augmentation_steps(text: str) -> list[tuple[str, float]]:
     """Return the steps of ``Training.augmentation`` in order, each with its degrees or 0.
 
@@ -188,6 +216,43 @@ def augmentation_steps(text: str) -> list[tuple[str, float]]:
             raise ValueError(f"{name} appears twice")
         steps.append((name, float(match[2] or 0)))
     return steps
+
+
+class Need(NamedTuple):
+    """What a key needs to have an effect.
+
+    Attributes:
+        text: In words.
+        keys: The keys that decide it.
+    """
+
+    text: str
+    keys: tuple[str, ...]
+
+
+def idle_keys(training: Training) -> dict[str, Need]:
+    """Return what keys without an effect need, by key; keys with their default are left out."""
+    schedule = training.schedule
+    has_decay = schedule not in ("constant", "cosine")
+    has_change = schedule != "constant" or training.warmup_rounds > 1
+    decay = Need("schedule: exponential, step or drops", ("schedule",))
+    change = Need("a schedule, or warmup_rounds above 1", ("schedule", "warmup_rounds"))
+    conditions = {
+        "momentum": (training.optimizer == "sgd", Need("optimizer: sgd", ("optimizer",))),
+        "lr_decay": (has_decay, decay),
+        "lr_decay_every": (schedule == "step", Need("schedule: step", ("schedule",))),
+        "schedule": (
+            not has_decay or training.lr_decay != 1,
+            Need("an lr_decay other than 1", ("lr_decay",)),
+        ),
+        "schedule_by": (has_change, change),
+        "partial_work": (training.stragglers > 0, Need("stragglers above 0", ("stragglers",))),
+    }
+    return {
+        key: need
+        for key, (has_effect, need) in conditions.items()
+        if not has_effect and getattr(training, key) != getattr(Training, key)
+    }
 
 
 def _check_decay(training: Training, location: Location) -> None:

@@ -136,6 +136,25 @@ def attacker_mask(seed: int, share: float, clients: int) -> Tensor:
     return mask
 
 
+def check_attackers(name: str, share: float, clients: int) -> None:
+    """Refuse a share of attackers that is no client at all.
+
+    Args:
+        name: Name of the upload filter.
+        share: Share of all clients that attack.
+        clients: Number of all clients.
+
+    Raises:
+        FedloomError: If the share is above 0, and its number of clients is rounded to 0.
+    """
+    if share > 0 and not attacker_mask(0, share, clients).any():
+        raise FedloomError(
+            f"upload_filters.{name}.share: is {share:g}, which is no attacker among {clients} "
+            "clients",
+            f"0, or {1 / clients:.3g} and more",
+        )
+
+
 @dataclass(frozen=True)
 class UploadFilter:
     """A change of the uploads of a round, or of the training samples of attackers.
@@ -147,7 +166,8 @@ class UploadFilter:
         init_client_state: Function from a row of zeros, [d], to the state that each client begins
             with.
         init_server_state: Function from a row of zeros, [d], to the state on the server in round 1.
-        attacker_share: Share of clients whose training samples ``change_batch`` changes.
+        attacker_share: Share of clients that attack, see `attacker_mask`; ``change_batch`` changes
+            their training samples.
         change_batch: Function from a batch of an attacker to a batch with other labels.
         bounds_norm: Whether the filter sets ``RoundUploads.norm_bound``.
         count_noise: The ``RoundUploads.count_noise`` that the filter sets; None: it counts nothing.
@@ -182,7 +202,7 @@ class Aggregation:
 
 def per_round(context: BuildContext) -> int:
     """Return how many clients take part in each round."""
-    return max(1, round(context.training.participation * context.participants))
+    return context.training.participants(context.participants)
 
 
 def without_upload_state(tree: Tree) -> dict[str, Any]:

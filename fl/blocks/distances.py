@@ -1,6 +1,7 @@
 """Squared distances within and between two samples, precise also if the samples are close.
 
-With the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and the
+`pairwise_distances` subtracts rows before it squares them. The other functions multiply matrices:
+with the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and the
 others follow in the same way. If nothing moves, all of them are therefore equal to the last bit,
 and rounding errors are as small as the moves are, not as large as the samples are.
 """
@@ -9,6 +10,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+
+def pairwise_distances(x: Tensor, y: Tensor) -> Tensor:
+    """Return |x_s - y_t|^2, [..., n, m].
+
+    |x|^2 + |y|^2 - 2 x.y, which PyTorch computes of more than 25 rows by default, would lose the
+    digits of rows that are far from 0 and near each other.
+
+    Args:
+        x: Rows, [..., n, d].
+        y: Other rows, [..., m, d].
+    """
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fl.api import Tree, trees
+from fl.blocks.distances import pairwise_distances
 
 IDENTICAL_COSINE = 0.9
 """Cosines above this count as 1 in the released code of pFedGraph and FedSaC."""
@@ -88,8 +89,7 @@ def cosines(tree: Tree) -> Tensor:
 def squared_distances(tree: Tree) -> Tensor:
     """Squared distances between the clients of a stacked tree, [K, K], in double precision."""
     rows = client_rows(tree)
-    # |a|^2 + |b|^2 - 2 ab would lose the digits of models that are near each other.
-    return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return pairwise_distances(rows, rows)
 
 
 def client_rows(tree: Tree) -> Tensor:

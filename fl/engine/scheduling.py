@@ -49,7 +49,7 @@ class Scheduler:
     def participants(self, round_: int) -> tuple[np.ndarray, WorkShares]:
         """Draw the participants of a round, in ascending order, and their shares of work."""
         candidates, training = self.client_data.participants, self.training
-        count = max(1, round(training.participation * len(candidates)))
+        count = training.participants(len(candidates))
         generator = rng.generator(self.seed, "participants", round_)
         clients = np.sort(generator.choice(candidates, count, replace=False))
         stragglers = draw_stragglers(clients.tolist(), training, self.seed, round_)

@@ -15,7 +15,7 @@ from fl.api.method import Method
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
-from fl.api.training import WEIGHTS, Training
+from fl.api.training import WEIGHTS, Training, check_stragglers
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.schema import GLOBAL, PERSONAL
@@ -69,8 +69,10 @@ class Simulation:
         fresh_variables = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh_variables, self.arrays.device)
         counts = self.class_counts()
+        clients = torch.from_numpy(self.client_data.participants)
+        check_stragglers(self.training.stragglers, self.training.participants(len(clients)))
         if self.method.check_clients:
-            self.method.check_clients(counts, torch.from_numpy(self.client_data.participants))
+            self.method.check_clients(counts, clients)
         modality = self.client_data.modality
         with seeded(rng.torch_seed(self.seed, "method")):
             state = engine.initial_state(self.method, variables, counts, modality)

@@ -26,6 +26,7 @@ from fl.api.uploads import (
     UploadFilter,
     UploadSize,
     attacker_mask,
+    check_attackers,
     check_noise_on_count,
     without_upload_state,
 )
@@ -318,13 +319,15 @@ class _FilteredMethod:
         """Refuse too few participants for the aggregation, and too little noise on a count."""
         if self.inner.check_clients:
             self.inner.check_clients(counts, clients)
-        participants = max(1, round(self.context.training.participation * len(clients)))
+        participants = self.context.training.participants(len(clients))
         if self.aggregation and participants < self.aggregation.min_participants:
             raise FedloomError(
                 f"aggregation: needs {self.aggregation.min_participants} clients in a round, but "
                 f"{participants} take part",
                 advice="choose fewer attackers or chosen clients, or more clients in a round",
             )
+        for f in self.filters:
+            check_attackers(f.name, f.attacker_share, self.context.clients)
         for clip, noise in zip(self.filters, self.filters[1:], strict=False):
             if clip.count_noise is not None and noise.noise_multiplier:
                 check_noise_on_count(

@@ -37,6 +37,7 @@ from fl.api import (
 )
 from fl.blocks.anchor_exchange import anchors_after_training
 from fl.blocks.anchors import AnchorAverage, anchor_average, has_anchor, squared_guiding
+from fl.blocks.distances import pairwise_distances
 
 
 @declare("personal")
@@ -87,7 +88,7 @@ def towards(lam: float) -> Term:
 
 def scores(features: Tensor, anchors: Tensor) -> Tensor:
     """-||z - p_c||^2, [b, C]; classes without a prototype come last."""
-    distances = torch.cdist(features, anchors).square()
+    distances = pairwise_distances(features, anchors)
     exists = has_anchor(anchors)
     farthest = torch.where(exists, distances, 0).amax(-1, keepdim=True) + 1
     return -torch.where(exists, distances, farthest)

@@ -48,7 +48,7 @@ class FPL:
     def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms, whose clients send prototypes beside their models."""
         base = recipe(context, terms=(cross_entropy, self.prototype_loss))
-        participants = max(1, round(context.training.participation * context.participants))
+        participants = context.training.participants(context.participants)
         # First neighbours leave no cluster of one, so there are at most half as many clusters.
         max_clusters = max(1, participants // 2)
 

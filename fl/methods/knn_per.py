@@ -37,6 +37,7 @@ from fl.api import (
     select,
     shared,
 )
+from fl.blocks.distances import pairwise_distances
 
 
 @declare(
@@ -112,7 +113,7 @@ class KNNPer:
 
     def neighbours(self, memory: Tree, features: Tensor, classes: int) -> Tensor:
         """Probabilities [b, C] by the k nearest samples that are remembered, equation 9."""
-        distances = torch.cdist(features, memory["features"]).square()
+        distances = pairwise_distances(features, memory["features"])
         if self.distances == "mean":
             distances = distances / features.shape[1]
         nearest = distances.topk(min(self.k, len(memory["y"])), largest=False)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fl.api import VARIABLE_GROUPS, BuildContext, Count, Method, Predictor, Tree, declare, rng
 from fl.blocks import local_images
+from fl.blocks.distances import pairwise_distances
 from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.local_images import VIRTUAL_IMAGES, InitialImages, MatchingOptions
 
@@ -98,7 +99,7 @@ class WarmUp:
             class_means = (
                 features(variables[VIRTUAL_IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
             )
-            return -torch.cdist(features(x), class_means).square()
+            return -pairwise_distances(features(x), class_means)
 
         return predict
 

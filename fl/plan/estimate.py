@@ -77,7 +77,7 @@ def client_steps(spec: Values) -> int:
     epochs = training.local_epochs or 1
     per_epoch = counts.samples / counts.clients / training.batch_size
     local = training.local_steps or epochs * per_epoch
-    participants = max(1, round(training.participation * (counts.clients - counts.unseen)))
+    participants = training.participants(counts.clients - counts.unseen)
     return round(training.rounds * participants * max(local, 1))
 
 

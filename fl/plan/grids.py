@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl.api.training import Training
+from fl.api.training import Training, idle_keys
 from fl.base import fields, registry, rng
 from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Field
 from fl.base.registry import ADDED_KINDS, Component, entry_key
+from fl.base.units import config_text
 from fl.data.dataset import Spec
 from fl.plan import published_tables
 from fl.plan.config import Study, Values, second_occurrence
@@ -277,17 +278,40 @@ def points(
     merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
     varied = [k for k, v in merged.items() if is_grid(declared_fields.get(k), v) and len(v) > 1]
     check_size(declared_fields, merged, study.max_runs, own_location)
+    made: list[Point] = []
     for values in grid(declared_fields, merged):
         hyper = {key: value for key, value in values.items() if key in hyper_fields}
         training = {key: value for key, value in values.items() if key in training_fields}
         training = fields.parse(Training, training, own_location)
-        yield Point(
-            component=component,
-            values=component.parse(hyper, own_location),
-            added_components=_added_specs(added_components, values, own_location),
-            training=Training.settle(training, own_location),
-            grid={key: values[key] for key in varied},
+        made.append(
+            Point(
+                component=component,
+                values=component.parse(hyper, own_location),
+                added_components=_added_specs(added_components, values, own_location),
+                training=Training.settle(training, own_location),
+                grid={key: values[key] for key in varied},
+            )
         )
+    _check_effects(made, varied, layers, own_location)
+    yield from made
+
+
+def _check_effects(
+    points: Sequence[Point], varied: Sequence[str], layers: EntryLayers, location: Location
+) -> None:
+    """Raise `ConfigError` for a training key without effect, which would only rename runs.
+
+    Of a grid over other keys, a key with one value needs an effect at one point only. An entry may
+    set aside what a key of the whole study needs, such as its optimizer.
+    """
+    own_keys = layers.method.values.keys() | layers.entry.values.keys()
+    idle = [idle_keys(Training(**point.training)) for point in points]
+    for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
+        is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
+        if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
+            values = [p.training[key] for p, keys in zip(points, idle, strict=True) if key in keys]
+            problem = f"is {config_text(values[0])}, but has no effect without {need.text}"
+            raise ConfigError(location / key, problem, advice=f"set {need.text}, or no {key}")
 
 
 def _added_components(merged: Values, location: Location) -> dict[str, AddedComponent]:

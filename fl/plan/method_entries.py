@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from fl.api.task import DEFAULT
-from fl.api.training import WEIGHTS, Training
-from fl.api.uploads import check_noise_on_count
+from fl.api.training import WEIGHTS, Training, check_stragglers
+from fl.api.uploads import check_attackers, check_noise_on_count
 from fl.base import error_text, fields, registry
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
@@ -260,7 +261,7 @@ class MethodEntry:
         clients = scenario.clients
         if clients is None or scenario.holds_out:
             return
-        participants = max(1, round(point.training["participation"] * clients))
+        participants = Training(**point.training).participants(clients)
         for spec in point.added_components["aggregation"]:
             fewest = getattr(registry.component_of("aggregation", spec)[1], "fewest_clients", 1)
             if participants < fewest:
@@ -272,15 +273,30 @@ class MethodEntry:
                 )
         specs = point.added_components["wire"]
         filters = [registry.component_of("upload filter", spec)[1] for spec in specs]
+        shares = {
+            spec["name"]: upload_filter.share
+            for spec, upload_filter in zip(specs, filters, strict=True)
+            if getattr(upload_filter, "attacks", False)
+        }
+        with self._located():
+            for name, share in shares.items():
+                check_attackers(name, share, clients)
+            check_stragglers(point.training["stragglers"], participants)
         for spec, clip, noise in zip(specs, filters, filters[1:], strict=False):
             count_noise = getattr(clip, "count_noise", None)
             multiplier = getattr(noise, "multiplier", 0)
             if count_noise is None or not multiplier:
                 continue
-            try:
+            with self._located():
                 check_noise_on_count(spec["name"], count_noise, multiplier, participants)
-            except FedloomError as error:
-                raise ConfigError(self.location, str(error)) from None
+
+    @contextlib.contextmanager
+    def _located(self) -> Iterator[None]:
+        """Raise errors of the context as errors of this entry."""
+        try:
+            yield
+        except FedloomError as error:
+            raise ConfigError(self.location, str(error)) from None
 
     def rehearse(self, rehearsal: Rehearsal, scenario: Scenario) -> dict[str, Rehearsed]:
         """Try each point; return what is found out, by `Point.key`.

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl.api.training import Training
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
@@ -280,7 +281,7 @@ def _check_resources(expansion: Expansion, settings: Settings, folder: Path) -> 
             raise ConfigError(config_file / "nodes", problem, advice=advice)
         if execution.processes == 1 or not isinstance(clients, int):
             continue
-        participants = max(1, round(run.spec["training"]["participation"] * clients))
+        participants = Training(**run.spec["training"]).participants(clients)
         if execution.processes > participants:
             is_general = settings.execution.processes == execution.processes
             location = config_file if is_general else expansion.location

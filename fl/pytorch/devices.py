@@ -39,8 +39,7 @@ def claim_devices(
     """
     if choice == "cuda" and not torch.cuda.is_available():
         raise FedloomError(
-            "config/config.yaml: execution.device: is 'cuda', but torch finds no GPU on this "
-            "machine",
+            "execution.device: is 'cuda', but torch finds no GPU on this machine",
             "auto, cpu",
         )
     if choice == "cpu" or not torch.cuda.is_available():
@@ -49,7 +48,7 @@ def claim_devices(
     gpu_count = torch.cuda.device_count()
     if count > gpu_count:
         raise FedloomError(
-            f"config/config.yaml: execution.processes: is {count}, but torch finds {gpu_count} "
+            f"execution.processes: is {count}, but torch finds {gpu_count} "
             "GPUs on this machine, and each process needs one",
             f"up to {gpu_count}",
             "set fewer processes, or device: cpu",

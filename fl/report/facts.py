@@ -124,11 +124,12 @@ class Facts:
             for method, title in self.methods.items()
         }
         distinct_samples = set(samples.values())
+        drawn = ", which each seed draws anew" if self.runs["seed"].nunique() > 1 else ""
         if len(distinct_samples) == 1:
             [sample] = distinct_samples
-            return f"Scores are over a sample of {sample} clients." if sample else ""
+            return f"Scores are over a sample of {sample} clients{drawn}." if sample else ""
         majorities = (f"{title} {sample or 'all'}" for title, sample in samples.items())
-        return f"Scores are over samples of clients: {'; '.join(majorities)}."
+        return f"Scores are over samples of clients{drawn}: {'; '.join(majorities)}."
 
     @cached_property
     def methods(self) -> dict[str, str]:

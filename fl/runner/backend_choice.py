@@ -55,7 +55,7 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
     if unstackable:
         return Choice("loop", f"clients cannot be stacked: {unstackable}")
     training, candidates = simulation.training, simulation.client_data.participants
-    if round(training.participation * len(candidates)) <= 1:
+    if training.participants(len(candidates)) == 1:
         return Choice("loop", "one client takes part in a round")
     network, steps = simulation.network, training.rounds * steps_per_round(simulation)
     if simulation.by_modality:

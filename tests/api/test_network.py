@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +71,16 @@ def test_a_stack_of_clients_moves_buffers_that_it_shares_for_each_client_alone()
             )
             assert worlds.distance(trees.take(stacked, client), alone) < 1e-12
     assert worlds.same(variables, CNN.init(0))
+
+
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_a_model_that_returns_no_tensor_is_told_so(kind: type) -> None:
+    class Several(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return kind({"logits": super().forward(x)})
+
+    with pytest.raises(FedloomError, match=f"returns a {kind.__name__}, not a tensor. Try: let"):
+        Network(lambda: Several(3, 2)).probe(torch.zeros(1, 3))
 
 
 class Probe(nn.Module):

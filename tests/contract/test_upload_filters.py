@@ -149,6 +149,15 @@ def test_attackers_are_a_share_drawn_by_seed_and_larger_shares_have_the_smaller(
     assert (attacker_mask(4, 0.2, 50) != few).any()
 
 
+def test_a_share_that_is_nobody_is_refused_before_round_1() -> None:
+    """Also where a plan cannot know how many clients there are."""
+    attacked = world("fedavg", wire={"sign-flip": {"share": 0.1}})
+    with pytest.raises(FedloomError, match=r"is 0\.1, which is no attacker among 4 clients"):
+        attacked.begin()
+    with pytest.raises(FedloomError, match=r"is 0\.1, which is no client of 3 in a round"):
+        world("fedavg", stragglers=0.1).begin()
+
+
 def test_attackers_alone_train_on_flipped_labels() -> None:
     """An honest client's loss is that of the plain run in round 1, an attacker's is another."""
     given: dict[str, Any] = {"rounds": 1, "participation": 1.0}

@@ -32,6 +32,7 @@ class ALIE:
     z: Positive | None = None
 
     tasks: ClassVar = ALL_TASKS
+    attacks: ClassVar = True
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter in which all attackers of a round send mean - z deviation."""
@@ -48,7 +49,7 @@ class ALIE:
             upload = attacker_rows.mean(0) - z * attacker_rows.std(0, correction=0)
             return replace(uploads, rows=upload.expand_as(rows).where(attack[:, None], rows))
 
-        return UploadFilter("alie", apply)
+        return UploadFilter("alie", apply, attacker_share=self.share)
 
 
 def largest_deviation(clients: int, attackers: int) -> float:

@@ -27,6 +27,7 @@ class Gaussian:
     deviation: Positive = 1.0
 
     tasks: ClassVar = ALL_TASKS
+    attacks: ClassVar = True
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that draws new uploads of attackers in every round."""
@@ -38,4 +39,4 @@ class Gaussian:
             noise = self.deviation * uploads.normal("wire gaussian").to(uploads.rows.dtype)
             return replace(uploads, rows=noise.where(attack, uploads.rows))
 
-        return UploadFilter("gaussian", apply)
+        return UploadFilter("gaussian", apply, attacker_share=self.share)

@@ -10,6 +10,7 @@ wrong labels too, and scored on right ones, like all clients' models.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fl.api import Batch, BuildContext, Share, UploadFilter
 
@@ -23,6 +24,8 @@ class LabelFlip:
     """
 
     share: Share
+
+    attacks: ClassVar = True
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that changes nothing but attackers' batches."""

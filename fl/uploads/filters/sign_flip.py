@@ -27,6 +27,7 @@ class SignFlip:
     times: Positive = 1.0
 
     tasks: ClassVar = ALL_TASKS
+    attacks: ClassVar = True
 
     def build(self, context: BuildContext) -> UploadFilter | None:
         """Return a filter that replaces d by -times d."""
@@ -37,4 +38,4 @@ class SignFlip:
             attack = uploads.attacker_mask(self.share)[:, None]
             return replace(uploads, rows=(-self.times * uploads.rows).where(attack, uploads.rows))
 
-        return UploadFilter("sign-flip", apply)
+        return UploadFilter("sign-flip", apply, attacker_share=self.share)
