@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fl.base import plugins, registry, syntax
+from fl.base import plugin_code, plugins, registry, syntax
 from fl.base.digest import digest as digest
 from fl.base.errors import Location
-from fl.base.files import parse_json
+from fl.base.files import parse_json, sha256
 
 ROOT = plugins.FL
 NUMBERS = ROOT / "numbers.json"
@@ -103,7 +103,10 @@ def root_code(root: str) -> str:
     Args:
         root: `CORE`, `DATA`, or an entry, see `entry`.
     """
-    return _code(root, tuple(plugins.roots().items()))
+    packages = tuple(plugins.roots().items())
+    stats = [path.stat() for path in _opened_files(root, packages).values()]
+    stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+    return _code(root, packages, stamps)
 
 
 LABELS = {"upload filter": "stage"}
@@ -118,8 +121,8 @@ def entry(kind: str, name: str) -> str:
 
 
 @cache
-def _code(root: str, packages: tuple[tuple[str, Path], ...]) -> str:
-    """Cache of `root_code`; ``packages`` is part of the key, as other plugins have other files."""
+def _code(root: str, packages: tuple[tuple[str, Path], ...], stamps: tuple[Any, ...]) -> str:
+    """Cache of `root_code`; other plugins have other files, and opened files may change."""
     hash_now, numbers = root_hash(root), read_certified()
     return str(numbers.versions[root]) if numbers.hashes.get(root) == hash_now else hash_now
 
@@ -272,8 +275,33 @@ def _former_hashes(
 
 
 def root_files(root: str) -> dict[str, str]:
-    """Return the hashes of a root's files, by label."""
-    return _files(root, tuple(plugins.roots().items()))
+    """Return the hashes of a root's files by label, those that a plugin opens included."""
+    packages = tuple(plugins.roots().items())
+    opened = {text: sha256(path)[:16] for text, path in _opened_files(root, packages).items()}
+    return {**opened, **_files(root, packages)}
+
+
+@cache
+def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
+    """Return the files that a plugin's component opens, by their path in its code.
+
+    Data sets name their files by keys and sources, and analyses read what runs wrote.
+    """
+    if root in ROOMS or root.startswith((entry("data set", ""), entry("analysis", ""))):
+        return {}
+    file = _component_file(root)
+    package = _plugin_of(file)
+    if package is None:
+        return {}
+    reached, waiting = set[Path](), [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in reached:
+            reached.add(path)
+            words = _words(" ".join(IMPORT.findall(path.read_text(encoding="utf-8"))))
+            waiting += [helper for helper in _helpers(package) if helper.stem in words]
+    opened = [plugin_code.opened_files(path, package) for path in sorted(reached)]
+    return {text: path for files in opened for text, path in files.items()}
 
 
 @cache
@@ -303,9 +331,13 @@ def _paths(root: str) -> list[Path]:
         # A stub decides which names a package imports.
         shared = {path for room in ROOMS[root] for path in _source_files(ROOT / room)}
         return sorted(p for p in shared - components if p.suffix in (".py", ".pyi"))
+    return _component_files(_component_file(root))
+
+
+def _component_file(root: str) -> Path:
     kind = next(kind for kind in registry.FOLDER_BY_KIND if root.startswith(entry(kind, "")))
     name = root.removeprefix(entry(kind, ""))
-    return _component_files(registry.file(kind, name, Location("the spec")))
+    return registry.file(kind, name, Location("the spec"))
 
 
 def _source_files(room: Path) -> list[Path]:
@@ -322,31 +354,58 @@ def _folders(package: Path) -> list[Path]:
 def _component_files(file: Path) -> list[Path]:
     """Return the file of a component, and the files of other components that it imports.
 
-    In a plugin, all files that are no components are added, since no other root has them.
+    In a plugin, all files that are no components are added, since no other root has them. So are
+    those of a plugin from which it imports.
+
+    Raises:
+        FedloomError: If a file of a plugin imports a module of the user's outside of plugins.
     """
     waiting, visited = [file.resolve()], set[Path]()
-    for package in plugins.roots().values():
-        if package != ROOT and file.is_relative_to(package):
-            components = {p for folder in _folders(package) for p in folder.glob("[a-z]*.py")}
-            waiting += sorted(set(package.rglob("*.py")) - components)
+    packages = {package for package in plugins.roots().values() if file.is_relative_to(package)}
+    waiting += [path for package in packages for path in _helpers(package)]
     while waiting:
         path = waiting.pop()
-        if path not in visited:
-            visited.add(path)
-            waiting += _imports(path)
+        if path in visited:
+            continue
+        visited.add(path)
+        waiting += _imports(path)
+        package = _plugin_of(path)
+        if package is not None:
+            plugin_code.check_imports(path, package)
+            imported = {plugins.roots()[name] for name in plugin_code.imported_plugins(path)}
+            waiting += [path for new in imported - packages for path in _helpers(new)]
+            packages |= imported
     return sorted(visited)
+
+
+def _plugin_of(file: Path) -> Path | None:
+    """Return the package of a plugin's file; None for a file of ``fl``."""
+    packages = (package for package in plugins.roots().values() if package != ROOT)
+    return next((package for package in packages if file.is_relative_to(package)), None)
+
+
+def _helpers(package: Path) -> list[Path]:
+    """Return the files of a plugin that are no components; no file of ``fl``."""
+    if package == ROOT:
+        return []
+    components = {path for folder in _folders(package) for path in folder.glob("[a-z]*.py")}
+    return sorted(set(package.rglob("*.py")) - components)
 
 
 def _imports(path: Path) -> Iterator[Path]:
     """Yield the files of components whose folder and name occur in an import of a file."""
     for statement in IMPORT.findall(path.read_text(encoding="utf-8")):
-        words = set(re.findall(r"\w+", statement))
+        words = _words(statement)
         is_relative = statement.split()[1].startswith(".")
         for name, package in plugins.roots().items():
             for folder in _folders(package) if name in words or is_relative else ():
                 inside = {*folder.relative_to(package).parts} <= words
                 if inside or (is_relative and folder == path.parent):
                     yield from (f for f in folder.glob("*.py") if f.stem in {*words, "__init__"})
+
+
+def _words(statement: str) -> set[str]:
+    return set(re.findall(r"\w+", statement))
 
 
 def spec_differences(

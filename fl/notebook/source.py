@@ -14,15 +14,12 @@ import importlib.util
 import inspect
 import linecache
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from fl.base import plugins
 from fl.base.errors import FedloomError
+from fl.base.plugin_code import is_installed
 
 FUTURE = "from __future__ import annotations"
 ADVICE = "define it at the top level of a cell or file, or in a plugin (`fedloom new`)"
@@ -183,13 +180,13 @@ def _imported(name: str, value: Any) -> str | None:
     """Return the import statement for a value of an installed package; None for other values."""
     if isinstance(value, ModuleType):
         path = value.__name__
-        if not _is_installed(path.partition(".")[0]):
+        if not is_installed(path.partition(".")[0]):
             return None
         return f"import {path}" if path == name else f"import {path} as {name}"
     if isinstance(value, LITERAL_TYPES):
         return None
     for path in (*SEARCHED_MODULES, str(getattr(value, "__module__", ""))):
-        if not path or not _is_installed(path.partition(".")[0]):
+        if not path or not is_installed(path.partition(".")[0]):
             continue
         module = importlib.import_module(path)
         for attribute in (name, str(getattr(value, "__name__", name))):
@@ -197,20 +194,6 @@ def _imported(name: str, value: Any) -> str | None:
                 alias = "" if attribute == name else f" as {name}"
                 return f"from {path} import {attribute}{alias}"
     return None
-
-
-@cache
-def _is_installed(package: str) -> bool:
-    """Whether a package is Fedloom's, Python's or installed, and not a file of the user."""
-    if package in sys.stdlib_module_names or package == plugins.FL.name:
-        return package != "__main__"
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    paths = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
-    roots = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
-    return any(root in Path(path).resolve().parents for path in paths for root in roots)
 
 
 def _is_literal(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fl.base import identity, plugins, registry, syntax
+from fl.base.errors import FedloomError
 
 FILES = {
     "base/rng.py": "SEED = 1\n",
@@ -32,7 +33,12 @@ Named = Callable[[], dict[str, str]]
 
 
 def forget() -> None:
-    for cached in (identity._code, identity._files, identity.read_certified):
+    for cached in (
+        identity._code,
+        identity._files,
+        identity._opened_files,
+        identity.read_certified,
+    ):
         cached.cache_clear()
 
 
@@ -145,6 +151,92 @@ def test_a_plugin_is_named_by_its_files(package: Path, file: str, expected: set[
     path = package.parent / "mine" / file
     path.write_text(path.read_text() + "MORE = 1\n")
     assert renamed(before) == expected
+
+
+def edit(file: Path, text: str) -> None:
+    file.write_text(file.read_text() + text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import helper\n", "def f():\n    from helper import K\n", "K = __import__('helper').K\n"],
+)
+def test_a_plugin_that_imports_a_module_beside_it_is_refused(
+    package: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(package.parent))
+    (package.parent / "helper.py").write_text("K = 1\n")
+    before = names("method other")
+    edit(package.parent / "mine" / "methods" / "own.py", line)
+    with pytest.raises(FedloomError, match=r"own.py: imports helper, which is outside .*Try: move"):
+        names("method own")
+    assert renamed(before) == set()
+    edit(package.parent / "mine" / "scale.py", line)
+    with pytest.raises(FedloomError, match=r"scale.py: imports helper"):
+        names("method other")
+
+
+def test_a_plugin_that_changes_the_search_for_modules_is_refused(package: Path) -> None:
+    edit(package.parent / "mine" / "methods" / "own.py", "import sys\nsys.path.append('.')\n")
+    with pytest.raises(FedloomError, match=r"own.py: uses sys.path"):
+        names("method own")
+
+
+def test_installed_modules_and_those_of_other_plugins_are_imported(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "shared.py").write_text("K = 1\n")
+    monkeypatch.setattr(plugins, "_roots", {**plugins.roots(), "theirs": theirs})
+    own = package.parent / "mine" / "methods" / "own.py"
+    edit(own, "import math, numpy.linalg\nfrom torch import nn\nfrom theirs.shared import K\n")
+    edit(own, "import missing_module\n")  # Python itself says that it does not exist.
+    before = names("method own", "method other")
+    (theirs / "shared.py").write_text("K = 2\n")
+    assert renamed(before) == {"method own"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "W = np.load('w.npy')",
+        "W = np.load(Path(__file__).parent.parent / 'w.npy')",
+        "W = Path('w.npy').read_bytes()",
+        "NAME = 'w.npy'\nW = open(NAME, 'rb').read()",
+        "W = read_csv('w.npy')",
+        "with Path('w.npy').open() as file:\n    W = file.read()",
+    ],
+)
+def test_a_file_that_a_method_opens_is_part_of_its_name(package: Path, line: str) -> None:
+    mine = package.parent / "mine"
+    head = "from pathlib import Path\nimport numpy as np\nfrom pandas import read_csv\n"
+    edit(mine / "methods" / "own.py", f"{head}{line}\n")
+    with pytest.raises(FedloomError, match=r"own.py: line \d+ opens a file, and no text"):
+        names("method own")
+    (mine / "w.npy").write_bytes(b"1")
+    before = names("method own", "method other")
+    assert "w.npy" in identity.uncertified_files("method own")
+    (mine / "w.npy").write_bytes(b"22")
+    assert identity.root_code("method own") != before["method own"], "within one process, too"
+    assert renamed(before) == {"method own"}
+    (mine / "w.npy").write_bytes(b"1")
+    assert renamed(before) == set()
+
+
+@pytest.mark.parametrize(
+    "line", ["open('log.txt', 'w')", "open('log.txt', mode='a')", "dict(load=1)", "x.open_gate()"]
+)
+def test_code_that_reads_no_file_is_accepted(package: Path, line: str) -> None:
+    edit(package.parent / "mine" / "methods" / "own.py", f"def f(x):\n    {line}\n")
+    assert len(names("method own")["method own"]) == 16
+
+
+def test_a_reader_of_a_plugin_opens_files(package: Path) -> None:
+    reader = package.parent / "mine" / "datasets" / "rows.py"
+    reader.parent.mkdir()
+    reader.write_text("def read(path):\n    return open(path).read()\n")
+    assert len(names("data set rows")["data set rows"]) == 16
 
 
 def test_a_file_that_nobody_touched_is_not_parsed(
