@@ -10,7 +10,8 @@ from decimal import Decimal
 
 from fl.base.errors import DataError
 
-NUMBER_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+NUMBER_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-][0-9]{1,3})?")
+"""Numbers; an exponent has a sign, which distinguishes it from hexadecimal ids such as 10e1."""
 TRUTH_NUMBERS = {"false": "0", "true": "1"}
 MAX_LISTED_VALUES = 20
 """Largest number of values whose spellings a message lists."""

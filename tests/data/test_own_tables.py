@@ -75,7 +75,10 @@ def test_one_value_in_two_spellings_is_refused_by_name(tmp_path: Path, fault: st
 
 
 def test_values_that_differ_in_more_than_spelling_are_different() -> None:
-    check_spellings("t.csv", "label", ["a", "A", "aZ3x", "Az3x", "1", "1.5", "-1", "1e", "", "one"])
+    check_spellings("t.csv", "label", ["10e1", "0100", "0e1", "0e2"])  # Hexadecimal ids.
+    with pytest.raises(DataError, match=r"'1e\+02' and '100'"):
+        check_spellings("t.csv", "label", ["1e+02", "100"])
+    check_spellings("t.csv", "label", ["a", "A", "aZ3x", "Az3x", "1", "-1", "1e", "", "one"])
 
 
 @pytest.mark.parametrize("place", ["index", "two indices", "Unnamed: 0"])
