@@ -29,9 +29,7 @@ def collect(folder: Path) -> pd.DataFrame:
     settings = planned.settings
     lines = []
     for name, study in planned.studies.items():
-        rows, runs = result_files.read(
-            study.to_json(), Path(settings.store), Path(settings.results)
-        )
+        rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
         given, _ = config.read_study(folder, name, Location("the tracks"))
         starts = {m: keys["start"] for m, keys in given.methods.items() if keys and "start" in keys}
         track = name.removeprefix(tracks.PREFIX)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fl.base.schema import StudySetting
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+    from fl.api.trees import Tree
     from fl.base.plotting import Picture
     from fl.engine.simulation import Simulation
 
@@ -47,7 +48,7 @@ class Source(Protocol):
     def traces(self) -> dict[str, Tensor]:
         """See `fl.store.store.Store.traces`."""
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> Tree:
         """By stage, the final variables, see `fl.engine.simulation.Simulation.final`.
 
         For an analysis whose class says ``weights = True``. They are on a GPU where the study
@@ -103,7 +104,11 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
-def keys(source: Source) -> dict[str, Any]:
+TableRow = dict[str, str | int | float]
+"""A row of an analysis's table."""
+
+
+def keys(source: Source) -> TableRow:
     """The columns with which every row of an analysis's table begins."""
     dataset, partition, model = source.setting
     return {
@@ -144,7 +149,7 @@ def with_traces(
     return traced, (f"{problem}: {', '.join(missing_methods)}",) if missing_methods else ()
 
 
-def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:
+def tabled(runs: Sequence[Source], rows: Sequence[TableRow], *columns: str) -> pd.DataFrame:
     """Return rows that begin with the `keys` of a run as a table, which may be empty."""
     import pandas as pd
 

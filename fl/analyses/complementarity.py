@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
 from fl.analyses.cooperation import correlation, heat_map, similarity
 from fl.base.fields import NonNegative
 from fl.blocks.mixing import fedsac_weights
@@ -56,7 +56,7 @@ class Complementarity:
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each round of each run that has the traces; pictures of the last round."""
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
         traced, notes = with_traces(runs, *TRACES)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled
 from fl.base.fields import Count
 from fl.base.plotting import Look, as_picture, axes_of, shade_image
 from fl.base.schema import GLOBAL, PERSONAL
@@ -50,7 +50,7 @@ class Confusion:
         from fl.engine.predictions import predict_split
 
         first = {run.run for run in first_seeds(runs)}
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         methods_without_models: dict[str, None] = {}
         for run in runs:

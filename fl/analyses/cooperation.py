@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
 from fl.base.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Cooperation:
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A correlation for each round of each run that has the trace; matrices of some rounds."""
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
         traced, notes = with_traces(runs, TRACE)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
 from fl.base.plotting import Look, as_picture, axes_of, logarithmic
 from fl.base.schema import StudySetting
 from fl.blocks.gradient_dissimilarity import DISSIMILARITY_MEASURES
@@ -44,7 +44,7 @@ class Dissimilarity:
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each run that has the traces; a picture of each setting."""
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         drawn: dict[StudySetting, Curves] = {}
         chosen = {run.run for run in first_seeds(runs)}
         traced, notes = with_traces(runs, *DISSIMILARITY_MEASURES)

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled
 from fl.api import trees
+from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.fields import Count, Seed
 from fl.base.plotting import Look, as_picture, axes_of
@@ -67,7 +68,7 @@ class Features:
     def read(self, runs: Sequence[Source]) -> Result:
         """NMI and silhouette by setting, method, stage and seed; a picture of each method."""
         pictured_runs = {run.run for run in first_seeds(runs)}
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         for run in runs:
             simulation = run.simulation()
@@ -116,9 +117,7 @@ class Features:
         draw = rng.generator(self.seed, "analysed samples")
         return np.sort(draw.choice(samples, min(self.samples, len(samples)), replace=False))
 
-    def _models(
-        self, weights: dict[str, Any], simulation: Simulation
-    ) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    def _models(self, weights: Tree, simulation: Simulation) -> Iterator[tuple[str, int, Tree]]:
         """Stage, client (-1: all of them) and variables of each model that is measured."""
         if GLOBAL in weights:
             yield GLOBAL, -1, weights[GLOBAL]
@@ -150,9 +149,7 @@ class Features:
 
 
 @torch.no_grad()
-def features_of(
-    variables: dict[str, Any], simulation: Simulation, samples: np.ndarray
-) -> np.ndarray:
+def features_of(variables: Tree, simulation: Simulation, samples: np.ndarray) -> np.ndarray:
     """The inputs of a model's classifier, [samples, d], float64."""
     network, arrays = simulation.network, simulation.arrays
     params, buffers = (

@@ -23,13 +23,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled
 from fl.analyses.features import embedded, scatter
 from fl.api import trees
 from fl.base import rng
@@ -67,7 +67,7 @@ class Heterogeneity:
     def read(self, runs: Sequence[Source]) -> Result:
         """MMD of pairs by setting, method, samples and seed; a picture of the first two clients."""
         chosen = {run.run for run in first_seeds(runs)}
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         methods_without_images: dict[str, None] = {}
         for run in runs:

@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled
 from fl.analyses.membership import models
 from fl.api import trees
 from fl.api.trees import Tree
@@ -98,7 +98,7 @@ class Inversion:
         """Return PSNR, SSIM and leak of every attacked client, and the images side by side."""
         named = [run for run in runs if not self.methods or run.method in self.methods]
         shown = {run.run for run in first_seeds(named)}
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         with optional_package("inversion"):
             # Before hours of work.

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled
 from fl.api import trees
-from fl.api.trees import Inputs
+from fl.api.trees import Inputs, Tree
 from fl.base import rng
 from fl.base.fields import Count, Seed
 from fl.base.plotting import Look, as_picture, axes_of
@@ -80,7 +80,7 @@ class Membership:
     def read(self, runs: Sequence[Source]) -> Result:
         """Area and true positives by setting, method, stage and seed; some curves."""
         chosen = {run.run for run in first_seeds(runs)}
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         notes: dict[str, None] = {}
         for run in runs:
@@ -169,7 +169,7 @@ class Membership:
         return members, non_members
 
     def _sample_values(
-        self, variables: dict[str, Any], simulation: Simulation, samples: np.ndarray
+        self, variables: Tree, simulation: Simulation, samples: np.ndarray
     ) -> np.ndarray:
         values = sample_values(variables, simulation, samples, gradient=self.by == "gradient")
         return np.asarray(np.log(np.maximum(values, 1e-30)))
@@ -180,8 +180,8 @@ class Membership:
 
 
 def models(
-    weights: dict[str, Any], simulation: Simulation, max_clients: int
-) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    weights: Tree, simulation: Simulation, max_clients: int
+) -> Iterator[tuple[str, int, Tree]]:
     """Stage, client and variables: the shared model, and the own models of the first clients."""
     network = simulation.network
     for client in simulation.client_data.participants[:max_clients].tolist():
@@ -194,7 +194,7 @@ def models(
 
 
 def sample_values(
-    variables: dict[str, Any], simulation: Simulation, samples: np.ndarray, gradient: bool
+    variables: Tree, simulation: Simulation, samples: np.ndarray, gradient: bool
 ) -> np.ndarray:
     """For every sample the length of the gradient of its cross-entropy, or the loss, [samples]."""
     network, arrays = simulation.network, simulation.arrays
@@ -220,7 +220,7 @@ def sample_values(
 
 
 @torch.no_grad()
-def accuracy(variables: dict[str, Any], simulation: Simulation, samples: np.ndarray) -> float:
+def accuracy(variables: Tree, simulation: Simulation, samples: np.ndarray) -> float:
     """The share of samples that a model gets right."""
     index = torch.from_numpy(samples)
     x, y = simulation.arrays.inputs(index), simulation.arrays.labels(index)

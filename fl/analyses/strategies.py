@@ -15,11 +15,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
 from fl.base.fields import Seed
 from fl.base.plotting import Look, as_picture, axes_of, shade_image
 
@@ -44,7 +44,7 @@ class Strategies:
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each run that has the traces; pictures of some."""
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
         traced, notes = with_traces(runs, *TRACE_NAMES)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
+from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
 from fl.analyses.inversion import side_by_side
 from fl.base.fields import Count
 
@@ -42,7 +42,7 @@ class VirtualImages:
     def read(self, runs: Sequence[Source]) -> Result:
         """Return how far images moved, by setting, method, kind and seed; pictures of some."""
         shown = {run.run for run in first_seeds(runs)}
-        rows: list[dict[str, Any]] = []
+        rows: list[TableRow] = []
         panels: list[Panel] = []
         traced, notes = with_traces(runs, *NAMES)
         for run, traces in traced:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -68,7 +67,7 @@ class Alterations:
         }
         self.needs_keys = bool(alterations)
 
-    def start(self, variables: Tree) -> dict[str, Any]:
+    def start(self, variables: Tree) -> Tree:
         """Return the states for a client's tree; {} if no alteration has a state."""
         states = {alteration.name: alteration.start(variables) for alteration in self._alterations}
         nonempty = {name: state for name, state in states.items() if state}
@@ -84,7 +83,7 @@ class Alterations:
 
     def functions(
         self, states: Tree, batch: Batch
-    ) -> tuple[Mapping[str, Callable[[Tensor], Tensor]], dict[str, Any]]:
+    ) -> tuple[Mapping[str, Callable[[Tensor], Tensor]], Tree]:
         """Return the functions that change features in one pass over a batch.
 
         Args:
@@ -98,7 +97,7 @@ class Alterations:
         Raises:
             FedloomError: In the pass, if it uses one of the layers twice.
         """
-        observations: dict[str, Any] = {
+        observations: dict[str, dict[str, Tree]] = {
             alteration.name: {} for alteration in self._alterations if alteration.adapt
         }
         altered: list[str] = []

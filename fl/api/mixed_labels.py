@@ -7,18 +7,19 @@ linear in the target, so the cross-entropy of mixed labels is the mix of the two
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from fl.api.protocols import Batch
 
 MIXED = "mixed"
 
 Mix = tuple[Tensor, Tensor]
 
 
-def remember(batch: Mapping[str, Any], partner: Tensor, share: Tensor) -> dict[str, Any]:
+def remember(batch: Batch, partner: Tensor, share: Tensor) -> Batch:
     """Return the batch with one more mix."""
     return {**batch, MIXED: (*batch.get(MIXED, ()), (partner, share))}
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import add
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -181,11 +181,10 @@ class _RecipeBuilder:
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
         server = select(variables, lambda name: not self.local(name))
-        client = select(variables, self.local)
         personal_params = (
             {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
         )
-        client |= personal_params
+        client = {**select(variables, self.local), **personal_params}
         if self.keep_optimizer:
             # In the order in which `begin` puts the weights together.
             merged = merge(server, client)
@@ -218,7 +217,7 @@ class _RecipeBuilder:
         variables = merge(server, client)
         trained, frozen = _trained(variables, training_pass)
         if self.personal_params:
-            trained[PERSONAL_PARAMS] = client[PERSONAL_PARAMS]
+            trained = {**trained, PERSONAL_PARAMS: client[PERSONAL_PARAMS]}
         state = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
         work = {"params": trained, "frozen": frozen, "optimizer": state}
         states = {key: client[key] for key in ("terms", ALTERATION_STATES) if key in client}
@@ -272,7 +271,7 @@ class _RecipeBuilder:
         params, personal_params = self._split_params(work)
         ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
-        client_state = select(final, self.local)
+        client_state = {**select(final, self.local)}
         if self.personal_params:
             client_state[PERSONAL_PARAMS] = personal_params
         if self.keep_optimizer:
@@ -280,7 +279,7 @@ class _RecipeBuilder:
         client_state |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}
         return {**client, **client_state}, select(final, lambda name: not self.local(name))
 
-    def _split_params(self, work: Tree) -> tuple[dict[str, Any], Tree]:
+    def _split_params(self, work: Tree) -> tuple[Tree, Tree]:
         """Return the network's parameters, and the personal parameters."""
         params = {**work["frozen"], **work["params"]}
         return params, params.pop(PERSONAL_PARAMS, {})
@@ -308,7 +307,7 @@ def _refresh(term: AdaptiveTerm, periodic: Periodic) -> Refresh:
     return Refresh(periodic.interval, periodic.first_step, periodic.batch_count, look, adapt)
 
 
-def _trained(variables: Tree, training_pass: TrainingPass) -> tuple[dict[str, Any], Tree]:
+def _trained(variables: Tree, training_pass: TrainingPass) -> tuple[Tree, Tree]:
     params = variables["params"]
     trained = {name: tensor for name, tensor in params.items() if training_pass.trained(name)}
     return trained, {name: tensor for name, tensor in params.items() if name not in trained}
@@ -331,13 +330,13 @@ def personal(server: Tree, client: Tree | None) -> Tree:
     return merge(server, client or {})
 
 
-def select(variables: Tree, chosen: Predicate) -> dict[str, Any]:
+def select(variables: Tree, chosen: Predicate) -> Tree:
     """Return the chosen variables."""
     return {
         kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in VARIABLE_GROUPS
     }
 
 
-def merge(server: Tree, client: Tree) -> dict[str, Any]:
+def merge(server: Tree, client: Tree) -> Tree:
     """Return the server's variables with the client's own instead of those of equal names."""
     return {kind: {**server[kind], **client[kind]} for kind in VARIABLE_GROUPS}

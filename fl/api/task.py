@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from fl.api.protocols import Batch
+
 Marked = TypeVar("Marked")
 
 DEFAULT = "classification"
@@ -52,7 +54,7 @@ class Task:
     labels: str
     metrics: tuple[str, ...]
     chunk: int
-    loss: Callable[[Tensor, Mapping[str, Any]], Tensor]
+    loss: Callable[[Tensor, Batch], Tensor]
     look: Callable[[Tensor, Tensor], dict[str, Tensor]]
     conclude: Callable[[Mapping[str, Tensor], np.ndarray, int], dict[str, np.ndarray]]
     invent: Callable[[int, int, tuple[int, ...]], Any]
@@ -60,7 +62,7 @@ class Task:
     supports_mixed_labels: bool = False
 
 
-def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
+def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
     """Return sum_i w_i v_i / sum_i w_i over the batch; 0 if all weights are 0.
 
     Args:

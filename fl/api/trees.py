@@ -44,7 +44,7 @@ different rates gets one rate for each client, [K] (`align_rate`).
 """
 
 
-def apply(fn: Callable[..., Tensor], tree: Tree, *trees: Tree) -> dict[str, Any]:
+def apply(fn: Callable[..., Tensor], tree: Tree, *trees: Tree) -> Tree:
     """Return the tree of the results of ``fn`` over the leaves of trees of one structure."""
     return {
         key: fn(leaf, *(t[key] for t in trees))
@@ -70,7 +70,7 @@ def leaves(tree: Tree) -> list[Tensor]:
     return tensors
 
 
-def unflatten(tree: Tree, values: Sequence[Tensor]) -> dict[str, Any]:
+def unflatten(tree: Tree, values: Sequence[Tensor]) -> Tree:
     """Return a tree of the structure of ``tree`` with these leaves, in the order of `leaves`."""
     remaining = iter(values)
     return apply(lambda _: next(remaining), tree)
@@ -81,24 +81,24 @@ def nbytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
-def stack(trees: Sequence[Tree]) -> dict[str, Any]:
+def stack(trees: Sequence[Tree]) -> Tree:
     """Return one stacked tree from trees of the same shapes."""
     return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
 
 
-def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
+def concatenate(trees: Sequence[Tree]) -> Tree:
     """Return stacked trees joined along the client dimension; a single tree is not copied."""
     if len(trees) == 1:
         return dict(trees[0])
     return apply(lambda *tensors: torch.cat(tensors), trees[0], *trees[1:])
 
 
-def repeat(tree: Tree, count: int) -> dict[str, Any]:
+def repeat(tree: Tree, count: int) -> Tree:
     """Return a stack of ``count`` copies."""
     return apply(lambda t: t.unsqueeze(0).repeat(count, *[1] * t.dim()), tree)
 
 
-def take(tree: Tree, index: int | slice | Tensor) -> dict[str, Any]:
+def take(tree: Tree, index: int | slice | Tensor) -> Tree:
     """Return one client of a stack (integer), or a smaller stack (slice or index tensor)."""
     if isinstance(index, Tensor):
         return apply(lambda t: rows(t, index), tree)
@@ -118,12 +118,12 @@ def rows(tensor: Tensor, index: Tensor) -> Tensor:
     return picked.reshape((*index.shape, *tensor.shape[1:]))
 
 
-def replace_clients(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
+def replace_clients(tree: Tree, index: Tensor, values: Tree) -> Tree:
     """Return the stack with the clients at ``index`` replaced by those of ``values``."""
     return apply(lambda t, v: t.index_copy(0, index, v.to(t.dtype)), tree, values)
 
 
-def drop(tree: Tree, names: Collection[str]) -> dict[str, Any]:
+def drop(tree: Tree, names: Collection[str]) -> Tree:
     """Return the tree without leaves and subtrees of these names, at any depth."""
     return {
         key: leaf if isinstance(leaf, Tensor) else drop(leaf, names)
@@ -132,7 +132,7 @@ def drop(tree: Tree, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def overlay(tree: Tree, top: Tree) -> dict[str, Any]:
+def overlay(tree: Tree, top: Tree) -> Tree:
     """Return the leaves of both trees, and those of ``top`` for names in both."""
     union = dict(tree)
     for key, leaf in top.items():
@@ -141,12 +141,12 @@ def overlay(tree: Tree, top: Tree) -> dict[str, Any]:
     return union
 
 
-def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
+def to(tree: Tree, device: torch.device | str) -> Tree:
     """Return the tree on another device."""
     return apply(lambda t: t.to(device), tree)
 
 
-def match_layout(tree: Tree, models: Tree) -> dict[str, Any]:
+def match_layout(tree: Tree, models: Tree) -> Tree:
     """Return the tree with the memory layout of leaves of ``models`` of equal key and shape.
 
     Values stay. If several leaves of ``models`` match, one that is not contiguous counts: where
@@ -167,8 +167,8 @@ def _named(tree: Tree) -> Iterator[tuple[str, Tensor]]:
             yield from _named(leaf)
 
 
-def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> dict[str, Any]:
-    arranged: dict[str, Any] = {}
+def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> Tree:
+    arranged: dict[str, Tensor | Tree] = {}
     for key, leaf in tree.items():
         if not isinstance(leaf, Tensor):
             arranged[key] = _arranged(leaf, models)
@@ -181,7 +181,7 @@ def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> di
     return arranged
 
 
-def zeros_like(tree: Tree) -> dict[str, Any]:
+def zeros_like(tree: Tree) -> Tree:
     """Return a tree of zeros of the same shapes."""
     return apply(torch.zeros_like, tree)
 
@@ -250,7 +250,7 @@ def align_rate(rate: Rate, tensor: Tensor) -> Rate:
     return align(rate, tensor) if isinstance(rate, Tensor) and rate.dim() else rate
 
 
-def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
+def mean(tree: Tree, weights: Tensor) -> Tree:
     """Return the weighted mean over clients, sum_k w_k t_k / sum_k w_k, of a stacked tree.
 
     Of counters (integer leaves) it returns the largest value.

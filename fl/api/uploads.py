@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -205,7 +204,7 @@ def per_round(context: BuildContext) -> int:
     return context.training.participants(context.participants)
 
 
-def without_upload_state(tree: Tree) -> dict[str, Any]:
+def without_upload_state(tree: Tree) -> Tree:
     """Return a tree without the state of upload filters, as the method itself knows it."""
     return {key: leaf for key, leaf in tree.items() if key != UPLOAD_STATE}
 

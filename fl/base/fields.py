@@ -249,6 +249,8 @@ def value(hint: Any, raw: Any, location: Location) -> Any:
             key: value(args[1], item, location / key)
             for key, item in mapping(raw, location).items()
         }
+    if typing.is_typeddict(hint):
+        return dict(mapping(raw, location))
     if origin is Literal:
         if raw not in args or isinstance(raw, bool) != any(
             raw is a for a in args if isinstance(a, bool)

@@ -19,6 +19,7 @@ from fl.base import plugin_code, plugins, registry, syntax
 from fl.base.digest import digest as digest
 from fl.base.errors import Location
 from fl.base.files import parse_json, sha256
+from fl.base.specs import ComponentSpec, Spec
 
 ROOT = plugins.FL
 NUMBERS = ROOT / "numbers.json"
@@ -56,7 +57,7 @@ class CertifiedCode(NamedTuple):
     former_hashes: dict[str, dict[str, list[str]]]
 
 
-def point_id(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
+def point_id(spec: Spec, code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
     """Return the id of a point: a hash of its spec without the seed, of its code and data.
 
     Args:
@@ -68,7 +69,7 @@ def point_id(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequenc
     return digest([_drop_keys(spec, ["seed", *defaults]), dict(code)])
 
 
-def _drop_keys(spec: Mapping[str, Any], keys: Sequence[str]) -> Any:
+def _drop_keys(spec: Spec | ComponentSpec, keys: Sequence[str]) -> Any:
     """Return a spec without some keys: ``seed``, ``training.momentum``, ``terms.0.mu``."""
     inner: dict[str, list[str]] = {}
     for key in keys:
@@ -151,13 +152,14 @@ def uncertified_files(*roots: str) -> dict[str, str]:
     }
 
 
-def versioned_options(spec: Mapping[str, Any]) -> Iterator[str]:
+def versioned_options(spec: Spec) -> Iterator[str]:
     """Yield the options of a run that may have versions: ``training.optimizer=adamw``.
 
     Texts are given with their values, other options if they are set and not 0.
     """
     values = {f"training.{key}": value for key, value in spec["training"].items()}
-    values |= {key: spec.get(key) for key in ("test", "train_on", "start")}
+    values |= {"test": spec.get("test"), "train_on": spec.get("train_on")}
+    values |= {"start": spec.get("start")}
     for key, value in values.items():
         if isinstance(value, str) and key != "start":
             yield f"{key}={value}"
@@ -165,7 +167,7 @@ def versioned_options(spec: Mapping[str, Any]) -> Iterator[str]:
             yield key
 
 
-def option_versions(spec: Mapping[str, Any]) -> dict[str, str]:
+def option_versions(spec: Spec) -> dict[str, str]:
     """Return the versions of a run's options, for those that have one."""
     versions = read_certified().versions
     return {name: str(versions[name]) for name in versioned_options(spec) if name in versions}
@@ -237,9 +239,9 @@ def certify(versions: Mapping[str, int]) -> None:
         file_label(path): [syntax.hash_bytes(path.read_bytes()), syntax.hash_code(path)]
         for path in paths
     }
-    content: dict[str, dict[str, Any]]
+    content: dict[str, Mapping[str, int | str | list[str] | dict[str, list[str]]]]
     content = {
-        "versions": dict(versions),
+        "versions": versions,
         "hashes": hashes,
         "former_hashes": _former_hashes(versions, hashes),
         "files": hashes_by_file,
@@ -409,7 +411,7 @@ def _words(statement: str) -> set[str]:
 
 
 def spec_differences(
-    spec: Mapping[str, Any], reference: Mapping[str, Any], prefix: str = ""
+    spec: Spec | ComponentSpec, reference: Spec | ComponentSpec, prefix: str = ""
 ) -> Iterator[str]:
     """Yield the keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
     for key in sorted({*spec, *reference}):

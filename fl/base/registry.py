@@ -22,6 +22,7 @@ from typing import Any
 
 from fl.base import error_text, fields, plugins, source_reader
 from fl.base.errors import ConfigError, Location, unknown_name
+from fl.base.specs import ComponentSpec, MethodSpec, component_specs
 
 ROOT = plugins.FL
 
@@ -176,17 +177,17 @@ def _module_of(kind: str, name: str, location: Location) -> str:
     return modules[name]
 
 
-def component_of(kind: str, spec: Mapping[str, Any]) -> tuple[Component, Any]:
+def component_of(kind: str, spec: ComponentSpec) -> tuple[Component, Any]:
     """Return the component that a spec names, and its instance with the spec's values."""
     component = find(kind, spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     return component, component.instantiate(values)
 
 
-def added_components(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def added_components(spec: MethodSpec) -> Iterator[tuple[str, str, ComponentSpec]]:
     """Yield key, kind and spec of each component that a spec adds to its method."""
     for key, kind in ADDED_KINDS.items():
-        yield from ((key, kind, component_spec) for component_spec in spec.get(key, ()))
+        yield from ((key, kind, component) for component in component_specs(spec, key))
 
 
 def list_documentation(kind: str) -> list[Documentation]:

@@ -62,7 +62,7 @@ def curvature(
     """
     pull_back = vjp(grad(train_loss), dict(weights), dict(params))[1]
     with torch.no_grad():
-        term, total = dict(v), dict(v)
+        term, total = v, v
         for _ in range(terms):
             product = pull_back(term)[0]
             term = trees.apply(lambda t, h: t - psi * h, term, product)

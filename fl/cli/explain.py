@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from fl.base import identity
+from fl.base.dataclass_json import as_json, from_json
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
+from fl.base.specs import ComponentSpec, Spec
+from fl.plan.bundle import Member
 from fl.store.layout import RECORD
 from fl.store.store import Store
 
@@ -20,12 +23,28 @@ NO_WEIGHTS = (
 MAX_DIFFERENCES = 5
 """Largest number of printed differences; for old runs all files could be listed."""
 
-Run = Mapping[str, Any]
-"""Member of a bundle, or record: ``spec``, ``code``, ``start``, and sometimes ``code_files``."""
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """What is compared of two runs.
+
+    Attributes:
+        spec: The spec of the run; under ``start``, that of the run from which it starts.
+        code: Versions or hashes of its code.
+        code_files: Hashes of its edited files.
+        start: Id of the run from which it starts.
+        state: State of a stored run.
+    """
+
+    spec: Spec
+    code: Mapping[str, str]
+    code_files: Mapping[str, str] = field(default_factory=dict)
+    start: str | None = None
+    state: str = ""
 
 
 def explain(
-    prefix: str, planned: Mapping[str, Run], store: Store, plan_errors: Sequence[str] = ()
+    prefix: str, planned: Mapping[str, Member], store: Store, plan_errors: Sequence[str] = ()
 ) -> Iterator[str]:
     """Return lines about the run whose id begins with ``prefix``.
 
@@ -68,59 +87,61 @@ def explain(
             "; ".join(_first_lines(differences[nearest]))
             or "equal in everything to the nearest run"
         )
-    lacks_weights = run in stored and not store.has(run, planned.get(run, {}).get("keep", ()))
-    state = records[run]["state"] if run in records else "not trained"
+    keep = planned[run].keep if run in planned else ()
+    lacks_weights = run in stored and not store.has(run, keep)
+    state = records[run].state if run in records else "not trained"
     comparison = f"; the nearest run in {store.root} is {nearest}" if nearest else ""
     yield f"run {run}: {state}{NO_WEIGHTS if lacks_weights else ''}{comparison}"
-    yield from _spec_lines(description["spec"])
+    yield from _spec_lines(description.spec)
 
 
-def planned_runs(plan: Path, prefix: str) -> dict[str, Run]:
+def planned_runs(plan: Path, prefix: str) -> dict[str, Member]:
     """Return members of the bundles of a written plan whose files contain ``prefix``, by run id."""
-    members: dict[str, Run] = {}
+    members: dict[str, Member] = {}
     for path in (plan / "bundles").glob("*.json"):
         content = path.read_bytes()
         if prefix.encode() in content:
-            members |= {member["run"]: member for member in parse_json(content)["runs"]}
+            planned = (from_json(Member, member) for member in parse_json(content)["runs"])
+            members |= {member.run: member for member in planned}
     return members
 
 
-def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
+def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, ComparedRun]]:
     """Return all readable records of the store, of every version of Fedloom."""
     for run in runs:
         try:
             record = parse_json((store.folder(run) / RECORD).read_bytes())
             if isinstance(record["spec"], dict) and isinstance(record["code"], dict):
-                yield run, {"state": "", "start": None, "code_files": {}, **record}
+                yield run, from_json(ComparedRun, record)
         except (OSError, ValueError, KeyError, TypeError, FedloomError):
             continue
 
 
 def _describe_run(
-    run: str, planned: Mapping[str, Run], records: Mapping[str, Run]
-) -> dict[str, Any]:
+    run: str, planned: Mapping[str, Member], records: Mapping[str, ComparedRun]
+) -> ComparedRun:
     """Return spec, code and edited files of a run, and those of the run from which it starts."""
     if run in records:
-        record = records[run]
-        description = {key: dict(record[key]) for key in ("spec", "code", "code_files")}
+        description = records[run]
     else:
-        record = planned[run]
+        member = planned[run]
+        is_edited = any(not _is_version(name) for name in member.code.values())
+        code_files = _edited_files(member.spec) if is_edited else {}
         # Through JSON, because a tuple of a plan is a list in a stored run.
-        spec, code = json.loads(json.dumps(record["spec"])), dict(record["code"])
-        is_edited = any(not _is_version(name) for name in code.values())
-        code_files = _edited_files(spec) if is_edited else {}
-        description = {"spec": spec, "code": code, "code_files": code_files}
-    start = record.get("start")
+        description = ComparedRun(as_json(member.spec), member.code, code_files, member.start)
+    start = description.start
     # A foreign record may claim that its run starts from itself.
     candidates = {name: record for name, record in records.items() if name != run}
     if start is not None and (start in candidates or start in planned):
         first = _describe_run(start, planned, candidates)
-        description["spec"]["start"] = first["spec"]
-        description["code_files"] = first["code_files"] | description["code_files"]
+        # In place of its id, the spec of the run from which this one starts.
+        spec = cast("Spec", {**description.spec, "start": first.spec})
+        code_files = {**first.code_files, **description.code_files}
+        return replace(description, spec=spec, code_files=code_files)
     return description
 
 
-def _edited_files(spec: Mapping[str, Any]) -> dict[str, str]:
+def _edited_files(spec: Spec) -> dict[str, str]:
     from fl.plan.run_spec import RunSpec  # It imports pandas, which is slow.
 
     return RunSpec(spec).code_files
@@ -131,8 +152,8 @@ def _is_version(name: str) -> bool:
     return len(name) < 16
 
 
-def _differences(run: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
-    files, reference_files = run["code_files"], reference["code_files"]
+def _differences(run: ComparedRun, reference: ComparedRun) -> list[str]:
+    files, reference_files = run.code_files, reference.code_files
     edits = [
         f"edited: {name}" for name in sorted(files) if files[name] != reference_files.get(name)
     ]
@@ -141,8 +162,8 @@ def _differences(run: Mapping[str, Any], reference: Mapping[str, Any]) -> list[s
     ]
     return [
         *edits,
-        *_code_differences(run["code"], reference["code"], bool(edits)),
-        *identity.spec_differences(run["spec"], reference["spec"]),
+        *_code_differences(run.code, reference.code, bool(edits)),
+        *identity.spec_differences(run.spec, reference.spec),
     ]
 
 
@@ -164,7 +185,7 @@ def _first_lines(lines: Sequence[str]) -> Iterator[str]:
         yield f"and {len(lines) - MAX_DIFFERENCES} other differences"
 
 
-def _spec_lines(spec: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _spec_lines(spec: Spec | ComponentSpec, prefix: str = "") -> Iterator[str]:
     """Return a line for each group of a spec: ``method: fedprox, mu 0.1``."""
     scalars = {key: value for key, value in spec.items() if not isinstance(value, Mapping)}
     for key, value in spec.items():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fl.base import error_text
 from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
+from fl.base.specs import ComponentSpec
 from fl.cli import scaffold, store_commands
 from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, PUBLISH, SNAKEMAKE, YOUR_OWN, Commands
 from fl.cli.loading import loading
@@ -26,7 +27,7 @@ from fl.store.store import Store
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Bundle
-    from fl.plan.plan_files import ItemKind
+    from fl.plan.study_plan import StudyPlan
     from fl.runner.team import Team
 
 KIND_BY_COMMAND = {
@@ -350,7 +351,7 @@ def _explain(parsed: argparse.Namespace) -> None:
 
         studies = config.split_names(parsed.studies) or settings.studies
         required = required_runs.find(parsed.config, studies)
-        planned = {run: vars(member) for run, member in required.members.items()}
+        planned = required.members
         remarks = required.remarks
     for line in explain(parsed.run_prefix, planned, store, remarks):
         say(line)
@@ -372,12 +373,13 @@ def _recompute(parsed: argparse.Namespace) -> int:
 
 
 def _tables(parsed: argparse.Namespace) -> None:
+    from fl.plan import plan_files
     from fl.report import result_files
 
     settings = config.read_settings(parsed.config)
     results = Path(settings.results)
     config.check_name(parsed.name, Location("the command line"))
-    study = _planned(results, "studies", parsed.name)
+    study = plan_files.read_study(_plan_folder(settings), parsed.name)
     result_files.write(study, Path(settings.store), results)
 
 
@@ -398,7 +400,7 @@ def _show(parsed: argparse.Namespace) -> None:
     for line in summary.results(Facts(study, rows, runs)):
         say(line)
     page = result_files.page(Path(settings.results), parsed.study)
-    problem = result_files.page_problem(Path(settings.results), parsed.study, study["hash"])
+    problem = result_files.page_problem(Path(settings.results), parsed.study, study.hash)
     mark = f" ({problem}; `snakemake` makes it again)" if problem else ""
     say(
         f"report: {page}{mark}"
@@ -434,41 +436,46 @@ def _report(parsed: argparse.Namespace) -> None:
         say(path)
 
 
-def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
+def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, StudyPlan]:
     """Return the settings and a study's plan by the config, or the plan that Snakemake wrote."""
     settings = config.read_settings(parsed.config)
     if parsed.planned:
+        from fl.plan import plan_files
+
         config.check_name(parsed.study, Location("the command line"))
-        return settings, _planned(Path(settings.results), "studies", parsed.study)
+        return settings, plan_files.read_study(_plan_folder(settings), parsed.study)
     from fl.plan import plan
 
-    return settings, plan.study_plan(parsed.config, parsed.study).to_json()
+    return settings, plan.study_plan(parsed.config, parsed.study)
 
 
 def _download(parsed: argparse.Namespace) -> None:
     from fl.data import preparation
+    from fl.plan import plan_files
 
     settings = config.read_settings(parsed.config)
-    spec = _planned(Path(settings.results), "datasets", parsed.name)
+    spec = plan_files.read_dataset(_plan_folder(settings), parsed.name)
     preparation.download_files(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
 def _prepare(parsed: argparse.Namespace) -> None:
     from fl.data import preparation
+    from fl.plan import plan_files
 
     settings = config.read_settings(parsed.config)
-    spec = _planned(Path(settings.results), "datasets", parsed.name)
+    spec = plan_files.read_dataset(_plan_folder(settings), parsed.name)
     preparation.prepare_dataset(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
 def _partition(parsed: argparse.Namespace) -> None:
     from fl.data import partitioning
+    from fl.plan import plan_files
 
     settings = config.read_settings(parsed.config)
-    planned = _planned(Path(settings.results), "partitions", parsed.name)
-    supply = _supply(parsed, settings, planned["spec"])
+    planned = plan_files.read_partition(_plan_folder(settings), parsed.name)
+    supply = _supply(parsed, settings, planned.spec)
     root, results = Path(settings.data), Path(settings.results)
-    partitioning.make_partition(planned["scheme"], planned["spec"], root, results, supply)
+    partitioning.make_partition(planned.scheme, planned.spec, root, results, supply)
 
 
 def _analyse(parsed: argparse.Namespace) -> None:
@@ -476,23 +483,21 @@ def _analyse(parsed: argparse.Namespace) -> None:
     from fl.report import make_analysis
 
     settings = config.read_settings(parsed.config)
-    results = Path(settings.results)
-    summary = plan_files.read_summary(results / "plan")
-    names = summary["analyses"] if summary else {}
+    results, folder = Path(settings.results), _plan_folder(settings)
+    summary = plan_files.read_summary(folder)
+    names = summary.analyses if summary else {}
     if names and parsed.name not in names:
         raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
-    planned = _planned(results, "analyses", parsed.name)
+    planned = plan_files.read_analysis(folder, parsed.name)
     say(make_analysis.write_analysis(planned, results, Path(settings.store)))
 
 
-def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[str, Any]) -> Any:
+def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: ComponentSpec) -> Any:
     from fl.data import preparation
     from fl.data.download import LOCK_FILE as LOCK
 
     return preparation.source_policy(spec, settings.sources, parsed.config / LOCK)
 
 
-def _planned(results: Path, kind: ItemKind, name: str) -> dict[str, Any]:
-    from fl.plan import plan_files
-
-    return plan_files.read_item(results / "plan", kind, name)
+def _plan_folder(settings: config.Settings) -> Path:
+    return Path(settings.results) / "plan"

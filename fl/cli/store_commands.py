@@ -9,13 +9,14 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from fl.base import fields, files, registry
 from fl.base.errors import FedloomError, Location
+from fl.base.specs import ComponentSpec, Spec
 from fl.base.units import config_text, quantity, size
 from fl.cli.commands import PUBLISH, Commands
 from fl.cli.printing import aligned, printable, say
@@ -146,7 +147,7 @@ def _row(stored: StoredRun) -> tuple[str, ...]:
     )
 
 
-def _text(kind: str, choice: Mapping[str, Any], hidden: Iterable[str] = ()) -> str:
+def _text(kind: str, choice: ComponentSpec, hidden: Iterable[str] = ()) -> str:
     """Return a component of a spec as text, without keys that have their default."""
     defaults = _defaults(kind, str(choice["name"]))
     unchanged = [key for key in defaults if config_text(choice.get(key)) == defaults[key]]
@@ -162,7 +163,7 @@ def _defaults(kind: str, name: str) -> dict[str, str]:
     return {key: config_text(field.default) for key, field in keys.items()}
 
 
-def _added_names(spec: Mapping[str, Any]) -> list[str]:
+def _added_names(spec: Spec) -> list[str]:
     """Return the names of components that a study adds to a method."""
     return [component["name"] for _, _, component in registry.added_components(spec)]
 
@@ -331,7 +332,7 @@ def _planned(folder: Path) -> set[str]:
     from fl.plan import plan_files
 
     summary = plan_files.read_summary(Path(config.read_settings(folder).results) / "plan")
-    return {*summary["runs"]} if summary else set()
+    return {*summary.runs} if summary else set()
 
 
 def _print_outcomes(moved: Iterable[Copied]) -> int:

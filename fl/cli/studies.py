@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fl.base.errors import FedloomError, Location, unknown_name
+from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.cli.printing import aligned
 from fl.plan import config, plan, required_runs
@@ -47,7 +47,7 @@ class Overview:
     methods: tuple[str, ...] = ()
     published: int = 0
     was_tried: bool = False
-    specs: Mapping[str, Mapping[str, Any]] | None = None
+    specs: Mapping[str, Spec] | None = None
     error: str = ""
 
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -17,12 +17,15 @@ from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps, large_metrics
 from fl.plan.plan import Plan
-from fl.plan.study_plan import PlannedRun
+from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.cells import number, unit
 from fl.report.facts import Facts
 from fl.report.summaries import KEY, evaluated_clients, gaps
 from fl.report.tables import point_text
 from fl.store.store import Store
+
+if TYPE_CHECKING:
+    from fl.base.specs import Spec
 
 WEIGHTS = "final weights or predictions that are needed now"
 """Files that a stored run may lack: an analysis, another run, or the study needs them."""
@@ -109,7 +112,7 @@ def _run_line(run: PlannedRun, store: Store, repeated: Collection[str]) -> str:
     return f"{run.run}  seed {run.seed:<6} {state:9} {point_text(run.point)}".rstrip()
 
 
-def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:
+def _cost(specs: list[Spec], rates: Rates) -> str:
     steps = sum(client_steps(spec) for spec in specs)
     seconds = rates.seconds(specs)
     if seconds is None:
@@ -122,9 +125,9 @@ def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:
     return f"About {steps:,} local training steps remain (for each pass of a method). {time}"
 
 
-def count_stored(study: dict[str, Any], store: Store) -> str:
+def count_stored(study: StudyPlan, store: Store) -> str:
     """Return the number of a study's runs in the store, as a line."""
-    runs = {run["run"] for run in study["runs"]}
+    runs = {run.run for run in study.runs}
     return f"{sum(map(store.has, runs))} of {len(runs)} runs stored"
 
 
@@ -137,13 +140,13 @@ def results(facts: Facts) -> Iterator[str]:
     """
     study, runs, metric = facts.plan, facts.runs, facts.metric
     facts = facts.drawn or facts
-    titles = {run["method"]: run["title"] for run in study["runs"]}
+    titles = {run.method: run.title for run in study.runs}
     points = runs[runs["selected"]].groupby(KEY)["point"].first()
     chosen = {} if facts.over_draws else points.to_dict()
     # An empty summary would take as long as a full one.
     held_out = (facts.rows["split"] == UNSEEN).any()
     unseen = facts.unseen_summary if held_out else facts.summary[:0]
-    yield study["title"]
+    yield study.title
     samples = evaluated_clients(study).items()
     texts = (f"{titles[m]} {' or '.join(f'{n:,}' for n in counts)}" for m, counts in samples)
     if samples:

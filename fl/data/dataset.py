@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from urllib.parse import urlparse
@@ -15,6 +14,7 @@ from fl.base import registry
 from fl.base.errors import DataError, Location
 from fl.base.folders import path_of
 from fl.base.registry import Component, component_of
+from fl.base.specs import ComponentSpec
 from fl.data.download import Source
 from fl.data.inputs import Modality
 from fl.data.prepared import Writer
@@ -74,7 +74,7 @@ def check_dataset_class(dataset: Dataset, name: str) -> None:
             raise DataError(f"data set {name}: its class has no `{attribute}`", advice=advice)
 
 
-def raw_folder_name(spec: Mapping[str, Any]) -> str:
+def raw_folder_name(spec: ComponentSpec) -> str:
     """Return the name of a data set's folder in ``data/raw``; a subset has its own folder."""
     return str(spec["name"]) + ("" if spec.get("complete", True) else "-subset")
 
@@ -117,32 +117,24 @@ def own_files_by_name(dataset: Dataset, origin: str | None) -> dict[str, list[Pa
     return files_by_name
 
 
-Spec = Mapping[str, Any]
-"""``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
-
-The spec of a data set that reads the user's own files has the key ``content`` with their hashes
-(`fl.plan.components`).
-"""
-
-
-def task_component(dataset: Spec) -> Component:
+def task_component(dataset: ComponentSpec) -> Component:
     """Return the component of a data set's task; importing it imports torch."""
     return registry.find("task", task_name(dataset), Location(dataset["name"]) / "task")
 
 
-def task_name(dataset: Spec) -> str:
+def task_name(dataset: ComponentSpec) -> str:
     """Return the name of a data set's task."""
     name: str = getattr(component_of("data set", dataset)[1], "task", DEFAULT)
     return name
 
 
-def task_of(dataset: Spec) -> Task:
+def task_of(dataset: ComponentSpec) -> Task:
     """Return the task of a data set."""
     task: Task = task_component(dataset).instantiate({})
     return task
 
 
-def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
+def modalities_of(dataset: ComponentSpec) -> tuple[Modality, ...]:
     """Return the modalities of a data set; an empty tuple if it has one kind of input only."""
     kinds: tuple[Modality, ...] = getattr(component_of("data set", dataset)[1], "modalities", ())
     return kinds

@@ -19,10 +19,8 @@ from fl.base import identity, registry
 from fl.base.errors import DataError, Location
 from fl.base.files import find_damage, read_sealed, write_sealed, write_table
 from fl.base.rng import generator
+from fl.base.specs import ComponentSpec
 from fl.data import groups, partition_table
-from fl.data.dataset import (
-    Spec,
-)
 from fl.data.inputs import MODALITY
 from fl.data.preparation import (
     DEFAULT_POLICY,
@@ -38,7 +36,9 @@ from fl.data.scheme import PUBLISHED_SPLIT
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
 
-def partition_id(spec: Spec, dataset: str, code_of: identity.CodeOf = identity.root_code) -> str:
+def partition_id(
+    spec: ComponentSpec, dataset: str, code_of: identity.CodeOf = identity.root_code
+) -> str:
     """Return the id of a partition: ``dirichlet-<hash of spec, code, data set, user's table>``.
 
     Args:
@@ -59,7 +59,11 @@ def partition_id(spec: Spec, dataset: str, code_of: identity.CodeOf = identity.r
 
 
 def make_partition(
-    spec: Spec, dataset: Spec, root: Path, results: Path, policy: SourcePolicy = DEFAULT_POLICY
+    spec: ComponentSpec,
+    dataset: ComponentSpec,
+    root: Path,
+    results: Path,
+    policy: SourcePolicy = DEFAULT_POLICY,
 ) -> pd.DataFrame:
     """Return the table in ``<results>/partitions/<id>``; make it if it does not exist.
 
@@ -132,7 +136,7 @@ def find_data_change(record: Mapping[str, Any], root: Path, results: Path) -> st
     return None
 
 
-def _make_new(spec: Spec, prepared: Prepared, folder: Path) -> None:
+def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
     component = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = apply_scheme(component.target, values, prepared, component.name)

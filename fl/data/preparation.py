@@ -12,9 +12,9 @@ from fl.base import fields, identity
 from fl.base.errors import DataError
 from fl.base.files import sha256, write_json
 from fl.base.registry import Component, component_of
+from fl.base.specs import ComponentSpec
 from fl.data.dataset import (
     Dataset,
-    Spec,
     own_files_by_name,
     raw_folder_name,
     raw_sources,
@@ -146,7 +146,7 @@ def _check_lock(prepared: Prepared, dataset: Dataset, policy: SourcePolicy) -> N
             )
 
 
-def dataset_id(spec: Spec, code_of: identity.CodeOf = identity.root_code) -> str:
+def dataset_id(spec: ComponentSpec, code_of: identity.CodeOf = identity.root_code) -> str:
     """Return the id of a data set: ``digits-<hash of spec, code and published checksums>``.
 
     The spec contains the hashes of the user's own files, so that no file is read here.
@@ -165,18 +165,20 @@ def dataset_id(spec: Spec, code_of: identity.CodeOf = identity.root_code) -> str
     return f"{component.name}-{digest}"
 
 
-def spec_without_defaults(component: Component, spec: Spec) -> dict[str, Any]:
+def spec_without_defaults(component: Component, spec: ComponentSpec) -> dict[str, Any]:
     """Return the keys of a spec that go into an id: those that differ from their defaults."""
     defaults = fields.at_default(component.target, spec)
     return {key: value for key, value in spec.items() if key not in defaults}
 
 
-def source_policy(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> SourcePolicy:
+def source_policy(
+    spec: ComponentSpec, origins: Mapping[str, str], lock: str | Path
+) -> SourcePolicy:
     """Return a data set's policy: its origin in ``sources:`` of the config and its lock."""
     return SourcePolicy(origins.get(spec["name"]), Lock(Path(lock), raw_folder_name(spec)))
 
 
-def download_files(spec: Spec, root: Path, policy: SourcePolicy = DEFAULT_POLICY) -> None:
+def download_files(spec: ComponentSpec, root: Path, policy: SourcePolicy = DEFAULT_POLICY) -> None:
     """Fetch the raw files of a data set into its folder of ``<root>/raw``; list them there."""
     _, dataset = component_of("data set", spec)
     folder = root / "raw" / raw_folder_name(spec)
@@ -186,7 +188,9 @@ def download_files(spec: Spec, root: Path, policy: SourcePolicy = DEFAULT_POLICY
     write_json(folder / "sources.json", {"dataset": spec["name"], "files": listed})
 
 
-def prepare_dataset(spec: Spec, root: Path, policy: SourcePolicy = DEFAULT_POLICY) -> Prepared:
+def prepare_dataset(
+    spec: ComponentSpec, root: Path, policy: SourcePolicy = DEFAULT_POLICY
+) -> Prepared:
     """Return the data set in ``<root>/prepared/<id>``; prepare it if it does not exist."""
     component, dataset = component_of("data set", spec)
     folder = root / "prepared" / dataset_id(spec)
@@ -194,6 +198,6 @@ def prepare_dataset(spec: Spec, root: Path, policy: SourcePolicy = DEFAULT_POLIC
     return prepare_folder(dataset, component.name, raw, folder, _with_content(policy, spec))
 
 
-def _with_content(policy: SourcePolicy, spec: Spec) -> SourcePolicy:
+def _with_content(policy: SourcePolicy, spec: ComponentSpec) -> SourcePolicy:
     """Return the policy with the planned content of the user's own files."""
     return replace(policy, content=spec.get("content", {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.base.errors import DataError, FedloomError
 from fl.base.seams import Seam
+from fl.base.specs import Spec
 from fl.data import partition_table
 from fl.data.inputs import (
     Modality,
@@ -37,8 +38,6 @@ from fl.pytorch.construction import seeded
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
-
-Spec = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class Batches:
         """Gather the batches that a function selects from tensors [K, S, b]."""
         key = None if self._keys is None else select(self._keys)
         batch = self._arrays.batch(select(self._index), select(self._weight), key)
-        batch |= {name: select(values) for name, values in self._label_options.items()}
+        options = {name: select(values) for name, values in self._label_options.items()}
+        batch = {**batch, **options}
         if self._references is None:
             return batch
         outputs = trees.take(self._references.table, select(self._references.index))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
+from fl.api.protocols import Batch
 from fl.data.inputs import Modality
 from fl.engine import augment
 
@@ -152,7 +153,7 @@ class Arrays:
         """Return labels, int64 [*index.shape], or masks, int64 [*index.shape, height, width]."""
         return trees.rows(self._y, index).long()
 
-    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
+    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> Batch:
         """Return a batch, see `fl.api.protocols.Batch`.
 
         Args:
@@ -213,7 +214,7 @@ class SeveralArrays(Arrays):
         """Whether training batches need keys."""
         return any(arrays.random for arrays in self._by_input.values())
 
-    def inputs(self, index: Tensor, key: Tensor | None = None) -> dict[str, Any]:
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> dict[str, Tensor]:
         """Return inputs by name, [*index.shape, ...] each; a sample has one key for all images."""
         return {name: arrays.inputs(index, key) for name, arrays in self._by_input.items()}
 

@@ -235,7 +235,8 @@ class PhaseResults:
         on_device = trees.to({key: merged[key] for key in ("uploads", "n", "losses")}, device)
         if not averaging:
             client_states = trees.to(client_states, device)
-            on_device |= trees.take({key: on_device[key] for key in ("uploads", "n")}, rows)
+            moved = trees.take({key: on_device[key] for key in ("uploads", "n")}, rows)
+            on_device = {**on_device, **moved}
         losses = trees.rows(on_device["losses"], rows)
         return cls([client_states], [on_device["uploads"]], [on_device["n"]], [losses])
 

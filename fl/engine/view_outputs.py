@@ -96,7 +96,7 @@ class ViewOutputs:
         return serves_all or client not in self._absent_clients
 
     @torch.no_grad()
-    def values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    def values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], Tree]]:
         """Yield the task's values for the samples of all portions, in groups of portions.
 
         Args:
@@ -118,9 +118,7 @@ class ViewOutputs:
         else:
             yield from self._personal_values(portions)
 
-    def _personal_values(
-        self, portions: Sequence[Portion]
-    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    def _personal_values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], Tree]]:
         """Yield values of stacked clients, limited by samples in a pass and memory of the stack."""
         client_bytes = trees.nbytes(self._state.server) + self._state.client_states.nbytes
         max_clients = MAX_STACK_BYTES // max(1, client_bytes)
@@ -137,7 +135,7 @@ class ViewOutputs:
             rows = [index for client in group for index in indices[client]]
             yield rows, self._group_values(group, [samples[client] for client in group])
 
-    def _group_values(self, group: list[int], samples: list[np.ndarray]) -> dict[str, Tensor]:
+    def _group_values(self, group: list[int], samples: list[np.ndarray]) -> Tree:
         """Return the values of some clients' samples, one client after another."""
         if len(group) > 1 and self._can_stack:
             try:
@@ -155,14 +153,14 @@ class ViewOutputs:
             ]
         )
 
-    def _stacked_values(self, group: list[int], samples: list[np.ndarray]) -> dict[str, Tensor]:
+    def _stacked_values(self, group: list[int], samples: list[np.ndarray]) -> Tree:
         """Compute `_group_values` in one pass; clients with fewer samples repeat theirs."""
         sizes, device = np.array(list(map(len, samples))), self._arrays.device
         index = np.stack([np.resize(client_samples, sizes[0]) for client_samples in samples])
         is_real = torch.from_numpy(np.arange(sizes[0]) < sizes[:, None]).to(device)
         x = self._arrays.inputs(torch.from_numpy(index).to(device))
 
-        def outputs(server: Tree, client: Tree, batch: Tree) -> dict[str, Tensor]:
+        def outputs(server: Tree, client: Tree, batch: Tree) -> Tree:
             variables = self._predictor(server, client)
             return {"outputs": self._predictor.predict(variables, {}, batch["x"])}
 
@@ -176,9 +174,7 @@ class ViewOutputs:
             return self._shared_variables
         return self._predictor(self._state.server, self._state.client(client, self._arrays.device))
 
-    def _model_values(
-        self, variables: Tree, samples: np.ndarray, memory: Tree
-    ) -> dict[str, Tensor]:
+    def _model_values(self, variables: Tree, samples: np.ndarray, memory: Tree) -> Tree:
         """Return the values of one model for some samples."""
         values, size = [], self._task.chunk
         for begin in range(0, len(samples), size):

@@ -184,16 +184,16 @@ def _results(stage: Path, name: str, planned: Plan) -> Facts:
     for path in dict.fromkeys(folders):
         if path.is_dir():
             shutil.copytree(path, stage / "results" / path.relative_to(results))
-    report.build(name, stage / "results", stage / "runs", study.to_json())
-    return gather(name, stage / "results", stage / "runs", study.to_json())
+    report.build(name, stage / "results", stage / "runs", study)
+    return gather(name, stage / "results", stage / "runs", study)
 
 
 def _readme(stage: Path, facts: Facts, stored: int) -> None:
     runs = len(facts.runs["run"].unique())
     text = README.format(
-        title=facts.plan["title"],
-        question=facts.plan["question"],
-        name=facts.plan["study"],
+        title=facts.plan.title,
+        question=facts.plan.question,
+        name=facts.plan.study,
         version=environment.VERSION,
         stored=stored,
         runs=runs,
@@ -211,8 +211,8 @@ def _metadata(stage: Path, facts: Facts, licence: str) -> None:
         nonempty = {key: value for key, value in properties.items() if value}
         return crate.add(ContextEntity(crate, id, {"@type": type_, **nonempty}))
 
-    crate.name = facts.plan["title"]
-    crate.description = f"{facts.plan['question']} {facts.status}".strip()
+    crate.name = facts.plan.title
+    crate.description = f"{facts.plan.question} {facts.status}".strip()
     crate.license = entity(licence, "CreativeWork", name=f"The licence at {licence}")
     software = entity(
         "#fedloom",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep, declaration_of
-from fl.api.protocols import consumes_gradients, is_consuming_gradients
+from fl.api.protocols import Batch, consumes_gradients, is_consuming_gradients
 from fl.api.trees import Rate, Tree
 from fl.api.uploads import (
     UPLOAD_STATE,
@@ -230,9 +230,7 @@ class _Layout:
         leaves = trees.leaves(uploads)
         return torch.cat([self._row(server, leaves, i) for i in self.float_indices], dim=1)
 
-    def uploads(
-        self, server: Tree, uploads: Tree, rows: Tensor, changed_rows: Tensor
-    ) -> dict[str, Any]:
+    def uploads(self, server: Tree, uploads: Tree, rows: Tensor, changed_rows: Tensor) -> Tree:
         """Convert changed rows back to stacked uploads.
 
         Args:
@@ -347,7 +345,7 @@ class _FilteredMethod:
         server, client = self.inner.init(variables)
         row = self.layout.zeros.to(trees.leaves(variables)[0].device)
         seed, clients = self.context.seed, self.context.clients
-        upload_state: dict[str, Any] = {
+        upload_state: dict[str, Tensor | Tree] = {
             ROUND: torch.zeros((), dtype=torch.int64, device=row.device)
         }
         if self.attacks:
@@ -415,7 +413,7 @@ class _FilteredMethod:
             is_attacker = {name: _contains(mask, client["id"]) for name, mask in masks.items()}
             return {**work, UPLOAD_STATE: is_attacker} if is_attacker else work
 
-        def loss(server: Tree, work: Tree, batch: Mapping[str, Any]) -> tuple[Tensor, Tree]:
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             for attack in self.attacks:
                 assert attack.change_batch is not None
                 is_attacker = work[UPLOAD_STATE][attack.name]

@@ -66,7 +66,7 @@ class FedCM:
             return client_state, {**upload, "path": work["path"]}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = trees.mean(uploads, n)
+            mean = {**trees.mean(uploads, n)}
             path = mean.pop("path")
             moved = trees.apply(lambda w, m: w - m, server["params"], mean["params"])
             # Without a step nothing has moved.

@@ -60,7 +60,7 @@ class FedExP:
             return client_state, {**upload, "squared_length": squared}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = trees.mean(uploads, n)
+            mean = {**trees.mean(uploads, n)}
             squared = mean.pop("squared_length")
             moved = trees.squared_distance(mean["params"], server["params"])
             eta = (squared / (2 * (moved + self.epsilon))).nan_to_num(1.0).clamp(min=1)

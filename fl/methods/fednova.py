@@ -63,7 +63,7 @@ class FedNova:
             return client, {**upload, "params": direction, "path": work["path"]}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = trees.mean(uploads, n)
+            mean = {**trees.mean(uploads, n)}
             path = mean.pop("path")
             params = trees.apply(
                 lambda w, d: w - path.to(w.dtype) * d, server["params"], mean["params"]

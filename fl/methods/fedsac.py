@@ -131,7 +131,7 @@ class FedSaC:
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             def likeness(of: list[str]) -> Tensor:
-                params = {name: uploads["params"][name] for name in of}
+                params: Tree = {name: uploads["params"][name] for name in of}
                 if self.similarity == "moved":
                     origin = {name: server["origin"][name] for name in of}
                     params = trees.apply(torch.sub, params, origin)

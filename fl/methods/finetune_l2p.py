@@ -54,7 +54,7 @@ class FineTuneL2P:
             meta = variables.get("meta") or l2p_network.initial_nets(context, template, learns)
             fixed = l2p_network.fixed_values(context, template, learns, 1.0)
             server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
-            model = select(variables, all_weights)
+            model = {**select(variables, all_weights)}
             model["buffers"] = l2p_network.restarted_buffers(model["buffers"])
             stored = l2p_network.running_statistics(variables["buffers"])
             return server, {**model, "stored": stored, **l2p_network.zero_client_state(template)}

@@ -79,9 +79,7 @@ class PerFedAvg:
             halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
             inner, outer = map(alterations.change_batch, halves)
 
-            def forward(
-                params: Tree, buffers: Tree, half_batch: Batch
-            ) -> tuple[Output, dict[str, Any]]:
+            def forward(params: Tree, buffers: Tree, half_batch: Batch) -> tuple[Output, Tree]:
                 alter, observations = alterations.functions(
                     work.get(ALTERATION_STATES, {}), half_batch
                 )

@@ -79,7 +79,7 @@ class QFFL:
             return {"buffers": upload["buffers"], "summed": summed}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = trees.mean(uploads, n)
+            mean = {**trees.mean(uploads, n)}
             # The numbers of clients in both means cancel.
             sums = mean.pop("summed")["values"]
             h = sums["h"] + (sums["h"] == 0)

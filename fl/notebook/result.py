@@ -15,6 +15,7 @@ from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 from fl.notebook.tracebacks import short_traceback
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
+from fl.plan.study_plan import StudyPlan
 from fl.report import result_files
 from fl.store.layout import PREDICTIONS
 from fl.store.store import Store
@@ -39,7 +40,7 @@ class Result:
         settings: Settings of the config.
     """
 
-    study: Mapping[str, Any]
+    study: StudyPlan
     bundles: Mapping[str, Bundle]
     settings: Settings
     _opened: dict[str, StoredModels] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Result:
     def __repr__(self) -> str:
         counts = self.runs().drop_duplicates("run")["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        return f"<fl.Result of {self.study['study']}: {states}>"
+        return f"<fl.Result of {self.study.study}: {states}>"
 
     @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
@@ -67,7 +68,7 @@ class Result:
     @short_traceback
     def report(self) -> Path:
         """Write the report, like ``fedloom report``; return the path of its page."""
-        page, *_ = report.build(self.study["study"], self._results, self._store.root, self.study)
+        page, *_ = report.build(self.study.study, self._results, self._store.root, self.study)
         return page
 
     @short_traceback
@@ -201,7 +202,7 @@ class Result:
         self, method: str, seed: int | None, setting: Mapping[str, str], all_seeds: bool = False
     ) -> list[str]:
         """Return the complete run of an entry at its chosen point, or its runs of all seeds."""
-        location, runs = Location(f"the study {self.study['study']}"), self.runs()
+        location, runs = Location(f"the study {self.study.study}"), self.runs()
         for key, value in {**setting, "method": method}.items():
             if key not in (*SETTING, "method"):
                 raise unknown_name(location, "argument", key, SETTING)

@@ -81,7 +81,7 @@ def run(
     training.check(failed, planned)
     for line in describe_failures(failed):
         warnings.warn(f"failed: {line}", stacklevel=3)
-    result = Result(planned.studies[name].to_json(), bundles, settings)
+    result = Result(planned.studies[name], bundles, settings)
     for line in _diverged(result.runs()):
         warnings.warn(f"diverged: {line}", stacklevel=3)
     return result
@@ -113,7 +113,7 @@ def load(study: str, config: str | Path | None = None) -> Result:
     config_files.read_study(folder, study, Location("fl.load"))
     planned = plan.read_or_make(folder, [study])
     adoption.adopt(planned.members, planned.settings)
-    return Result(planned.studies[study].to_json(), planned.bundles, planned.settings)
+    return Result(planned.studies[study], planned.bundles, planned.settings)
 
 
 def _settings(config: str | Path | None) -> tuple[Path, Settings]:

@@ -87,7 +87,7 @@ def train(
                 bar.add_rounds(rounds[bundle.bundle])
         for name, planned in plan.analyses.items():
             bar.describe(f"analysis {name}")
-            make_analysis.write_analysis(planned.to_json(), results, store.root)
+            make_analysis.write_analysis(planned, results, store.root)
     except (Interruption, KeyboardInterrupt):
         raise TrainingInterrupted(
             "stopped; finished runs and checkpoints are kept, and the same call continues"

@@ -12,6 +12,7 @@ again when ``numbers.json`` changes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +47,23 @@ class Name(NamedTuple):
     run: str
 
 
+@dataclass(frozen=True)
+class _Index:
+    """Content of `NAMES`.
+
+    Attributes:
+        certified: Hash of ``numbers.json``.
+        store: The store.
+        looked_at: The runs that were looked at.
+        names: Present name by stored run, of those whose name differs.
+    """
+
+    certified: str
+    store: str
+    looked_at: list[str] = field(default_factory=list)
+    names: dict[str, list[str]] = field(default_factory=dict)
+
+
 def adopt(members: Mapping[str, Member], settings: Settings) -> None:
     """Adopt those runs of a plan that the store has under a name of code that is now certified.
 
@@ -60,7 +78,7 @@ def adopt(members: Mapping[str, Member], settings: Settings) -> None:
 
 def adopt_summary(summary: PlanSummary, settings: Settings) -> None:
     """Adopt runs of a written plan, of which only these are read, see `adopt`."""
-    bundles = {run: name for name, bundle in summary["bundles"].items() for run in bundle["runs"]}
+    bundles = {run: name for name, bundle in summary.bundles.items() for run in bundle.runs}
 
     def read_member(run: str) -> Member:
         bundle = plan_files.read_bundle(Path(settings.results) / "plan", bundles[run])
@@ -120,21 +138,19 @@ def _adopt_run(store: Store, source: str, member: Member) -> bool:
 def _stored_runs(store: Store, path: Path) -> dict[str, str]:
     """Return the stored run of each present name that differs; reads what is new in the store."""
     certified = identity.digest(identity.read_certified())
-    try:
-        index = plan_files.read_checked(path)
-    except FedloomError:
-        index = {}
-    if index.get("certified") != certified or index.get("store") != str(store.root):
-        index = {"looked_at": [], "names": {}}
-    looked_at = {*index["looked_at"]}
+    index = _Index(certified, str(store.root))
+    with contextlib.suppress(FedloomError):
+        written = plan_files.read(_Index, path)
+        if (written.certified, written.store) == (index.certified, index.store):
+            index = written
     stored = {path.name for path in store.root.iterdir() if is_name(path.name)}
-    names = {run: Name(*name) for run, name in index["names"].items() if run in stored}
-    if added := sorted(stored - looked_at):
+    names = {run: Name(*name) for run, name in index.names.items() if run in stored}
+    if added := sorted(stored - {*index.looked_at}):
         translation = _Translation(store, identity.certified_hashes(), names)
         for run in added:
             translation.name(run)
-        content = {"certified": certified, "store": str(store.root), "looked_at": sorted(stored)}
-        plan_files.write(path, {**content, "names": names})
+        present_names = {run: [*name] for run, name in names.items()}
+        plan_files.write(path, _Index(certified, str(store.root), sorted(stored), present_names))
     return {name.run: run for run, name in sorted(names.items(), reverse=True)}
 
 

@@ -11,16 +11,16 @@ follows from the settled spec, the code and the runs, so an existing result is n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl.base import identity
-from fl.plan.config import Execution, Values
+from fl.base.specs import ComponentSpec
+from fl.plan.config import Execution
 from fl.plan.study_plan import PlannedRun
 
 if TYPE_CHECKING:
-    from fl.data.dataset import Spec
     from fl.plan.components import Choice
     from fl.plan.expand import Expansion
 
@@ -51,24 +51,13 @@ class PlannedAnalysis:
     analysis: str
     text: str
     title: str
-    spec: Spec
+    spec: ComponentSpec
     code: str
     study: str
     metric: str
     runs: list[PlannedRun]
     bundles: list[str]
     execution: Execution
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``analyses/<id>.json`` of a plan."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: Values) -> PlannedAnalysis:
-        """Return the analysis that `to_json` wrote."""
-        runs = [PlannedRun(**run) for run in content["runs"]]
-        execution = Execution(**content["execution"])
-        return cls(**{**content, "runs": runs, "execution": execution})
 
 
 def folder_of(results: Path, analysis: str) -> Path:

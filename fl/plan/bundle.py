@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.files import parse_json
 from fl.base.folders import Folders
+from fl.base.specs import Spec
 from fl.plan.config import Execution
 from fl.store.layout import OPTIONAL_FILES
 
@@ -31,7 +32,7 @@ class Member:
     """
 
     run: str
-    spec: dict[str, Any]
+    spec: Spec
     code: dict[str, str]
     defaults: list[str]
     start: str | None
@@ -77,14 +78,9 @@ class Bundle:
     plugins: list[str]
     execution: Execution
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``bundles/<id>.json``."""
-        runs = [vars(member) for member in self.runs]
-        return {**vars(self), "runs": runs, "execution": asdict(self.execution)}
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any], location: Location) -> Bundle:
-        """Return the bundle that `to_json` wrote.
+        """Return the bundle in the content of ``bundles/<id>.json``.
 
         Each run's id is computed again, so that no run is trained under the name of another.
 

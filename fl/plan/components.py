@@ -21,10 +21,10 @@ from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import is_folder
 from fl.base.folders import path_of
 from fl.base.registry import Component
+from fl.base.specs import ComponentSpec
 from fl.data import preparation
 from fl.data.dataset import (
     Dataset,
-    Spec,
     check_dataset_class,
     local_path,
     own_files_by_name,
@@ -83,7 +83,7 @@ class Choice:
         return self.component.instantiate(self.values)
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> ComponentSpec:
         """The spec of the component, as runs have it."""
         content = {"content": self.content} if self.content else {}
         return {"name": self.component.name, **self.values, **content}

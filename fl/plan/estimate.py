@@ -16,15 +16,19 @@ from fl.base.declaration import declaration_of
 from fl.base.digest import digest
 from fl.base.errors import DataError, FedloomError, Location
 from fl.base.folders import path_of
+from fl.base.specs import ComponentKey, ComponentSpec, Spec
 from fl.data import partition_table
 from fl.data.scheme import CommonKeys
 from fl.plan.bundle import Bundle
-from fl.plan.config import Values
 from fl.plan.scenario import clients_of, has_split, split_share
 from fl.store import run_check
 from fl.store.store import Store
 
-SHARED_COMPONENTS = (("dataset", "model", "method"), ("dataset", "model"), ("model",))
+SHARED_COMPONENTS: tuple[tuple[ComponentKey, ...], ...] = (
+    ("dataset", "model", "method"),
+    ("dataset", "model"),
+    ("model",),
+)
 """Components that two runs must share for one to tell the time of the other, the best first.
 
 What a study adds to the method they always share: a term can cost many times what the method does.
@@ -67,7 +71,7 @@ def large_metrics(bundle: Bundle) -> tuple[int, int] | None:
     return (rows, size // 2**20) if size > limit else None
 
 
-def client_steps(spec: Values) -> int:
+def client_steps(spec: Spec) -> int:
     """Return local steps of all clients over a whole run, by its spec, before there is any data.
 
     Unseen clients are left out, also where a method lets them train.
@@ -81,7 +85,7 @@ def client_steps(spec: Values) -> int:
     return round(training.rounds * participants * max(local, 1))
 
 
-def _client_counts(scheme: Values, dataset: Values) -> ClientCounts:
+def _client_counts(scheme: ComponentSpec, dataset: ComponentSpec) -> ClientCounts:
     """Return the numbers of clients and samples of a partition.
 
     The sizes of a published split are known only from the data. Its share is assumed to be the
@@ -148,7 +152,7 @@ class Rates:
         advice = "Try: `fedloom store verify --remove`, which removes it"
         return [f"{run}: its run.json is damaged and is ignored. {advice}" for run in self.damaged]
 
-    def seconds(self, specs: Iterable[Values]) -> float | None:
+    def seconds(self, specs: Iterable[Spec]) -> float | None:
         """Return an estimate for runs one after another, each by one process; None if unknown."""
         total = 0.0
         for spec in specs:
@@ -163,7 +167,7 @@ class Rates:
         return total
 
 
-def _key(spec: Values, components: tuple[str, ...]) -> str:
+def _key(spec: Spec, components: tuple[ComponentKey, ...]) -> str:
     # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
     added = [
         [key, {k: value for k, value in values.items() if not isinstance(value, float)}]

@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from fl.base import identity
 from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
-from fl.data.dataset import Spec
+from fl.base.specs import Spec
 from fl.data.own_files import change_stamp
 from fl.plan import config
 from fl.plan.components import Choice, OwnFiles, choices
@@ -320,7 +320,7 @@ class _ExpandedScenario:
     def _spec(self, entry: MethodEntry, point: Point, parent: Run | None) -> Spec:
         """Return the spec of a run without its seed."""
         scenario = self.scenarios[entry.label]
-        spec: dict[str, Any] = {
+        spec: Spec = {
             "dataset": scenario.dataset.spec,
             "partition": scenario.scheme.spec,
             "model": scenario.model.spec,
@@ -329,7 +329,7 @@ class _ExpandedScenario:
             "training": point.training,
             "start": parent.point if parent and entry.starts else None,
         }
-        spec |= {key: specs for key, specs in point.added_components.items() if specs}
+        spec |= cast("Spec", {key: specs for key, specs in point.added_components.items() if specs})
         if self._study.test != "own":
             spec["test"] = self._study.test
         if entry.samples_per_class or not entry.starts:

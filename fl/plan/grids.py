@@ -24,8 +24,8 @@ from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Field
 from fl.base.registry import ADDED_KINDS, Component, entry_key
+from fl.base.specs import ComponentSpec
 from fl.base.units import config_text
-from fl.data.dataset import Spec
 from fl.plan import published_tables
 from fl.plan.config import Study, Values, second_occurrence
 
@@ -198,12 +198,12 @@ class Point:
 
     component: Component
     values: Values
-    added_components: Mapping[str, list[Spec]]
+    added_components: Mapping[str, list[ComponentSpec]]
     training: Values
     grid: Values
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> ComponentSpec:
         """The spec of the method, as runs have it."""
         return {"name": self.component.name, **self.values}
 
@@ -348,9 +348,9 @@ def _added_components(merged: Values, location: Location) -> dict[str, AddedComp
 
 def _added_specs(
     added_components: Mapping[str, AddedComponent], values: Values, location: Location
-) -> dict[str, list[Spec]]:
+) -> dict[str, list[ComponentSpec]]:
     """Return the specs of what an entry adds at a point, by key of `ADDED_KINDS`."""
-    specs: dict[str, list[Spec]] = {key: [] for key in ADDED_KINDS}
+    specs: dict[str, list[ComponentSpec]] = {key: [] for key in ADDED_KINDS}
     for name, (key, component, _) in added_components.items():
         own_keys = [
             own_key for own_key in fields.fields(component.target) if f"{name}.{own_key}" in values

@@ -24,12 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.plan.bundle import Bundle, Member
-from fl.plan.config import Execution, Values
+from fl.plan.config import Execution
 from fl.plan.estimate import Rates, client_steps
 from fl.store.store import Store
 
@@ -62,6 +61,8 @@ class Job:
         partitions: Ids of the partitions.
         after: Names of the jobs that must end before it starts.
         execution: What it asks for.
+        store: Folder of the runs.
+        most_mb: Memory of the largest node in MB; None if nodes are unknown.
     """
 
     job: str
@@ -72,10 +73,8 @@ class Job:
     partitions: list[str]
     after: list[str]
     execution: Execution
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the job as the content of a JSON file."""
-        return asdict(self)
+    store: str = ""
+    most_mb: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Machine:
 
     def simultaneous_jobs(self, execution: Execution) -> int:
         """Return how many jobs run side by side."""
-        cores, cards = self.cores // threads(asdict(execution)), gpus(asdict(execution))
+        cores, cards = self.cores // threads(execution), gpus(execution)
         return max(1, min(cores, self.cards // cards) if cards else cores)
 
 
@@ -305,18 +304,18 @@ def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     return 60.0 * guess * len(specs) if guess else math.inf
 
 
-def threads(execution: Values) -> int:
+def threads(execution: Execution) -> int:
     """Return how many CPU cores a job asks for."""
-    return int(execution["processes"] * execution["threads"])
+    return execution.processes * execution.threads
 
 
-def gpus(execution: Values) -> int:
+def gpus(execution: Execution) -> int:
     """Return how many GPUs a job asks for.
 
     That is as the config says; else one for each process, if it wants one or finds any.
     """
-    device, per_process = execution["device"], execution["gpus"]
+    device, per_process = execution.device, execution.gpus
     if per_process is None:
         finds_one = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
         per_process = int(device == "cuda" or finds_one)
-    return int(execution["processes"] * per_process)
+    return execution.processes * per_process

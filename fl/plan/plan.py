@@ -9,49 +9,38 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl.api.training import Training
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
+from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
 from fl.data.own_files import change_stamp
 from fl.plan import adoption, config, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
-from fl.plan.config import Settings, Study, Values
-from fl.plan.plan_files import PlanSummary
+from fl.plan.config import Settings, Study
+from fl.plan.plan_files import (
+    AnalysisSummary,
+    BundleSummary,
+    PlannedPartition,
+    PlanSummary,
+    StudySummary,
+)
 from fl.plan.study_plan import StudyPlan
 from fl.pytorch import memory
 from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
-    from fl.data.dataset import Spec
     from fl.plan.expand import Expansion, Run
     from fl.plan.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PlannedPartition:
-    """The data set and the scheme of a partition.
-
-    Attributes:
-        dataset: Id of the data set.
-        spec: Spec of the data set.
-        scheme: Spec of the partition scheme.
-        text: The partition as a study writes it.
-    """
-
-    dataset: str
-    spec: Spec
-    scheme: Spec
-    text: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ class Plan:
     settings: Settings
     studies: dict[str, StudyPlan]
     bundles: dict[str, Bundle]
-    datasets: dict[str, Spec]
+    datasets: dict[str, ComponentSpec]
     partitions: dict[str, PlannedPartition]
     watched: dict[str, str]
     analyses: dict[str, PlannedAnalysis]
@@ -296,7 +285,7 @@ def current_summary(folder: Path, studies: Sequence[str] = ()) -> PlanSummary:
     studies = config.split_names(studies)
     settings, names, _ = read_request(folder, studies)
     summary = _valid_summary(folder, settings)
-    if summary is None or [*summary["studies"]] != names:
+    if summary is None or [*summary.studies] != names:
         summary = make_and_write(folder, studies)[1]
     adoption.adopt_summary(summary, settings)
     return summary
@@ -306,26 +295,22 @@ def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True
     """Read the plan of some studies if it is current; else `make` it, which imports torch."""
     settings, names, _ = read_request(folder, studies)
     summary = _valid_summary(folder, settings)
-    if summary is None or not {*names} <= {*summary["studies"]}:
+    if summary is None or not {*names} <= {*summary.studies}:
         return make(folder, studies, checked)
     home = Path(settings.results) / "plan"
-    of_studies = [summary["studies"][name] for name in names]
-    bundles = _sorted_names(study["bundles"] for study in of_studies)
-    partitions = _sorted_names(study["partitions"] for study in of_studies)
-    analyses = _sorted_names(study["analyses"] for study in of_studies)
-    datasets = {summary["bundles"][name]["dataset"] for name in bundles}
-
-    def read(kind: plan_files.ItemKind, name: str) -> dict[str, Any]:
-        return plan_files.read_item(home, kind, name)
-
+    of_studies = [summary.studies[name] for name in names]
+    bundles = _sorted_names(study.bundles for study in of_studies)
+    partitions = _sorted_names(study.partitions for study in of_studies)
+    analyses = _sorted_names(study.analyses for study in of_studies)
+    datasets = {summary.bundles[name].dataset for name in bundles}
     return Plan(
         settings=settings,
-        watched=summary["watched"],
-        studies={name: StudyPlan.from_json(read("studies", name)) for name in names},
-        bundles={name: Bundle.from_json(read("bundles", name), Location(name)) for name in bundles},
-        datasets={name: read("datasets", name) for name in datasets},
-        partitions={name: PlannedPartition(**read("partitions", name)) for name in partitions},
-        analyses={name: PlannedAnalysis.from_json(read("analyses", name)) for name in analyses},
+        watched=summary.watched,
+        studies={name: plan_files.read_study(home, name) for name in names},
+        bundles={name: plan_files.read_checked_bundle(home, name) for name in bundles},
+        datasets={name: plan_files.read_dataset(home, name) for name in datasets},
+        partitions={name: plan_files.read_partition(home, name) for name in partitions},
+        analyses={name: plan_files.read_analysis(home, name) for name in analyses},
     )
 
 
@@ -349,9 +334,9 @@ def _valid_summary(folder: Path, settings: Settings) -> PlanSummary | None:
         return None
     if summary is None:
         return None
-    if summary["key"] != plan_files.fingerprint(folder, [*summary["studies"]], settings):
+    if summary.key != plan_files.fingerprint(folder, [*summary.studies], settings):
         return None
-    return summary if are_unchanged(summary["watched"]) and _is_complete(home, summary) else None
+    return summary if are_unchanged(summary.watched) and _is_complete(home, summary) else None
 
 
 def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, PlanSummary]:
@@ -376,55 +361,49 @@ def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, Pla
 def write_files(plan: Plan) -> None:
     """Write the files of a plan except the summary by which Snakemake goes."""
     home = Path(plan.settings.results) / "plan"
-    items: dict[plan_files.ItemKind, Mapping[str, Values]] = {
-        "studies": {name: study.to_json() for name, study in plan.studies.items()},
-        "bundles": {name: bundle.to_json() for name, bundle in plan.bundles.items()},
-        "datasets": plan.datasets,
-        "partitions": {name: asdict(partition) for name, partition in plan.partitions.items()},
-        "analyses": {name: analysis.to_json() for name, analysis in plan.analyses.items()},
-    }
-    for kind, contents in items.items():
-        for name, content in contents.items():
-            plan_files.write(home / kind / f"{name}.json", content)
+    for kind in ("studies", "bundles", "datasets", "partitions", "analyses"):
+        for name, item in getattr(plan, kind).items():
+            plan_files.write(home / kind / f"{name}.json", item)
 
 
 def _is_complete(home: Path, summary: PlanSummary) -> bool:
     """Whether the files of all studies, bundles and analyses that a summary names exist."""
-    paths = [home / "studies" / f"{name}.json" for name in summary["studies"]]
-    paths += [home / "bundles" / f"{name}.json" for name in summary["bundles"]]
-    paths += [home / "analyses" / f"{name}.json" for name in summary["analyses"]]
+    paths = [home / "studies" / f"{name}.json" for name in summary.studies]
+    paths += [home / "bundles" / f"{name}.json" for name in summary.bundles]
+    paths += [home / "analyses" / f"{name}.json" for name in summary.analyses]
     return all(path.exists() for path in paths)
 
 
 def _summary(plan: Plan, key: str) -> PlanSummary:
-    return {
-        "key": key,
-        "settings": plan_files.as_json(asdict(plan.settings)),
-        "watched": plan.watched,
-        "runs": sorted(plan.members),
-        "studies": {
-            name: {
-                "hash": study.hash,
-                "bundles": study.bundles,
-                "partitions": sorted({run.partition_id for run in study.runs}),
-                "analyses": [analysis.analysis for analysis in study.analyses],
-            }
+    return PlanSummary(
+        key=key,
+        settings=plan.settings,
+        watched=plan.watched,
+        runs=sorted(plan.members),
+        studies={
+            name: StudySummary(
+                hash=study.hash,
+                bundles=study.bundles,
+                partitions=sorted({run.partition_id for run in study.runs}),
+                analyses=[analysis.analysis for analysis in study.analyses],
+            )
             for name, study in plan.studies.items()
         },
-        "bundles": {
-            name: {
-                "runs": [member.run for member in bundle.runs],
-                "keep": {member.run: member.keep for member in bundle.runs if member.keep},
-                "dataset": bundle.dataset,
-                "partition": bundle.partition,
-                "after": bundle.after,
-            }
+        bundles={
+            name: BundleSummary(
+                runs=[member.run for member in bundle.runs],
+                keep={member.run: member.keep for member in bundle.runs if member.keep},
+                dataset=bundle.dataset,
+                partition=bundle.partition,
+                after=bundle.after,
+            )
             for name, bundle in plan.bundles.items()
         },
-        "analyses": {
-            name: {"bundles": analysis.bundles} for name, analysis in plan.analyses.items()
+        analyses={
+            name: AnalysisSummary(bundles=analysis.bundles)
+            for name, analysis in plan.analyses.items()
         },
-    }
+    )
 
 
 def are_unchanged(watched: Mapping[str, str]) -> bool:

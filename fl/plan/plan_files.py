@@ -7,33 +7,53 @@ seconds. The fingerprint of a plan is a hash of config, code, and the variables 
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypeVar
 
 from fl.base import identity, plugins, registry
+from fl.base.dataclass_json import Json, as_json, from_json
 from fl.base.digest import digest
-from fl.base.errors import DataError
+from fl.base.errors import DataError, Location
 from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import VARIABLE
+from fl.base.specs import ComponentSpec
 from fl.plan import bundle
+from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
+from fl.plan.study_plan import StudyPlan
+
+Class = TypeVar("Class")
 
 FORMAT = 2
 """Number to be raised when readers need what earlier versions did not write."""
-
-ItemKind = Literal["studies", "bundles", "datasets", "partitions", "analyses"]
-"""A folder of a plan, with a file for each study, bundle, ..."""
 
 TEMPLATES = registry.ROOT / "report" / "templates"
 """Templates of reports: when they change, reports are made again."""
 
 
-class StudySummary(TypedDict):
+@dataclass(frozen=True)
+class PlannedPartition:
+    """The data set and the scheme of a partition.
+
+    Attributes:
+        dataset: Id of the data set.
+        spec: Spec of the data set.
+        scheme: Spec of the partition scheme.
+        text: The partition as a study writes it.
+    """
+
+    dataset: str
+    spec: ComponentSpec
+    scheme: ComponentSpec
+    text: str
+
+
+@dataclass(frozen=True)
+class StudySummary:
     """A study in ``plan.json``: ids of what it needs, and the hash of its plan."""
 
     hash: str
@@ -42,11 +62,16 @@ class StudySummary(TypedDict):
     analyses: list[str]
 
 
-class BundleSummary(TypedDict):
+@dataclass(frozen=True)
+class BundleSummary:
     """A bundle in ``plan.json``.
 
-    ``runs`` are ids of runs, ``keep`` has optional files by run, ``after`` the bundles that must be
-    trained before.
+    Attributes:
+        runs: Ids of runs.
+        keep: Optional files that must exist, by run.
+        dataset: Id of the data set.
+        partition: Id of the partition.
+        after: The bundles that must be trained before.
     """
 
     runs: list[str]
@@ -56,21 +81,29 @@ class BundleSummary(TypedDict):
     after: list[str]
 
 
-class AnalysisSummary(TypedDict):
+@dataclass(frozen=True)
+class AnalysisSummary:
     """An analysis in ``plan.json``: ids of the bundles whose runs it reads."""
 
     bundles: list[str]
 
 
-class PlanSummary(TypedDict):
+@dataclass(frozen=True)
+class PlanSummary:
     """Content of ``plan.json``, from which Snakemake makes its graph.
 
-    ``key`` is the plan's fingerprint, ``settings`` are those of ``config.yaml``, ``watched`` has
-    stamps of the user's files by path, ``runs`` all ids of runs.
+    Attributes:
+        key: The plan's fingerprint.
+        settings: The settings in ``config.yaml``.
+        watched: Stamps of the user's files by path.
+        runs: Ids of all runs.
+        studies: The studies by name.
+        bundles: The bundles by id.
+        analyses: The analyses by id.
     """
 
     key: str
-    settings: dict[str, Any]
+    settings: Settings
     watched: dict[str, str]
     runs: list[str]
     studies: dict[str, StudySummary]
@@ -78,13 +111,8 @@ class PlanSummary(TypedDict):
     analyses: dict[str, AnalysisSummary]
 
 
-def as_json(content: Any) -> Any:
-    """Return ``content`` as JSON reads it: with lists for tuples."""
-    return json.loads(json.dumps(content))
-
-
-def write(path: Path, content: Mapping[str, object]) -> None:
-    """Write ``content`` with its checksum, unless the file has it already."""
+def write(path: Path, content: Any) -> None:
+    """Write a dataclass or a mapping with its checksum, unless the file has it already."""
     plain = as_json(content)
     sealed = {**plain, "format": FORMAT, "checksum": digest([FORMAT, plain])}
     if read_unchecked(path) != sealed:
@@ -100,20 +128,12 @@ def read_summary(home: Path) -> PlanSummary | None:
         DataError: If the file was changed.
     """
     path = home / "plan.json"
-    if not path.exists():
-        return None
-    content: Any = read_checked(path)
-    summary: PlanSummary = content
-    return summary
+    return read(PlanSummary, path) if path.exists() else None
 
 
-def read_item(home: Path, kind: ItemKind, name: str) -> dict[str, Any]:
-    """Return a study, bundle, data set, partition or analysis of the plan.
-
-    Raises:
-        DataError: If there is none, or if its file was changed.
-    """
-    return read_checked(home / kind / f"{name}.json")
+def read_study(home: Path, name: str) -> StudyPlan:
+    """Return the plan of a study; `DataError` if it cannot be read."""
+    return read(StudyPlan, home / "studies" / f"{name}.json")
 
 
 def read_bundle(home: Path, name: str) -> Bundle:
@@ -121,7 +141,36 @@ def read_bundle(home: Path, name: str) -> Bundle:
     return bundle.read(home / "bundles" / f"{name}.json")
 
 
-def read_checked(path: Path) -> dict[str, Any]:
+def read_checked_bundle(home: Path, name: str) -> Bundle:
+    """Return a bundle of the plan; `DataError` if its file is not as it was written."""
+    return Bundle.from_json(read_checked(home / "bundles" / f"{name}.json"), Location(name))
+
+
+def read_dataset(home: Path, name: str) -> ComponentSpec:
+    """Return the spec of a data set of the plan; `DataError` if it cannot be read."""
+    return read_checked(home / "datasets" / f"{name}.json")
+
+
+def read_partition(home: Path, name: str) -> PlannedPartition:
+    """Return a partition of the plan; `DataError` if it cannot be read."""
+    return read(PlannedPartition, home / "partitions" / f"{name}.json")
+
+
+def read_analysis(home: Path, name: str) -> PlannedAnalysis:
+    """Return an analysis of the plan; `DataError` if it cannot be read."""
+    return read(PlannedAnalysis, home / "analyses" / f"{name}.json")
+
+
+def read(target: type[Class], path: Path) -> Class:
+    """Return the dataclass in a file of a plan.
+
+    Raises:
+        DataError: If there is no such file, or if it is not as it was written.
+    """
+    return from_json(target, read_checked(path))
+
+
+def read_checked(path: Path) -> dict[str, Json]:
     """Return the content of a file of a plan.
 
     Raises:
@@ -143,13 +192,20 @@ def read_checked(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def read_unchecked(path: Path) -> dict[str, Any]:
+def read_unchecked(path: Path) -> dict[str, Json]:
     """Return the content of a file of a plan without any check; empty if there is none."""
     try:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def store_of(home: Path) -> str | None:
+    """Return the folder of the runs by ``plan.json``; None if it cannot be read."""
+    settings = read_unchecked(home / "plan.json").get("settings")
+    store = settings.get("store") if isinstance(settings, dict) else None
+    return store if isinstance(store, str) else None
 
 
 def fingerprint(folder: Path, studies: Sequence[str], settings: Settings) -> str:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,10 +32,12 @@ from fl.api.method import (
     Sweep,
     declaration_of,
 )
+from fl.api.protocols import Batch
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import error_text
 from fl.base.errors import FedloomError
+from fl.base.specs import MethodSpec
 from fl.data.inputs import Modality
 from fl.engine import modality_rounds
 from fl.engine.assembly import MethodComponents, build
@@ -45,7 +47,7 @@ from fl.plan.components import Inputs
 from fl.plan.config import Values
 from fl.plan.grids import Point
 from fl.plan.model_probe import probed_network
-from fl.plan.run_spec import RunSpec
+from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
 from fl.plan.use_recorder import UseRecorder
 from fl.pytorch import torch_internals
@@ -151,9 +153,9 @@ class Rehearsal:
             FedloomError: If the method uses nothing of what the study adds to it.
             Exception: Whatever building the method or taking a step raises.
         """
-        spec = {"method": point.spec, **point.added_components}
+        spec = cast("MethodSpec", {"method": point.spec, **point.added_components})
         training = Training(**point.training)
-        method_components = RunSpec(spec).method_components
+        method_components = method_components_of(spec)
         if len(self._networks) > 1:
             modality_rounds.check_shared_weights(
                 not declaration_of(method_components.method).modalities, self._networks
@@ -308,7 +310,8 @@ class _Trial:
         if not sweeps:
             return
         message, client = self._received(phase)
-        batch, upload = self._batch(Sampling()), dict[str, Any]()
+        batch: Tree = self._batch(Sampling())
+        upload: Tree = {}
         for sweep in sweeps:
             assert isinstance(sweep, Sweep)
             result = self._mapped(sweep.look, None, 0, 0, 0)(message, client, upload, batch)
@@ -322,7 +325,7 @@ class _Trial:
         if self.stacked:
             client = trees.repeat(client, 2)
         if phase.payload:
-            client[PAYLOAD] = self._mapped(phase.payload, None, 0)(server, client)
+            client = {**client, PAYLOAD: self._mapped(phase.payload, None, 0)(server, client)}
         return phase.send(server) if phase.send else server, client
 
     def _check(self, loss: Tensor, params: Tree) -> None:
@@ -342,7 +345,7 @@ class _Trial:
         if is_small_batch and self.device == CPU and not torch.isfinite(loss):
             raise FedloomError("the loss is not finite")
 
-    def _batch(self, sampling: Sampling) -> dict[str, Any]:
+    def _batch(self, sampling: Sampling) -> Batch:
         """Random samples with equal weights, as many of each class as the pass asks for."""
         context, per_class = self.attempt.context, sampling.per_class
         count = context.classes if per_class else self.size

@@ -15,8 +15,9 @@ from fl.base.errors import Location
 from fl.base.files import sha256
 from fl.base.folders import Folders
 from fl.base.registry import component_of, find
+from fl.base.specs import ComponentSpec, MethodSpec, Spec, component_specs
 from fl.data import partitioning, preparation
-from fl.data.dataset import Spec, modalities_of, task_name, task_of
+from fl.data.dataset import modalities_of, task_name, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ class NamedComponent(NamedTuple):
     """A component of a spec: its key (``method``, ``terms.0``), its values, its class."""
 
     key: str
-    values: dict[str, Any]
+    values: ComponentSpec
     target: Any
 
 
@@ -63,15 +64,7 @@ class RunSpec:
     @cached_property
     def method_components(self) -> MethodComponents:
         """The method with the terms, alterations and upload filters that the study adds."""
-        from fl.engine.assembly import MethodComponents
-
-        added_components = {
-            COMPONENT_FIELDS.get(key, key): tuple(
-                component_of(kind, component)[1] for component in self.spec.get(key, ())
-            )
-            for key, kind in registry.ADDED_KINDS.items()
-        }
-        return MethodComponents(component_of("method", self.spec["method"])[1], **added_components)
+        return method_components_of(self.spec)
 
     @cached_property
     def components(self) -> RunComponents:
@@ -165,28 +158,41 @@ class RunSpec:
         }
 
 
+def method_components_of(spec: MethodSpec) -> MethodComponents:
+    """Return a method with the terms, alterations and upload filters that a study adds."""
+    from fl.engine.assembly import MethodComponents
+
+    added_components = {
+        COMPONENT_FIELDS.get(key, key): tuple(
+            component_of(kind, component)[1] for component in component_specs(spec, key)
+        )
+        for key, kind in registry.ADDED_KINDS.items()
+    }
+    return MethodComponents(component_of("method", spec["method"])[1], **added_components)
+
+
 def named_components(spec: Spec) -> Iterator[NamedComponent]:
     """Yield the components that a spec names."""
     for key, kind in COMPONENT_KINDS.items():
-        component = spec.get(key, [])
-        several = {f"{key}.{i}": values for i, values in enumerate(component)}
-        by_key = several if isinstance(component, list) else {key: component}
-        for full_key, values in by_key.items():
+        for i, values in enumerate(component_specs(spec, key)):
             target = find(kind, values["name"], Location("the spec")).target
-            yield NamedComponent(full_key, values, target)
+            yield NamedComponent(
+                f"{key}.{i}" if key in registry.ADDED_KINDS else key, values, target
+            )
 
 
-def with_defaults(spec: Spec) -> dict[str, Any]:
+def with_defaults(spec: Spec) -> Spec:
     """Return the spec of a stored run with the defaults of keys that were added after it."""
-    completed = copy.deepcopy(dict(spec))
+    completed = copy.deepcopy(spec)
     for _, values, target in named_components(completed):
+        assert isinstance(values, dict)
         for key, field in fields.fields(target).items():
             if field.default is not fields.REQUIRED:
                 values.setdefault(key, field.default)
     return completed
 
 
-def model_code(model: Spec, code_of: identity.CodeOf = identity.root_code) -> str:
+def model_code(model: ComponentSpec, code_of: identity.CodeOf = identity.root_code) -> str:
     """Return the code of a model, with the content of a weights file of the user's own."""
     code = code_of(identity.entry("model", model["name"]))
     weights = model.get("weights")

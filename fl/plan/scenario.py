@@ -17,13 +17,14 @@ from fl.base.errors import ConfigError, DataError, Location
 from fl.base.folders import expand
 from fl.base.registry import Component, component_of
 from fl.base.schema import SERVER
+from fl.base.specs import ComponentSpec
 from fl.data import partition_table, partitioning
-from fl.data.dataset import Spec, modalities_of, task_name
+from fl.data.dataset import modalities_of, task_name
 from fl.data.inputs import ANY_MODALITIES, MODALITY, accepts_modalities, group_title, input_names
 from fl.plan.components import Choice, Inputs
 
 
-def has_split(scheme: Spec, split: str) -> bool:
+def has_split(scheme: ComponentSpec, split: str) -> bool:
     """Whether a partition has samples of a split.
 
     Args:
@@ -35,7 +36,7 @@ def has_split(scheme: Spec, split: str) -> bool:
     return bool(scheme.get(split, 0))
 
 
-def has_unseen_clients(scheme: Spec) -> bool:
+def has_unseen_clients(scheme: ComponentSpec) -> bool:
     """Whether a partition of that scheme has clients that are held out of training."""
     if "path" in scheme:
         table = partition_table.read_users_table(scheme)
@@ -43,7 +44,7 @@ def has_unseen_clients(scheme: Spec) -> bool:
     return bool(scheme.get("unseen", 0))
 
 
-def clients_of(scheme: Spec, dataset: Spec) -> int | None:
+def clients_of(scheme: ComponentSpec, dataset: ComponentSpec) -> int | None:
     """Return the number of clients, unseen ones included; None if only the data can tell."""
     if "path" in scheme:
         return int(partition_table.read_users_table(scheme)["client"].nunique())
@@ -52,13 +53,13 @@ def clients_of(scheme: Spec, dataset: Spec) -> int | None:
     return scheme.get("clients") or in_domains or data.natural_clients or None
 
 
-def split_share(scheme: Spec, split: str) -> float:
+def split_share(scheme: ComponentSpec, split: str) -> float:
     """Return the share of a client's samples in a split, 0 if the scheme's keys do not tell."""
     share = scheme.get(split, 0.0)
     return 0.0 if isinstance(share, str) else float(share)
 
 
-def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
+def check_partition(scheme: ComponentSpec, dataset: ComponentSpec, location: Location) -> None:
     """Raise `ConfigError` if a partition cannot be made of a data set."""
     _, data = component_of("data set", dataset)
     _check_clients(scheme, dataset, data, location)
@@ -74,7 +75,9 @@ def check_partition(scheme: Spec, dataset: Spec, location: Location) -> None:
         _check_own_table(scheme, data, location / "path")
 
 
-def _check_clients(scheme: Spec, dataset: Spec, data: Any, location: Location) -> None:
+def _check_clients(
+    scheme: ComponentSpec, dataset: ComponentSpec, data: Any, location: Location
+) -> None:
     """Raise `ConfigError` if there are too few samples or classes for so many clients."""
     clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
     fewest_samples = max(3, scheme.get("min_samples", 0))
@@ -98,7 +101,7 @@ def _check_clients(scheme: Spec, dataset: Spec, data: Any, location: Location) -
         raise ConfigError(location / "unseen", problem, f"a share < 1, or at most {clients - 1}")
 
 
-def _check_shares(scheme: Spec, location: Location) -> None:
+def _check_shares(scheme: ComponentSpec, location: Location) -> None:
     """Raise `ConfigError` if nothing is left to train on, or nothing to test on."""
     shares = {split: split_share(scheme, split) for split in ("val", "test", SERVER)}
     if scheme.get("test", 0.5) in (0, 1) or shares["val"] + shares["test"] >= 1:
@@ -110,7 +113,10 @@ def _check_shares(scheme: Spec, location: Location) -> None:
 
 
 def _check_published_splits(
-    scheme: Spec, dataset: Spec, splits: tuple[str, ...] | None, location: Location
+    scheme: ComponentSpec,
+    dataset: ComponentSpec,
+    splits: tuple[str, ...] | None,
+    location: Location,
 ) -> None:
     """Raise `ConfigError` for a published split that does not exist, or if none is left to train.
 
@@ -131,7 +137,7 @@ def _check_published_splits(
         raise ConfigError(location / followed[-1], problem, "a number, or another data set")
 
 
-def _check_own_table(scheme: Spec, data: Any, location: Location) -> None:
+def _check_own_table(scheme: ComponentSpec, data: Any, location: Location) -> None:
     """Raise `ConfigError` for a user's table that is no partition of a data set."""
     expand(scheme["path"], location)  # Raises what is wrong with the path, with its location.
     try:

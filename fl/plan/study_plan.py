@@ -7,9 +7,10 @@ replicates of one comparison.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+from fl.base.dataclass_json import as_json
 from fl.base.digest import digest
 from fl.plan.config import Values
 
@@ -184,23 +185,4 @@ class StudyPlan:
 
     def sealed(self, *presentation: Any) -> StudyPlan:
         """Return the plan with its hash, which covers ``presentation`` too."""
-        content = {**self.to_json(), "hash": digest([self.to_json(), *presentation])}
-        return StudyPlan.from_json(content)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as the content of a JSON file."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: Values) -> StudyPlan:
-        """Return the plan that `to_json` wrote."""
-        typed: dict[str, Any] = {
-            **content,
-            "runs": [PlannedRun(**run) for run in content["runs"]],
-            "settings": [Setting(**setting) for setting in content["settings"]],
-            "analyses": [AnalysisReference(**analysis) for analysis in content["analyses"]],
-            "entries": {
-                label: EntrySummary(**entry) for label, entry in content["entries"].items()
-            },
-        }
-        return cls(**typed)
+        return replace(self, hash=digest([as_json(self), *presentation]))

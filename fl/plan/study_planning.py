@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl.base import identity, registry
 from fl.base.digest import digest
 from fl.base.files import sha256
+from fl.base.specs import Spec, component_specs
 from fl.data.dataset import task_name
 from fl.plan import plan_files
 from fl.plan.analyses import PlannedAnalysis, planned_analyses
@@ -199,7 +200,7 @@ def _compared(descriptions: Sequence[_Description]) -> tuple[list[str], list[str
 
 def entries(expansion: Expansion) -> dict[str, EntrySummary]:
     """Return a summary of each method entry by label."""
-    specs: dict[str, list[Values]] = {}
+    specs: dict[str, list[Spec]] = {}
     for run in expansion.runs:
         specs.setdefault(run.label, []).append(run.spec)
     return {
@@ -216,8 +217,7 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
     }
     for run in expansion.runs:
         for key, kind in COMPONENT_KINDS.items():
-            specs = run.spec.get(key, ())
-            for spec in [specs] if isinstance(specs, Mapping) else specs:
+            for spec in component_specs(run.spec, key):
                 names.setdefault(kind, set()).add(spec["name"])
     return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDER_BY_KIND}
 
@@ -236,7 +236,7 @@ def _parent(entry: Values) -> str | None:
     return train_on if isinstance(train_on, str) else entry.get("start")
 
 
-def _entry(specs: list[Values], start: str | None) -> EntrySummary:
+def _entry(specs: list[Spec], start: str | None) -> EntrySummary:
     return EntrySummary(
         method=specs[0]["method"]["name"],
         start=start,
@@ -245,7 +245,7 @@ def _entry(specs: list[Values], start: str | None) -> EntrySummary:
     )
 
 
-def _hyper(spec: Values) -> Values:
+def _hyper(spec: Spec) -> Values:
     """Return the keys of a method and of what is added to it, ``mk-mmd.mu``."""
     hyper = {key: value for key, value in spec["method"].items() if key != "name"}
     for _, _, added in registry.added_components(spec):

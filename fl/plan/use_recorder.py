@@ -14,7 +14,7 @@ from fl.api.alteration import Alteration
 from fl.api.method import BuildContext, MethodTerm
 from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.base.errors import FedloomError
-from fl.data.dataset import Spec
+from fl.base.specs import MethodSpec, component_specs
 from fl.engine.assembly import MethodComponents
 
 
@@ -32,7 +32,7 @@ class UseRecorder:
         }
         self.method_components = replace(method_components, **self._recorded)
 
-    def check(self, spec: Spec) -> None:
+    def check(self, spec: MethodSpec) -> None:
         """Raise `FedloomError` for a term or alteration that no loss has used.
 
         Args:
@@ -40,7 +40,7 @@ class UseRecorder:
         """
         name = spec["method"]["name"]
         for key, recorded in self._recorded.items():
-            for added, record in zip(spec.get(key, ()), recorded, strict=True):
+            for added, record in zip(component_specs(spec, key), recorded, strict=True):
                 if not record.is_used:
                     problem = f"{name}: {key} are set, but its loss does not use {added['name']}"
                     advice = f"no {key}, as the loss of {name} takes none"

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -16,6 +15,7 @@ from fl.base import files
 from fl.base.errors import DataError, Location, unknown_name
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
+from fl.plan.study_plan import StudyPlan
 from fl.report import (
     figures,
     latex,
@@ -41,9 +41,7 @@ COLUMNS = [
 """Of `load`; ``docs/analyse.md`` says what each of them is."""
 
 
-def build(
-    study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
-) -> list[Path]:
+def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None) -> list[Path]:
     """Write the report of a study's finished runs.
 
     Its files are ``results/report/<study>.html``, ``.md``, ``.tex`` and ``.bib``. Every
@@ -77,9 +75,7 @@ def build(
     return [*paths, folder / study]
 
 
-def table(
-    study: str, name: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
-) -> str:
+def table(study: str, name: str, results: Path, store: Path, plan: StudyPlan | None = None) -> str:
     """Return one table of a study's report in Markdown, under its caption.
 
     Args:
@@ -113,7 +109,7 @@ def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
 
 
 def load(
-    study: str | Mapping[str, Any],
+    study: str | StudyPlan,
     results: str | Path = "results",
     store: str | Path | None = None,
     metric: str | None = None,
@@ -141,7 +137,7 @@ def load(
     metric_names = sorted(rows["metric"].unique())
     if metric is not None and metric_names and metric not in metric_names:
         raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(metric_names)}")
-    summary = summaries.summarise(rows, runs, metric or plan["metric"], split)
+    summary = summaries.summarise(rows, runs, metric or plan.metric, split)
     if unseen:
         summary = summary[summary["n_clients"] > 0]
     chosen = runs.loc[runs["selected"], [*KEY, "title", "point"]]
@@ -149,7 +145,7 @@ def load(
 
 
 def curves(
-    study: str | Mapping[str, Any],
+    study: str | StudyPlan,
     results: str | Path = "results",
     store: str | Path | None = None,
     unseen: bool = False,
@@ -166,11 +162,10 @@ def curves(
 
 
 def _tables(
-    study: str | Mapping[str, Any], results: str | Path, store: str | Path | None
-) -> tuple[Mapping[str, Any], pd.DataFrame, pd.DataFrame]:
+    study: str | StudyPlan, results: str | Path, store: str | Path | None
+) -> tuple[StudyPlan, pd.DataFrame, pd.DataFrame]:
     """A study's plan, its long table and its runs table."""
     results = Path(results)
     plan = read_plan(study, results) if isinstance(study, str) else study
-    settings = plan_files.read_unchecked(results / "plan" / "plan.json").get("settings", {})
-    store = Path(store or settings.get("store", results / "runs"))
+    store = Path(store or plan_files.store_of(results / "plan") or results / "runs")
     return plan, *result_files.read(plan, store, results)

@@ -15,6 +15,7 @@ from fl.base.errors import DataError
 from fl.base.schema import SETTING, StudySetting
 from fl.plan import analyses
 from fl.plan.analyses import PAGE, PDF, RECORD, SVG, TABLE
+from fl.plan.study_plan import AnalysisReference
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, spread
 from fl.report.figures import Drawn, Figure, Panel
 
@@ -48,10 +49,10 @@ class Analysis:
         return str(self.record["spec"]["name"])
 
 
-def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
+def read(results: Path, planned: AnalysisReference) -> Analysis:
     """A planned analysis of a study, as far as it is there."""
-    title = planned["title"] or planned["text"]
-    folder = analyses.folder_of(results, planned["analysis"])
+    title = planned.title or planned.text
+    folder = analyses.folder_of(results, planned.analysis)
     try:
         record = files.read_sealed(folder / RECORD)
         for name, described in record["files"].items():
@@ -60,7 +61,7 @@ def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
         pictures = tuple(_drawn(folder, panel["figure"]) for panel in record["panels"])
         return Analysis(title, record, parquet.read(folder / TABLE)[0], pictures)
     except FileNotFoundError:
-        trouble = f"{title}: not there yet; `fedloom analyse {planned['analysis']}` makes it"
+        trouble = f"{title}: not there yet; `fedloom analyse {planned.analysis}` makes it"
     except (DataError, OSError, KeyError, TypeError) as error:
         trouble = f"{title}: cannot be read ({error}); remove {folder}, and it is made again"
     return Analysis(title, {}, pd.DataFrame(), trouble=trouble)

@@ -57,7 +57,7 @@ def differences_table(facts: Facts) -> Table | None:
 
     None for a single setting, for which the table of pairs is short enough.
     """
-    baseline, metric = facts.plan.get("baseline"), facts.metric
+    baseline, metric = facts.plan.baseline, facts.metric
     frame = facts.claims[facts.claims["other"] == baseline]
     compared_settings = {*frame[SETTING].itertuples(index=False, name=None)}
     settings = [setting for setting in facts.settings if setting in compared_settings]
@@ -95,7 +95,7 @@ MOST_PAIRS = 30
 
 def paired_table(facts: Facts) -> Table | None:
     """Every method against the baseline, and the study's contrasts; without one, every pair."""
-    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
+    baseline, metric, frame = facts.plan.baseline, facts.metric, facts.claims
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
         return None
     replicates = "draws of data or partition, each by its mean over clients and training seeds"

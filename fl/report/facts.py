@@ -14,6 +14,7 @@ import pandas as pd
 from fl.base.errors import DataError
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
+from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_section, claims, result_files, summaries
 from fl.report.analysis_section import Analysis
 from fl.report.partitions import Partition, read
@@ -38,7 +39,7 @@ class Facts:
         over_draws: Whether a setting is all draws of its data set and partition, see `drawn`.
     """
 
-    plan: Mapping[str, Any]
+    plan: StudyPlan
     rows: pd.DataFrame
     runs: pd.DataFrame
     partitions: Mapping[str, Partition] = field(default_factory=dict)
@@ -66,17 +67,17 @@ class Facts:
     @property
     def metric(self) -> str:
         """The study's metric."""
-        return str(self.plan["metric"])
+        return self.plan.metric
 
     @property
     def uses_all_test_samples(self) -> bool:
         """Whether every client's model is scored on the test samples of all clients."""
-        return self.plan.get("test") == "global"
+        return self.plan.test == "global"
 
     @property
     def when(self) -> str:
         """A sentence for captions where another round than the last counts."""
-        if self.plan.get("scored") != "best":
+        if self.plan.scored != "best":
             return ""
         return " Final: of each client, the round that is best on its own validation samples."
 
@@ -172,7 +173,7 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """`fl.report.claims.compared` of the study's metric."""
-        comparison_keys = self.plan.get("baseline"), self.plan.get("contrasts")
+        comparison_keys = self.plan.baseline, self.plan.contrasts
         return claims.compared(
             self.rows, self.runs, self.metric, *comparison_keys, settings=self.setting_by_scenario
         )
@@ -266,21 +267,18 @@ def _span(counts: pd.Series) -> str:
     return f"{first} to {last}" if last > first else str(first)
 
 
-def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
+def gather(study: str, results: Path, store: Path, plan: StudyPlan | None = None) -> Facts:
     """Read a study; its tables are made again unless they are complete and of the same plan."""
     plan = plan or read_plan(study, results)
     tables = result_files.read_current(plan, results)
     rows, runs = tables or result_files.write(plan, store, results)
     partitions: dict[str, Partition] = {}
-    called = plan.get("titles") or {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):
-        title = " · ".join(called.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
+        title = " · ".join(plan.titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
         partition = read(results, row["partition_id"], title)
         if partition is not None:
             partitions[row["partition_id"]] = partition
-    analyses = tuple(
-        analysis_section.read(results, majorities) for majorities in plan.get("analyses", ())
-    )
+    analyses = tuple(analysis_section.read(results, analysis) for analysis in plan.analyses)
     versions, shown = _versions(runs), _shown(results, store)
     return Facts(plan, rows, runs, partitions, versions, shown, analyses)
 
@@ -290,7 +288,7 @@ def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:
     return frame[(frame[SETTING] == list(setting)).all(axis=1)]
 
 
-def read_plan(study: str, results: Path) -> dict[str, Any]:
+def read_plan(study: str, results: Path) -> StudyPlan:
     """A study as it was planned last; `DataError` where it was not or cannot be read."""
     folder = results / "plan" / "studies"
     if not (folder / f"{study}.json").exists():
@@ -299,7 +297,7 @@ def read_plan(study: str, results: Path) -> dict[str, Any]:
             f"{folder / study}.json: not there; planned studies: {', '.join(names) or 'none'}; "
             "`fedloom plan --write` makes the plan"
         )
-    return plan_files.read_item(results / "plan", "studies", study)
+    return plan_files.read_study(results / "plan", study)
 
 
 ENVIRONMENT = ("fedloom", "python", "torch", "numpy", "cuda", "processor", "device")
@@ -321,25 +319,25 @@ def _shown(results: Path, store: Path) -> str:
     return (str(store) if relative.startswith("..") else relative).replace(os.sep, "/")
 
 
-def setting_names(plan: Mapping[str, Any], over_draws: bool) -> Names:
+def setting_names(plan: StudyPlan, over_draws: bool) -> Names:
     """Return the names of settings, or of their draws.
 
     Args:
         plan: Plan of the study.
         over_draws: Whether all draws of a setting have one name.
     """
-    settings = {setting["id"]: setting for setting in plan["settings"]}
-    common = tuple(filter(None, [plan["shared"]]))
+    settings = {setting.id: setting for setting in plan.settings}
+    common = tuple(filter(None, [plan.shared]))
     names: dict[StudySetting, tuple[str, ...]] = {}
-    for run in plan["runs"]:
-        setting = settings[run["setting"]]
+    for run in plan.runs:
+        setting = settings[run.setting]
         if over_draws:
-            key = setting["dataset"], setting["partition"], setting["model"]
-            names[key] = (setting["short_title"],)
+            key = setting.dataset, setting.partition, setting.model
+            names[key] = (setting.short_title,)
             continue
-        key = run["dataset"], run["partition"], run["model"]
-        if len(settings) == 1 and run["draw"]:
-            common, names[key] = (setting["title"],), (run["draw"],)
+        key = run.dataset, run.partition, run.model
+        if len(settings) == 1 and run.draw:
+            common, names[key] = (setting.title,), (run.draw,)
         else:
-            names[key] = tuple(filter(None, [setting["short_title"], run["draw"]]))
+            names[key] = tuple(filter(None, [setting.short_title, run.draw]))
     return Names(common, names)

@@ -57,9 +57,9 @@ TEX = {
 
 def document(facts: Facts, tables: Sequence[Table]) -> str:
     """All tables, under a comment that says what they need."""
-    study = facts.plan["study"]
+    study = facts.plan.study
     head = [
-        f"% {facts.plan['hash']}: fedloom report {study}; needs {PREAMBLE}",
+        f"% {facts.plan.hash}: fedloom report {study}; needs {PREAMBLE}",
         f"% {facts.status}",
         f"{FITTED}\n",
     ]

@@ -11,10 +11,10 @@ from fl.report.facts import Facts
 
 def document(facts: Facts, tables: Sequence[Table]) -> str:
     """All tables under the study's title and question."""
-    lines = [f"# {literal(facts.plan['title'])}\n"]
-    if facts.plan.get("question"):
-        lines.append(f"{literal(facts.plan['question'])}\n")
-    departures = facts.plan.get("departures")
+    lines = [f"# {literal(facts.plan.title)}\n"]
+    if facts.plan.question:
+        lines.append(f"{literal(facts.plan.question)}\n")
+    departures = facts.plan.departures
     if departures is not None:
         summary = (
             "Differs from the paper:"
@@ -31,7 +31,7 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
         ]
     lines += [f"\n{to_markdown(table)}" for table in tables]
     lines += [f"- analysis {literal(a.trouble)}" for a in facts.analyses if a.trouble]
-    lines.append(f"\nPlan {facts.plan['hash']}; `fedloom report {facts.plan['study']}`\n")
+    lines.append(f"\nPlan {facts.plan.hash}; `fedloom report {facts.plan.study}`\n")
     return "\n".join(lines)
 
 

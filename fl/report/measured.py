@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from fl.base.schema import COMPLETE, COSTS, PACE, SETTING, UNSEEN
+from fl.plan.study_plan import ComparedCell
 from fl.report import over_rounds, summaries
 from fl.report.facts import Facts, at
 from fl.report.summaries import KEY, SCORED
 
 
-def summary(facts: Facts, cell: Mapping[str, Any]) -> pd.DataFrame:
+def summary(facts: Facts, cell: ComparedCell) -> pd.DataFrame:
     """Return the measured values for a published cell, a row for each setting and method.
 
     The columns are those of `fl.report.summaries.summarise`: ``mean``, ``sd_seeds`` and the counts
@@ -37,7 +35,7 @@ def summary(facts: Facts, cell: Mapping[str, Any]) -> pd.DataFrame:
     return plain.merge(values[[*KEY, "mean", "sd_seeds"]], on=KEY, how="left")
 
 
-def _recorded(facts: Facts, cell: Mapping[str, Any], metric: str) -> pd.DataFrame:
+def _recorded(facts: Facts, cell: ComparedCell, metric: str) -> pd.DataFrame:
     rows = facts.rows
     if cell.get("modality"):
         rows = facts.of_clients(rows, "modality", cell["modality"]["number"])

@@ -201,8 +201,8 @@ def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
 def early_stops(facts: Facts) -> str:
     """Return a sentence on methods that stopped early, with the rounds of their runs."""
     runs, notes = summaries.stored_runs(facts.runs), []
-    for method, entry in (facts.plan.get("entries") or {}).items():
-        planned, early = (entry["training"].get(key, []) for key in ("rounds", "early_stopping"))
+    for method, entry in facts.plan.entries.items():
+        planned, early = (entry.training.get(key, []) for key in ("rounds", "early_stopping"))
         rounds = runs.loc[runs["method"] == method, "rounds"].dropna()
         if (
             method in facts.methods

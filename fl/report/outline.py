@@ -214,7 +214,7 @@ def _partitions(facts: Facts) -> Section:
 
 
 def _references(facts: Facts) -> Section:
-    lead = f"As BibTeX: {facts.plan['study']}.bib, beside this page."
+    lead = f"As BibTeX: {facts.plan.study}.bib, beside this page."
     items = tuple(f"{components}: {citation}" for components, citation in references.of(facts))
     return Section("references", "References", (), items, lead)
 

@@ -41,7 +41,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
     return environment.get_template("report.html.j2").render(
         facts=facts,
         plan=facts.plan,
-        stamp=Markup(result_files.stamp(facts.plan.get("hash", ""), _is_complete(facts))),
+        stamp=Markup(result_files.stamp(facts.plan.hash, _is_complete(facts))),
         counts=facts.counts,
         absent=facts.absent,
         sections=sections,

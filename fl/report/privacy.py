@@ -11,9 +11,9 @@ validation data choose is not counted: a grid's point, and when a run stops earl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+
+from fl.store.run_record import Costs, RunRecord, UnknownCosts
 
 PRIVACY = {"epsilon": "float64", "delta": "float64", "epsilon_lacks": "string"}
 """Of the runs table: epsilon and its delta, or why none is told of a run with noise."""
@@ -35,14 +35,14 @@ def installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def epsilon_columns(record: Mapping[str, Any]) -> dict[str, Any]:
+def epsilon_columns(record: RunRecord) -> dict[str, float | str]:
     """The columns of a run, from its record; {} of a run without noise."""
-    spec = record["spec"]
+    spec = record.spec
     noise = [stage for stage in spec.get("wire", ()) if stage["name"] == STAGE]
     if not noise or noise[0]["multiplier"] == 0:
         return {}
-    costs = record.get("costs") or {}
-    clients, participants = costs.get("clients"), costs.get("participants")
+    costs = Costs() if isinstance(record.costs, UnknownCosts) else record.costs
+    clients, participants = costs.clients, costs.participants
     if clients is None or participants is None:
         return {"epsilon_lacks": "its record does not say how many clients there are"}
     if spec.get("start") is not None or spec.get("train_on") is not None:
@@ -50,7 +50,7 @@ def epsilon_columns(record: Mapping[str, Any]) -> dict[str, Any]:
     if not installed():
         return {"epsilon_lacks": UNCOUNTED}
     delta = noise[0]["delta"] or 1 / clients
-    value = epsilon(noise[0]["multiplier"], clients, participants, record["rounds"], delta)
+    value = epsilon(noise[0]["multiplier"], clients, participants, record.rounds, delta)
     return {"epsilon": value, "delta": delta}
 
 

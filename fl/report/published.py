@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base.schema import SETTING, SHARES
+from fl.plan.study_plan import ComparedCell
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, spread, unit
 from fl.report.facts import Facts
 from fl.report.measured import summary
@@ -22,14 +23,13 @@ def published_table(facts: Facts) -> Table | None:
     """Measured beside published; a published value above one is taken to be in percent."""
     rows = []
     summaries: dict[str, pd.DataFrame] = {}
-    for published in facts.plan.get("published") or []:
-        # It may name its data set, its partition, or (as its setting) either.
-        named = {published[key] for key in (*SETTING, "setting") if published.get(key)}
+    for published in facts.plan.published:
+        named = {*_place(published)}
         compared = str([published.get(key) for key in COMPARED])
         if compared not in summaries:
             summaries[compared] = summary(facts, published)
         frame = summaries[compared]
-        measured = [
+        measured: list[Mapping[Any, Any] | None] = [
             row
             for row in frame[frame["method"] == published["method"]].to_dict("records")
             if named <= {row[key] for key in SETTING}
@@ -51,17 +51,14 @@ def published_table(facts: Facts) -> Table | None:
     return Table("published", caption, heads, tuple(rows), note=note, scope=scope)
 
 
-def _published_row(
-    facts: Facts, published: Mapping[str, Any], row: Mapping[Any, Any] | None
-) -> Row:
+def _published_row(facts: Facts, published: ComparedCell, row: Mapping[Any, Any] | None) -> Row:
     metric = published.get("metric") or facts.metric
     scale = 0.01 if metric in SHARES and abs(published["value"]) > 1 else 1
     share = published.get("unit", 1)
     value, sd = published["value"] * scale, published["sd"]
     source = published["source"].removesuffix(".csv")
     location = f"{source}, Table {published['table']}: {published['row']}, {published['column']}"
-    keys = (*SETTING, "setting")
-    setting = " · ".join(published[key] for key in keys if published.get(key))
+    setting = " · ".join(_place(published))
     measured, gap = Cell(NOTHING, remark="not in this study"), NOTHING
     if row is not None:
         place = (row["dataset"], row["partition"], row["model"])
@@ -81,7 +78,12 @@ def _published_row(
     return Row(facts.methods.get(published["method"], published["method"]), cells)
 
 
-def _narrowed(published: Mapping[str, Any]) -> list[str]:
+def _place(published: ComparedCell) -> list[str]:
+    """Return the model of a cell, if it names one, and its data set or partition."""
+    return [*filter(None, [published.get("model")]), published["setting"]]
+
+
+def _narrowed(published: ComparedCell) -> list[str]:
     """Return the clients of a cell, if its mean is not over all clients."""
     kind = published.get("modality")
     group = "unseen" if published.get("unseen") else kind["name"] if kind else ""

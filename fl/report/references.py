@@ -107,7 +107,7 @@ def named(facts: Facts) -> list[Documentation]:
     """Return the documentation of all components that a study names, and of epsilon."""
     saying = [
         component
-        for kind, names in facts.plan.get("names", {}).items()
+        for kind, names in facts.plan.names.items()
         for component in (registry.list_documentation(kind) if names else ())
         if component.name in names
     ]

@@ -17,10 +17,13 @@ import pyarrow as pa
 
 from fl.base import files
 from fl.base.schema import SETTING
+from fl.plan.study_plan import StudyPlan
 from fl.report import over_rounds, summaries, tables
 
 HEAD_CHARACTERS = 500
 """Length of the beginning of a report's page that contains its `stamp`."""
+
+MeanByMethod = dict[str, float]
 
 
 def paths(results: Path, study: str) -> list[Path]:
@@ -32,7 +35,7 @@ def paths(results: Path, study: str) -> list[Path]:
     ]
 
 
-def write(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def write(plan: StudyPlan, store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Write all `paths` of a study from what ``store`` holds.
 
     Returns:
@@ -41,12 +44,12 @@ def write(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataF
     contents = tables.encode(plan, store)
     # Not read from the disk, where another Snakemake may be about to make the same tables.
     rows, runs = (pd.read_parquet(io.BytesIO(content)) for content in contents)
-    table, runs_table, metrics, plot = paths(results, plan["study"])
+    table, runs_table, metrics, plot = paths(results, plan.study)
     with files.disk_errors(results):
         for path in (table, metrics, plot):
             path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(metrics, _metrics(rows, runs, plan["metric"]))
-        files.write_bytes(plot, _curves(rows, runs, plan["metric"]).encode())
+        files.write_json(metrics, _metrics(rows, runs, plan.metric))
+        files.write_bytes(plot, _curves(rows, runs, plan.metric).encode())
         # The long table comes last: if it is of this plan, so are the other files.
         files.write_bytes(runs_table, contents[1])
         files.write_bytes(table, contents[0])
@@ -81,7 +84,7 @@ def page_problem(results: Path, study: str, plan_hash: str) -> str:
     return "incomplete" if stamp(plan_hash, is_complete=False) in head else "out of date"
 
 
-def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read(plan: StudyPlan, store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both tables of a study as it is planned; incomplete ones are made again, but not written.
 
     Without a store, as in a copy, tables that lack runs are used as they are.
@@ -91,7 +94,7 @@ def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFr
 
 
 def read_current(
-    plan: Mapping[str, Any], results: Path, lacking: bool = False
+    plan: StudyPlan, results: Path, lacking: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Return both tables of a study if the files are readable and of the same plan, else None.
 
@@ -100,9 +103,9 @@ def read_current(
         results: Folder of the results.
         lacking: Whether tables that lack runs will do.
     """
-    table_pair = paths(results, plan["study"])[:2]
+    table_pair = paths(results, plan.study)[:2]
     stamps = {tables.read_plan_hash(path) for path in table_pair}
-    if stamps != {(plan["hash"], True)} and not (lacking and stamps == {(plan["hash"], False)}):
+    if stamps != {(plan.hash, True)} and not (lacking and stamps == {(plan.hash, False)}):
         return None
     try:
         rows, runs = (pd.read_parquet(path, partitioning=None) for path in table_pair)
@@ -113,18 +116,20 @@ def read_current(
         return None
 
 
-def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
+def _metrics(
+    rows: pd.DataFrame, runs: pd.DataFrame, metric: str
+) -> MeanByMethod | dict[str, MeanByMethod]:
     """Return ``{method: 0.96}``, or ``{setting: {method: 0.96}}`` for several settings.
 
     A setting is named by the keys in which settings differ; methods without a mean are left out.
     """
     summary = summaries.summarise(rows, runs, metric)
     distinct_keys = [key for key in SETTING if summary[key].nunique() > 1]
-    values: dict[str, Any] = {}
+    means: dict[str, MeanByMethod] = {}
     for row in summary[summary["mean"].notna()].to_dict("records"):
         place = " / ".join(str(row[key]) for key in distinct_keys)
-        (values.setdefault(place, {}) if distinct_keys else values)[row["method"]] = row["mean"]
-    return values
+        means.setdefault(place, {})[row["method"]] = row["mean"]
+    return means if distinct_keys else means.get("", {})
 
 
 def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:

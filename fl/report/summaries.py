@@ -23,6 +23,7 @@ from fl.base.schema import (
     SETTING,
     StudySetting,
 )
+from fl.plan.study_plan import StudyPlan
 
 KEY = [*SETTING, "method"]
 
@@ -39,11 +40,11 @@ def rising(metric: str) -> bool:
     return metric not in ("loss", "calibration_error")
 
 
-def evaluated_clients(plan: Mapping[str, Any]) -> dict[str, list[int]]:
+def evaluated_clients(plan: StudyPlan) -> dict[str, list[int]]:
     """By entry that scores models on a sample of clients: of how many, over its grid."""
     counts = {
-        method: [n for n in entry["training"].get("evaluate_clients", ()) if n is not None]
-        for method, entry in (plan.get("entries") or {}).items()
+        method: [n for n in entry.training.get("evaluate_clients", ()) if n is not None]
+        for method, entry in plan.entries.items()
     }
     return {method: values for method, values in counts.items() if values}
 
@@ -278,16 +279,12 @@ SettingByScenario = Mapping[StudySetting, StudySetting]
 """By data set, partition and model of a run, those of its setting, without the seeds of draws."""
 
 
-def setting_by_scenario(plan: Mapping[str, Any]) -> SettingByScenario:
+def setting_by_scenario(plan: StudyPlan) -> SettingByScenario:
     """Return the setting of each data set, partition and model of a study's plan."""
     settings = {
-        setting["id"]: (setting["dataset"], setting["partition"], setting["model"])
-        for setting in plan["settings"]
+        setting.id: (setting.dataset, setting.partition, setting.model) for setting in plan.settings
     }
-    return {
-        (run["dataset"], run["partition"], run["model"]): settings[run["setting"]]
-        for run in plan["runs"]
-    }
+    return {(run.dataset, run.partition, run.model): settings[run.setting] for run in plan.runs}
 
 
 def without_draws(frame: pd.DataFrame, settings: SettingByScenario) -> pd.DataFrame:

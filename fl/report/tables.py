@@ -25,6 +25,9 @@ import pyarrow.parquet as pq
 from fl.base.errors import DataError, Location
 from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import config_text
+from fl.plan.analyses import PlannedAnalysis
+from fl.plan.config import Values
+from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
@@ -89,36 +92,45 @@ participants, traffic (JSON) and the other costs are as the run's record has the
 that do not tell. epsilon, delta, epsilon_lacks: see `fl.report.privacy`.
 """
 
+Stamp = dict[str, str | bool]
+"""A table's plan, and whether the table is complete."""
+
+RunRow = dict[str, str | int | float | bool | None]
+"""Values of `RUN_COLUMNS` for one run."""
+
 HYPER = "hp."
 """What the columns of hyper-parameters begin with: one may be called as another column is."""
 
 METADATA = b"fedloom"
 
 
-def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def collect(plan: StudyPlan | PlannedAnalysis, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The long table and the runs table of a study, from the runs that ``store`` holds.
+
+    For an analysis they are of the runs that it reads, without the metrics of predictions.
 
     A run without a folder is ``missing`` in the runs table and absent from the long one.
     Raises `DataError` for a store entry that cannot be read and for a grid without validation
     results to choose by.
     """
-    entries = {(entry["method"], entry["run"]): entry for entry in plan["runs"]}
-    records = [_record(Store(store), entry["run"]) for entry in entries.values()]
+    entries = {(entry.method, entry.run): entry for entry in plan.runs}
+    records = [_record(Store(store), entry.run) for entry in entries.values()]
     runs = pd.DataFrame(
         [
-            _run_row(plan["study"], entry, record, Store(store))
+            _run_row(plan.study, entry, record, Store(store))
             for entry, record in zip(entries.values(), records, strict=True)
         ],
         columns=list(RUN_COLUMNS),
     ).astype(RUN_COLUMNS)
-    hyper = _hyper_columns([entry.get("point") or {} for entry in entries.values()])
+    hyper = _hyper_columns([entry.point for entry in entries.values()])
     runs = pd.concat([runs, hyper], axis=1)
-    by_run = {run: record for (_, run), record in zip(entries, records, strict=True)}
-    rows, owner = _long(runs, Store(store), by_run, plan.get("metrics") or [])
+    by_run = {record.run: record for record in records if record is not None}
+    metric_names = plan.metrics if isinstance(plan, StudyPlan) else []
+    rows, owner = _long(runs, Store(store), by_run, metric_names)
     rows[REPORTED] = _reported(rows, owner)
-    if plan.get("scored") == "best":
-        rows[SCORED] = best_rounds(rows, plan["metric"])
-    runs["selected"] = _selected(rows, runs, plan["metric"])
+    if isinstance(plan, StudyPlan) and plan.scored == "best":
+        rows[SCORED] = best_rounds(rows, plan.metric)
+    runs["selected"] = _selected(rows, runs, plan.metric)
     about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
     return pd.concat([rows, about], axis=1), runs
 
@@ -145,22 +157,20 @@ def _record(store: Store, run: str) -> RunRecord | None:
     return RunRecord.from_json(record)
 
 
-def _run_row(
-    study: str, entry: Mapping[str, Any], record: RunRecord | None, store: Store
-) -> dict[str, Any]:
-    row = {column: entry[column] for column in RUN_COLUMNS if column in entry} | {
+def _run_row(study: str, entry: PlannedRun, record: RunRecord | None, store: Store) -> RunRow:
+    row: RunRow = {column: text for column, text in vars(entry).items() if column in RUN_COLUMNS}
+    row |= {
         "study": study,
-        "title": entry.get("title") or entry["method"],
-        "point": point_text(entry.get("point") or {}),
+        "point": point_text(entry.point),
         "state": record.state if record else MISSING,
         "selected": False,
     }
     return row if record is None else row | _computed(record) | _earlier_costs(record, store)
 
 
-def _computed(record: RunRecord) -> dict[str, Any]:
+def _computed(record: RunRecord) -> RunRow:
     """Return how a run was computed, and its costs as far as its record has them."""
-    row = {
+    row: RunRow = {
         "rounds": record.rounds,
         "seconds": record.seconds,
         "stack": ", ".join(record.execution.stack or [record.run]),
@@ -170,7 +180,7 @@ def _computed(record: RunRecord) -> dict[str, Any]:
         "numbers": _numbers(record.code),
     }
     row |= {name: text for name, text in record.versions.items() if name in RUN_COLUMNS}
-    row |= epsilon_columns(record.to_json())
+    row |= epsilon_columns(record)
     traffic = record.traffic
     if traffic is None or isinstance(record.costs, UnknownCosts):
         return row
@@ -195,7 +205,7 @@ def _numbers(code: Mapping[str, str]) -> str:
     return ", ".join(f"{k} {v}" for k, v in code.items() if k not in ("dataset", "partition"))
 
 
-def _earlier_costs(record: RunRecord, store: Store) -> dict[str, Any]:
+def _earlier_costs(record: RunRecord, store: Store) -> RunRow:
     """Return the costs of all earlier runs in the chain that a run starts from."""
     rounds, seconds, total = 0, 0.0, 0.0
     passed, start = [record.run], record.start
@@ -220,7 +230,7 @@ def _total_bytes(record: RunRecord) -> float:
     return record.costs.participants * sum(n * (down + up) for n, down, up in record.traffic or ())
 
 
-def _hyper_columns(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _hyper_columns(points: Sequence[Values]) -> pd.DataFrame:
     """A row for each grid point, a column ``hp.<key>`` for each key that any of them has.
 
     Columns are sorted by name. Whole numbers are ``Int64``, other numbers ``float64``, true and
@@ -241,13 +251,16 @@ def _typed(values: Sequence[Any]) -> pd.Series:
     return pd.Series([None if v is None else config_text(v) for v in values], dtype="string")
 
 
-def point_text(point: Mapping[str, Any]) -> str:
+def point_text(point: Values) -> str:
     """A grid point as text, ``mu=0.1, lr=0.01``; empty without a grid."""
     return ", ".join(f"{key}={config_text(value)}" for key, value in point.items())
 
 
 def _long(
-    runs: pd.DataFrame, store: Store, records: Mapping[str, Any], metric_names: list[str]
+    runs: pd.DataFrame,
+    store: Store,
+    records: Mapping[str, RunRecord],
+    metric_names: list[str],
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the recorded values with the metrics of predictions that the study asks for.
 
@@ -265,7 +278,10 @@ def _long(
 
 
 def _metrics(
-    store: Store, runs: Sequence[str], records: Mapping[str, Any], metric_names: list[str]
+    store: Store,
+    runs: Sequence[str],
+    records: Mapping[str, RunRecord],
+    metric_names: list[str],
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """The rows of runs, one run after another, and by row the run's place among them."""
     if not runs:
@@ -278,7 +294,7 @@ def _metrics(
         ]
     sources = [str(store.folder(run) / METRICS) for run in runs]
     try:
-        rows = run_check.joined_metrics(recorded, [records[run].to_json() for run in runs], sources)
+        rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
     except DataError as error:
         remedy = "`fedloom store verify --remove`, and train it again"
         raise DataError(f"{error}; {remedy}") from error
@@ -304,21 +320,21 @@ def _with_predicted(
     return pd.concat([table, predicted_metrics], ignore_index=True)
 
 
-def encode(plan: Mapping[str, Any], store: Path) -> tuple[bytes, bytes]:
+def encode(plan: StudyPlan, store: Path) -> tuple[bytes, bytes]:
     """Return the contents of ``<study>.parquet`` and ``<study>.runs.parquet``.
 
     Both hold the plan's hash and whether every planned run is finished, see `read_plan_hash`.
     """
     rows, runs = collect(plan, store)
-    stamp = {
-        "plan": plan["hash"],
+    stamp: Stamp = {
+        "plan": plan.hash,
         "complete": bool((runs["state"] != MISSING).all()),
         "uncounted": bool(runs["epsilon_lacks"].eq(UNCOUNTED).any()),
     }
     return _parquet(rows, stamp), _parquet(runs, stamp)
 
 
-def _parquet(frame: pd.DataFrame, stamp: Mapping[str, Any]) -> bytes:
+def _parquet(frame: pd.DataFrame, stamp: Stamp) -> bytes:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(stamp).encode()}
     content = io.BytesIO()

@@ -7,6 +7,7 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base.units import config_text
+from fl.plan.study_plan import EntrySummary
 from fl.report.cells import NOTHING, Cell, Row, Table, columns
 from fl.report.facts import Facts
 
@@ -25,13 +26,13 @@ default."""
 
 def training_tables(facts: Facts) -> tuple[Table, ...]:
     """Return the settings that all methods share, and a line for each method; none if unplanned."""
-    entries = {m: e for m, e in (facts.plan.get("entries") or {}).items() if m in facts.methods}
+    entries = {m: e for m, e in facts.plan.entries.items() if m in facts.methods}
     if not entries:
         return ()
     default = {key: _list([value]) for key, value in vars(Training()).items()}
     # A grid has several values; of epochs and steps, one is none.
     texts_by_entry = [
-        {key: _list(v for v in values if v is not None) for key, values in e["training"].items()}
+        {key: _list(v for v in values if v is not None) for key, values in e.training.items()}
         for e in entries.values()
     ]
     keys = [
@@ -60,31 +61,31 @@ def _name(key: str) -> str:
 
 def _named(facts: Facts) -> Iterator[tuple[str, str]]:
     """Models with their parameters and heads, what titles stand for, and the seeds."""
-    titles = facts.plan.get("titles") or {}
+    titles = facts.plan.titles
     data = titles.get("dataset", {})
-    for model, sizes in facts.plan["models"].items():
+    for model, sizes in facts.plan.models.items():
         text = f"{next(iter(sizes.values())):,} parameters"
         if len(set(sizes.values())) > 1:
             sizes_text = (f"{size:,} on {data.get(name, name)}" for name, size in sizes.items())
             text = f"parameters: {'; '.join(sizes_text)}"
-        if head := (facts.plan.get("heads") or {}).get(model):
+        if head := facts.plan.heads.get(model):
             text += f", head: {head}"
         title = titles.get("model", {}).get(model)
         yield f"Model: {title or model}", f"{model}, {text}" if title else text
     for kind, word in (("dataset", "Data set"), ("partition", "Partition")):
         for text, title in titles.get(kind, {}).items():
             yield f"{word}: {title}", text
-    yield "Training seeds", _list(facts.plan["seeds"])
+    yield "Training seeds", _list(facts.plan.seeds)
 
 
 def _methods_table(
-    facts: Facts, entries: Mapping[str, Any], differences: list[dict[str, str]]
+    facts: Facts, entries: Mapping[str, EntrySummary], differences: list[dict[str, str]]
 ) -> Table:
-    starts = any(entry["start"] for entry in entries.values())
+    starts = any(entry.start for entry in entries.values())
     rows = []
     for (method, entry), texts in zip(entries.items(), differences, strict=True):
-        hyper = "; ".join(f"{key} = {_list(v)}" for key, v in entry["values"].items()) or NOTHING
-        start = [facts.methods.get(entry["start"], NOTHING)] if starts else []
+        hyper = "; ".join(f"{key} = {_list(v)}" for key, v in entry.values.items()) or NOTHING
+        start = [facts.methods.get(entry.start or "", NOTHING)] if starts else []
         cells = map(Cell, [hyper, *start, *texts.values()])
         rows.append(Row(facts.methods[method], tuple(cells)))
     names = ["hyper-parameters", *(["starts from"] if starts else []), *differences[0]]

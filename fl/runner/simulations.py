@@ -54,8 +54,9 @@ def make_simulation(
     if sibling is not None:
         return assembly.with_seed(sibling, spec, RunSpec(spec).components)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
-    if isinstance(spec.get("train_on"), str):
-        return train_on.train_on_images(simulation, _read_images(store, spec["train_on"]))
+    source = spec.get("train_on")
+    if isinstance(source, str):
+        return train_on.train_on_images(simulation, _read_images(store, source))
     return simulation
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from fl.base.dataclass_json import as_json
 from fl.base.errors import FedloomError
 from fl.engine import predictions
 from fl.engine.simulate import Round
@@ -98,5 +99,6 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
         runs.costs[stack.round] = costs.measure_or_explain(simulation, last.state, stack.round)
     record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
     traces = stack.stacked_traces(run)
-    runs.workspaces[run].finish(record.to_json(), stack.rows[run], weights, traces, predicted)
+    rows, workspace = stack.rows[run], runs.workspaces[run]
+    workspace.finish(as_json(record), rows, weights, traces, predicted)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)

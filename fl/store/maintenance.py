@@ -11,9 +11,11 @@ from typing import Any
 
 from fl.base.errors import FedloomError, Location
 from fl.base.files import disk_errors
+from fl.base.specs import ComponentSpec
 from fl.base.units import config_text
 from fl.store import run_check
 from fl.store.layout import METRICS, PREDICTIONS, RECORD, RUN_FILES, TRACES, WEIGHTS
+from fl.store.run_record import RunRecord
 from fl.store.store import Store
 
 UNFINISHED, DAMAGED = "unfinished", "damaged"
@@ -65,12 +67,13 @@ def problems(store: Store, run: str) -> list[str]:
             return [f"{folder}: has an unknown file {name!r}" for name in unknown]
         if METRICS not in record["files"]:
             return [f"{folder}: has no {METRICS}"]
-        run_check.joined_metrics([store.metrics(run)], [record], [str(folder / METRICS)])
+        checked = RunRecord.from_json(record)
+        run_check.joined_metrics([store.metrics(run)], [checked], [str(folder / METRICS)])
         if WEIGHTS in record["files"]:
             store.weights(run)
         if PREDICTIONS in record["files"]:
             run_check.check_predictions(store.predictions(run), str(folder / PREDICTIONS))
-        run_check.check_traces(store.traces(run), record, str(folder / TRACES))
+        run_check.check_traces(store.traces(run), checked.rounds, str(folder / TRACES))
     except FedloomError as error:
         return [str(error)]
     return []
@@ -102,7 +105,7 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def text(choice: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
+def text(choice: ComponentSpec, hidden: Collection[str] = ()) -> str:
     """Return a component of a spec as one line: ``fedprox(mu=0.5)``."""
     keys = {k: v for k, v in choice.items() if k != "name" and k not in hidden}
     arguments = ", ".join(f"{key}={config_text(value)}" for key, value in keys.items())

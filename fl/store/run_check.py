@@ -17,7 +17,7 @@ from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import Bound, Count, NonNegative, Seed
 from fl.base.schema import GLOBAL, GROUP, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 from fl.store.layout import is_name
-from fl.store.run_record import Costs, ExecutionRecord
+from fl.store.run_record import Costs, ExecutionRecord, RunRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,7 +167,7 @@ def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
 
 
 def joined_metrics(
-    tables: Sequence[pd.DataFrame], records: Sequence[Mapping[str, Any]], sources: Sequence[str]
+    tables: Sequence[pd.DataFrame], records: Sequence[RunRecord], sources: Sequence[str]
 ) -> pd.DataFrame:
     """Return the metrics of one or more runs, one run after another, after a check.
 
@@ -190,8 +190,8 @@ def joined_metrics(
         _check_kinds(rows, source)
     rows = pd.concat([frame[list(METRIC_COLUMNS)] for frame in tables], ignore_index=True)
     owner = np.repeat(np.arange(len(tables)), [len(frame) for frame in tables])
-    last = np.array([record["rounds"] for record in records])
-    diverged = np.array([record["state"] == "diverged" for record in records])
+    last = np.array([record.rounds for record in records])
+    diverged = np.array([record.state == "diverged" for record in records])
     for problem, mask in _problems(rows, owner, last[owner], diverged[owner]):
         for index in np.flatnonzero(mask)[:1]:
             row = ", ".join(f"{name} {value}" for name, value in rows.loc[index].items())
@@ -259,14 +259,14 @@ def check_predictions(table: pd.DataFrame, source: str) -> None:
         raise DataError(f"{source}: has a column of another type. Allowed: text, numbers, scores")
 
 
-def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
+def check_traces(traces: Mapping[str, Tensor], last: int, source: str) -> None:
     """Check the traces of a run.
 
     ``round`` has the round of each entry of all other traces, in ascending order.
 
     Args:
         traces: Tensors by name.
-        record: Record of the run.
+        last: Number of the run's rounds.
         source: Text of the run for errors.
 
     Raises:
@@ -279,8 +279,8 @@ def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source
     if len(count) != 1 or str(getattr(traces["round"], "dtype", "")) != "torch.int64":
         raise DataError(f"{source}: round is missing or no list. Allowed: int64 [rounds evaluated]")
     rounds = traces["round"].tolist()
-    if rounds != sorted({*rounds} & {*range(1, record["rounds"] + 1)}):
-        allowed = f"rising numbers from 1 to {record['rounds']}"
+    if rounds != sorted({*rounds} & {*range(1, last + 1)}):
+        allowed = f"rising numbers from 1 to {last}"
         raise DataError(f"{source}: round is {str(rounds)[:100]}. Allowed: {allowed}")
     for name, shape in shapes.items():
         if shape[:1] != count:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
+from fl.base.dataclass_json import Json, from_json
 from fl.base.fields import Index, NonNegative
-
-Spec = Mapping[str, Any]
-"""A run's spec as plans write it."""
+from fl.base.specs import Spec
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class ExecutionRecord:
     threads: Index | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """The content of ``run.json``, except for the hashes of the run's files.
 
@@ -109,18 +107,18 @@ class RunRecord:
     run: str
     state: str
     spec: Spec
-    code: Mapping[str, str]
-    defaults: list[str]
-    code_files: Mapping[str, str]
-    data: Mapping[str, str]
-    start: str | None
-    versions: Mapping[str, str]
-    environment: Mapping[str, str | bool | None]
-    date: str
+    code: Mapping[str, str] = field(default_factory=dict)
+    defaults: list[str] = field(default_factory=list)
+    code_files: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    start: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | bool | None] = field(default_factory=dict)
+    date: str = ""
     execution: ExecutionRecord
     rounds: int
     seconds: float
-    note: str
+    note: str = ""
     costs: Costs | UnknownCosts
     trained_as: str = ""
 
@@ -141,13 +139,8 @@ class RunRecord:
                 stretches.append([count, down, up])
         return stretches
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as written to ``run.json``."""
-        content = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**content, "execution": asdict(self.execution), "costs": asdict(self.costs)}
-
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> RunRecord:
+    def from_json(cls, content: Mapping[str, Json]) -> RunRecord:
         """Read the content of a checked ``run.json``, see `fl.store.run_check.check_record`.
 
         Args:
@@ -157,31 +150,4 @@ class RunRecord:
         Returns:
             The record.
         """
-        execution, costs = content["execution"], content.get("costs") or {}
-        return cls(
-            run=content["run"],
-            state=content["state"],
-            spec=content.get("spec", {}),
-            code=content.get("code", {}),
-            defaults=content.get("defaults", []),
-            code_files=content.get("code_files", {}),
-            data=content.get("data", {}),
-            start=content.get("start"),
-            versions=content.get("versions", {}),
-            environment=content.get("environment", {}),
-            date=content.get("date", ""),
-            execution=ExecutionRecord(**_declared_keys(ExecutionRecord, execution)),
-            rounds=content["rounds"],
-            seconds=content["seconds"],
-            note=content.get("note", ""),
-            costs=UnknownCosts(str(costs["unknown"]))
-            if "unknown" in costs
-            else Costs(**_declared_keys(Costs, costs)),
-            trained_as=content.get("trained_as", ""),
-        )
-
-
-def _declared_keys(
-    target: type[Costs] | type[ExecutionRecord], content: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key in target.__dataclass_fields__}
+        return from_json(cls, {"spec": {}, **content, "costs": content.get("costs") or {}})

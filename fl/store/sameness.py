@@ -6,7 +6,7 @@ Different machines and backends compute the same run with different last digits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl.store.layout import METRICS, TRACES, WEIGHTS
 from fl.store.run_check import KEY
@@ -15,6 +15,8 @@ from fl.store.store import Store
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from fl.api.trees import Tree
 
 TOLERANCE = 1e-6
 """Numbers a and b are equal if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
@@ -35,12 +37,13 @@ def first_difference(run: str, store: Store, reference: Store) -> str:
 
 def rounding_causes(run: str, store: Store, reference: Store) -> str:
     """Return differences in the computation of a run that change rounding; empty without any."""
-    first, second = (_computation(each.record(run)) for each in (store, reference))
+    first, second = (
+        _computation(RunRecord.from_json(each.record(run))) for each in (store, reference)
+    )
     return ", ".join(key for key in first if first[key] != second[key])
 
 
-def _computation(record: Mapping[str, Any]) -> dict[str, Any]:
-    run = RunRecord.from_json(record)
+def _computation(run: RunRecord) -> dict[str, str | int | bool | list[str] | None]:
     return {
         "stack": run.execution.stack,
         "backend": run.execution.backend,
@@ -61,7 +64,7 @@ def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray
         yield from _leaves(store.weights(run) if name == WEIGHTS else store.traces(run), "")
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def _leaves(tree: Tree, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}/")

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from fl.api.trees import Tree
+
 T = TypeVar("T")
 
 
@@ -118,7 +120,7 @@ class Store:
         """Return the run's metrics, after a check of their hash."""
         return self._read(run, METRICS, lambda path, _: parquet.read(path)[0])
 
-    def weights(self, run: str, device: str | torch.device = "cpu") -> dict[str, Any]:
+    def weights(self, run: str, device: str | torch.device = "cpu") -> Tree:
         """Return the run's final weights, tensors on ``device``, after a check of their hash."""
         from fl.store.tree_file import load_tree
 

@@ -15,13 +15,14 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from fl.base import files
 from fl.base.files import disk_errors
-from fl.plan import analyses, config, jobs, plan_files
+from fl.plan import analyses, jobs, plan_files
+from fl.plan.jobs import Job
 from fl.plan.jobs import gpus as gpus
 from fl.plan.jobs import threads as threads
 from fl.plan.plan_files import BundleSummary, PlanSummary
@@ -55,36 +56,50 @@ def write_jobs(
     Raises:
         FedloomError: If a file cannot be written.
     """
-    results = Path(plan["settings"]["results"])
-    store = Store(Path(plan["settings"]["store"]))
-    is_complete = {name: _is_complete(bundle, store) for name, bundle in plan["bundles"].items()}
-    _limit_times(results, Path(plan["settings"]["data"]))
+    results = Path(plan.settings.results)
+    store = Store(Path(plan.settings.store))
+    is_complete = {name: _is_complete(bundle, store) for name, bundle in plan.bundles.items()}
+    _limit_times(results, Path(plan.settings.data))
     outdated = _outdated_files(plan, is_complete)
     _renew(outdated_input(results), outdated)
     job_by_bundle: dict[str, str] = {}
     incomplete = [name for name in is_complete if not is_complete[name]]
     for job in _jobs(plan, incomplete, store, merge):
-        job_by_bundle |= dict.fromkeys(job["bundles"], job["job"])
+        job_by_bundle |= dict.fromkeys(job.bundles, job.job)
         with disk_errors(results / "markers"):
-            marker(results, job["job"]).unlink(missing_ok=True)
-        plan_files.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
+            marker(results, job.job).unlink(missing_ok=True)
+        plan_files.write(_job_file(results, job.job), job)
     return job_by_bundle, {*outdated}
+
+
+def read_job(results: Path, name: str) -> Job:
+    """Return a job that `write_jobs` wrote.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    return plan_files.read(Job, _job_file(results, name))
+
+
+def _job_file(results: Path, name: str) -> Path:
+    return results / "plan" / "jobs" / f"{name}.json"
 
 
 def _jobs(
     plan: PlanSummary, incomplete: Iterable[str], store: Store, merge: bool | jobs.Machine
-) -> Iterator[dict[str, Any]]:
-    settings = plan["settings"]
-    folder = Path(settings["results"]) / "plan"
+) -> Iterator[Job]:
+    settings = plan.settings
+    folder = Path(settings.results) / "plan"
     bundles = {name: plan_files.read_bundle(folder, name) for name in incomplete}
-    readers = jobs.readers({name: s["bundles"] for name, s in plan["studies"].items()})
-    nodes = [config.Node(**node) for node in settings["nodes"]]
+    readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
     for job in jobs.form_jobs(bundles, store, merge, readers):
         partition = job.execution.slurm_partition
         sizes = [
-            node.memory_mb for node in nodes if node.slurm_partition == partition and node.memory_mb
+            node.memory_mb
+            for node in settings.nodes
+            if node.slurm_partition == partition and node.memory_mb
         ]
-        yield {**job.to_json(), "store": settings["store"], "most_mb": max(sizes, default=None)}
+        yield replace(job, store=settings.store, most_mb=max(sizes, default=None))
 
 
 def outdated_input(results: Path) -> Path:
@@ -105,18 +120,18 @@ def _renew(path: Path, outdated: Sequence[Path]) -> None:
 
 def _outdated_files(plan: PlanSummary, is_complete: Mapping[str, bool]) -> list[Path]:
     """Return existing tables and reports of another plan, or without a run or an analysis."""
-    results = Path(plan["settings"]["results"])
+    results = Path(plan.settings.results)
     outdated: list[Path] = []
-    for name, study in plan["studies"].items():
+    for name, study in plan.studies.items():
         tables = result_files.paths(results, name)
         page = result_files.page(results, name)
-        if not all(is_complete[bundle] for bundle in study["bundles"]) or any(
-            read_plan_hash(path) != (study["hash"], True) for path in tables[:2]
+        if not all(is_complete[bundle] for bundle in study.bundles) or any(
+            read_plan_hash(path) != (study.hash, True) for path in tables[:2]
         ):
             outdated += [*tables, page]
         elif not all(
-            analyses.exists(results, analysis) for analysis in study["analyses"]
-        ) or result_files.page_problem(results, name, study["hash"]):
+            analyses.exists(results, analysis) for analysis in study.analyses
+        ) or result_files.page_problem(results, name, study.hash):
             outdated.append(page)
     return [path for path in outdated if path.exists()]
 
@@ -149,24 +164,22 @@ def _limit_times(results: Path, data: Path) -> None:
 
 
 def _is_complete(bundle: BundleSummary, store: Store) -> bool:
-    return all(store.has(run, bundle["keep"].get(run, ())) for run in bundle["runs"])
+    return all(store.has(run, bundle.keep.get(run, ())) for run in bundle.runs)
 
 
-def memory(job: Mapping[str, Any]) -> int:
+def memory(job: Job) -> int:
     """Return the memory that a job requests, in MiB.
 
     For each attempt of one of its runs that had too little memory, it requests ``memory_mb`` once
     more, up to the memory of the cluster's nodes. A run that was killed for an unknown reason
     counts as one with too little memory.
     """
-    execution, store = job["execution"], Store(Path(job["store"]))
-    per_process: int = execution["memory_mb"]
+    store, per_process = Store(Path(job.store)), job.execution.memory_mb
     kills, reason = 0, cache(slurm.end_reason)
-    for run in job["runs"]:
+    for run in job.runs:
         if store.partial(run).exists() and not store.holder(run):
             slurm.last_attempt(store, run, reason)
             same_memory = (a for a in store.attempts(run) if a.memory_mb == per_process)
             kills = max(kills, sum(a.ended in ("memory", "killed") for a in same_memory))
-    request: int = execution["processes"] * per_process * (1 + kills)
-    limit: int | None = job["most_mb"]
-    return min(request, limit or request)
+    request = job.execution.processes * per_process * (1 + kills)
+    return min(request, job.most_mb or request)

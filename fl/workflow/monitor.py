@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError
 from fl.plan.bundle import Bundle
+from fl.plan.config import Settings
 from fl.plan.estimate import Rates
 from fl.store.store import Store
 from fl.workflow import status, submission, unbegun
@@ -40,7 +40,7 @@ class ProgressMonitor(threading.Thread):
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: Settings,
         output: Callable[[str], None] = print_line,
         pause: float = 10.0,
         stop_workflow: Callable[[str], None] | None = None,
@@ -48,13 +48,13 @@ class ProgressMonitor(threading.Thread):
         """Prepare the thread.
 
         Args:
-            settings: Settings of the plan: ``results`` and ``store``.
+            settings: Settings of the plan.
             output: Function that prints a line.
             pause: Seconds between two looks.
             stop_workflow: Function that stops Snakemake for a reason, if no job can begin.
         """
         super().__init__(daemon=True)
-        self._results, self._store = Path(settings["results"]), Store(Path(settings["store"]))
+        self._results, self._store = Path(settings.results), Store(Path(settings.store))
         self._output, self._pause, self._end = output, pause, threading.Event()
         self._last_counts: Counter[str] | None = None
         self._last_line_time = self._next_rates_time = 0.0
@@ -111,11 +111,9 @@ class ProgressMonitor(threading.Thread):
             self.join()
 
 
-def print_failures_at_exit(
-    settings: Mapping[str, Any], output: Callable[[str], None] = print_line
-) -> None:
+def print_failures_at_exit(settings: Settings, output: Callable[[str], None] = print_line) -> None:
     """List unfinished runs and reasons when the process exits, after the lines of Snakemake."""
-    results, store = Path(settings["results"]), Store(Path(settings["store"]))
+    results, store = Path(settings.results), Store(Path(settings.store))
 
     def print_failures() -> None:
         output("Some jobs failed.")

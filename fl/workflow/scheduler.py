@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fl.base.errors import FedloomError
-from fl.plan.config import Values
+from fl.plan.config import Execution
 
 TIMEOUT = 60.0
 """Seconds in which a scheduler must answer."""
@@ -68,7 +68,7 @@ def time_limits() -> dict[str, float]:
     return limits
 
 
-def job_minutes(execution: Values, limits: dict[str, float]) -> int:
+def job_minutes(execution: Execution, limits: dict[str, float]) -> int:
     """Return the time that a job asks for: at most what its partition allows.
 
     Otherwise Slurm would let it wait for ever. A job at its limit goes on from its checkpoint.
@@ -77,9 +77,9 @@ def job_minutes(execution: Values, limits: dict[str, float]) -> int:
         execution: Execution of the job.
         limits: The limits of `time_limits`.
     """
-    names = (execution["slurm_partition"] or "").split(",")
+    names = (execution.slurm_partition or "").split(",")
     limit = max(limits.get(name, math.inf) for name in names)
-    return int(max(1, min(execution["minutes"], limit)))
+    return int(max(1, min(execution.minutes, limit)))
 
 
 def name_jobs(executor: Any, studies: Iterable[str]) -> None:

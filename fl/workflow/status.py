@@ -8,13 +8,13 @@ way, and *waiting* if no process has tried it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from fl.base.errors import DataError
+from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
@@ -64,7 +64,7 @@ class RunStatus:
 
     run: str
     title: str
-    spec: Mapping[str, Any]
+    spec: Spec
     state: str
     round: int = 0
     note: str = ""
@@ -88,7 +88,7 @@ def bundles(results: Path) -> list[Bundle]:
     summary = plan_files.read_summary(folder)
     if not summary:
         raise DataError(f"{folder}: there is no plan", advice="`fedloom plan --write` makes one")
-    return [plan_files.read_bundle(folder, name) for name in summary["bundles"]]
+    return [plan_files.read_bundle(folder, name) for name in summary.bundles]
 
 
 def run_statuses(
@@ -195,8 +195,8 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
 def report_lines(results: Path) -> Iterator[str]:
     """Return a line for each report of the plan that is out of date or lacks something."""
     summary = plan_files.read_summary(results / "plan")
-    for study, planned in summary["studies"].items() if summary else ():
-        if problem := result_files.page_problem(results, study, planned["hash"]):
+    for study, planned in summary.studies.items() if summary else ():
+        if problem := result_files.page_problem(results, study, planned.hash):
             page = result_files.page(results, study)
             yield f"{problem:12} report {page}; `snakemake` makes it again"
 

@@ -67,8 +67,8 @@ def job_states(results: Path, start: float = 0.0) -> Iterator[JobState]:
     submissions = [pair for pair in submission.read_all(results) if pair[1].time >= start]
     queue = slurm.queue() if submissions else None
     for name, last in sorted(submissions, key=lambda pair: pair[1].time):
-        planned = plan_files.read_unchecked(results / "plan" / "jobs" / f"{name}.json")
-        runs = list(planned.get("runs", ()))
+        planned = plan_files.read_unchecked(results / "plan" / "jobs" / f"{name}.json").get("runs")
+        runs = [str(run) for run in planned] if isinstance(planned, list) else []
         details = f" (Slurm job {last.job}, log {last.log})" if last.job else ""
         if not last.job:
             problem = "Slurm takes no more jobs now" if last.is_waiting else "Slurm refused its job"

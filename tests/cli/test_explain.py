@@ -14,9 +14,11 @@ import planning
 import pytest
 from planning import Planned
 
+from fl.base.dataclass_json import from_json
 from fl.base.errors import FedloomError
 from fl.cli.explain import explain
 from fl.plan import plan
+from fl.plan.bundle import Member
 from fl.store.store import Store
 
 SPEC: dict[str, Any] = {
@@ -53,7 +55,12 @@ def finish(store: Store, run: str, planned: dict[str, Any]) -> None:
 
 
 def lines(wanted: str, planned: dict[str, Any], store: Store) -> list[str]:
-    return list(explain(wanted, planned, store))
+    return list(explain(wanted, members(planned), store))
+
+
+def members(planned: dict[str, Any]) -> dict[str, Member]:
+    keys = {"defaults": [], "keep": []}
+    return {run: from_json(Member, {**keys, "run": run, **each}) for run, each in planned.items()}
 
 
 def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path) -> None:
@@ -116,7 +123,7 @@ def test_an_id_that_no_run_or_several_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedloomError, match=r"several run IDs start with 'ab': ab1, ab2. Try: "):
         lines("ab", planned, Store(tmp_path))
     with pytest.raises(FedloomError, match=r"no run ID starts with 'x' .*; a cannot be planned"):
-        list(explain("x", planned, Store(tmp_path), ["a cannot be planned: b"]))
+        list(explain("x", members(planned), Store(tmp_path), ["a cannot be planned: b"]))
 
 
 LOOK = """

@@ -9,6 +9,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -168,8 +169,9 @@ def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: S
 def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: Say):
     home = place.root / "results" / "plan"
     known = plan_files.read_summary(home)
-    known["studies"]["tiny"]["bundles"] = known["runs"] = []
-    plan_files.write(home / "plan.json", known)
+    assert known is not None
+    tiny = replace(known.studies["tiny"], bundles=[])
+    plan_files.write(home / "plan.json", replace(known, studies={"tiny": tiny}, runs=[]))
     assert "4 runs that no study" in say("gc")
     assert "0 runs that no study" in say("gc", "--yes")
 

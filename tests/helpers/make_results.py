@@ -19,8 +19,11 @@ import numpy as np
 import pandas as pd
 
 from fl.api.training import Training
+from fl.base.dataclass_json import as_json, from_json
 from fl.base.schema import METRIC_COLUMNS
 from fl.plan import plan_files
+from fl.plan.study_plan import StudyPlan
+from fl.store.run_record import RunRecord
 from fl.store.store import Store
 
 Row = tuple[int, int, str, str, str, float, int]
@@ -91,9 +94,20 @@ def with_settings(made: dict[str, Any]) -> dict[str, Any]:
     return {**made, "settings": [*settings.values()], "shared": " · ".join(shared) * several}
 
 
+def planned(made: Mapping[str, Any]) -> StudyPlan:
+    """The plan as code reads it; keys that a test does not set are empty."""
+    keys: dict[str, Any] = {
+        **{key: [] for key in ("metrics", "analyses", "seeds")},
+        **{key: {} for key in ("contrasts", "titles", "models", "heads", "entries", "names")},
+        "departures": None,
+        "test": "own",
+        "scored": "last",
+    }
+    return from_json(StudyPlan, as_json(keys | with_settings(dict(made))))
+
+
 def write_plan(results: Path, made: Mapping[str, Any]) -> None:
-    made = with_settings(dict(made))
-    plan_files.write(results / "plan" / "studies" / f"{made['study']}.json", dict(made))
+    plan_files.write(results / "plan" / "studies" / f"{made['study']}.json", planned(made))
 
 
 def write_run(
@@ -116,6 +130,12 @@ def write_run(
     with Store(store).open(run) as workspace:
         assert workspace is not None, f"{run} is there already"
         workspace.finish(plain | record, frame)
+
+
+def record(rounds: int, state: str = "complete", **values: Any) -> RunRecord:
+    """A record with plain values where none are given."""
+    plain = {"run": "r", "seconds": 1.0, "execution": {"backend": "loop"}}
+    return RunRecord.from_json(plain | values | {"rounds": rounds, "state": state})
 
 
 def clients(
@@ -277,8 +297,7 @@ def write_study(
                 "sd": 0.7,
                 "note": "their split of the data differs",
                 "method": "fedprox",
-                "dataset": "digits",
-                "partition": f"dirichlet(clients={n_clients}, alpha={alphas[0]})",
+                "setting": f"dirichlet(clients={n_clients}, alpha={alphas[0]})",
             }
         ],
     )

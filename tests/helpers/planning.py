@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from fl.base import identity
+from fl.base.dataclass_json import as_json
 from fl.base.files import write_json
 from fl.cli import main
 from fl.engine.simulate import Round
@@ -121,7 +122,7 @@ def make(
     }
     found = plan.make(write_config(root, study, settings))
     for run in found.studies["tiny"].runs:
-        write_json(root / f"{run.method}.json", found.bundles[run.bundle].to_json())
+        write_json(root / f"{run.method}.json", as_json(found.bundles[run.bundle]))
     return Planned(root)
 
 

@@ -135,7 +135,7 @@ def test_a_class_is_a_plugin_that_a_study_can_name(cells: Any, tmp_path: Path) -
         tmp_path, {"methods": entries}, {"plugins": [str(package.absolute())]}
     )
     again = plan.make(config).studies["tiny"].runs
-    assert {run.run for run in again} == {run["run"] for run in own.study["runs"]}
+    assert {run.run for run in again} == {run.run for run in own.study.runs}
 
 
 def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:
@@ -147,7 +147,7 @@ def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:
     own = fl.run(methods=methods, **{**call, "model": cells.Net(width=5)})
     plain = fl.run(methods=methods, **{**call, "model": {"mlp": {"hidden": [5]}}})
     assert own.table()["mean"].tolist() == plain.table()["mean"].tolist()
-    assert {run["method"]: len(run["point"]) for run in own.study["runs"]} == {
+    assert {run.method: len(run.point) for run in own.study.runs} == {
         "swept": 1,
         "short": 0,
     }
@@ -164,13 +164,13 @@ def test_a_frozen_layer_stays_and_is_neither_sent_nor_counted(cells: Any) -> Non
     result = fl.run(methods=methods, **call)
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     assert after == before
-    assert [*result.study["heads"].values()] == ["classifier"]
+    assert [*result.study.heads.values()] == ["classifier"]
     body, head = (6 + 1) * 5, (5 + 1) * 10
     sent = {method: body + (method != "fedrep") * head for method in methods}
     projections = []
-    for run in result.study["runs"]:
-        record = Store(Path("results/runs")).record(run["run"])
-        assert record["costs"]["bytes_up"] == 4 * sent[run["method"]]
+    for run in result.study.runs:
+        record = Store(Path("results/runs")).record(run.run)
+        assert record["costs"]["bytes_up"] == 4 * sent[run.method]
     for method in methods:
         client = None if method in ("fedavg",) else 0
         models = [result.model(method, client=client, seed=seed) for seed in (0, 1)]

@@ -39,7 +39,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ids(result: fl.Result) -> list[str]:
-    return sorted(run["run"] for run in result.study["runs"])
+    return sorted(run.run for run in result.study.runs)
 
 
 def test_arrays_are_named_by_content_and_a_study_can_name_them(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ids(result: fl.Result) -> set[str]:
-    return {run["run"] for run in result.study["runs"]}
+    return {run.run for run in result.study.runs}
 
 
 def test_the_example_of_the_readme_has_the_runs_of_the_table_above_it(

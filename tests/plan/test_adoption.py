@@ -10,6 +10,7 @@ import planning
 import pytest
 
 from fl.base import files, identity
+from fl.base.dataclass_json import as_json
 from fl.plan import adoption, plan
 from fl.plan.bundle import Member
 from fl.plan.config import Settings
@@ -121,7 +122,7 @@ def test_a_run_with_the_numbers_of_before_is_not_taken_for_one_of_a_later_versio
     forget()
     made = plan.make(place.root / "config", checked=False)
     for run in made.studies["tiny"].runs:
-        files.write_json(place.spec(run.method), made.bundles[run.bundle].to_json())
+        files.write_json(place.spec(run.method), as_json(made.bundles[run.bundle]))
         assert place.train(run.method) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "root_hash", lambda root: content["hashes"][root])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -306,16 +307,14 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
     text = (config / "studies" / "a.yaml").read_text()
     (config / "studies" / "a.yaml").write_text(f"# A comment.\n{text}")
     second = plan.current_summary(config)
-    assert {k: v for k, v in first.items() if k != "key"} == {
-        k: v for k, v in second.items() if k != "key"
-    }
+    assert replace(first, key="") == replace(second, key="")
     assert {path for path, time in times(home).items() if before[path] != time} == {
         "results/plan/plan.json"
     }
     study(config, methods={**methods, "fedprox": {"mu": 5.0}})
     third = plan.current_summary(config)
     changed = {Path(path) for path, time in times(home).items() if before.get(path) != time}
-    [new] = set(third["bundles"]) - set(first["bundles"])
+    [new] = set(third.bundles) - set(first.bundles)
     assert changed == {
         home / "plan.json",
         home / "studies" / "a.json",
@@ -327,7 +326,7 @@ def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
     planned = plan.current_summary(config)
     study(config, seeds=[5])
     assert plan_files.read_summary(Path("results/plan")) == planned
-    assert plan.current_summary(config)["runs"] != planned["runs"]
+    assert plan.current_summary(config).runs != planned.runs
 
 
 def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
@@ -339,9 +338,9 @@ def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch)
         return found
 
     monkeypatch.setattr(plan, "make", slow)
-    assert len(plan.current_summary(config)["runs"]) == 2
+    assert len(plan.current_summary(config).runs) == 2
     monkeypatch.setattr(plan, "make", make)
-    assert len(plan.current_summary(config)["runs"]) == 1
+    assert len(plan.current_summary(config).runs) == 1
 
 
 @pytest.fixture
@@ -397,8 +396,8 @@ def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monk
     (templates / "report.css").write_text("p { color: red; }")
     monkeypatch.setattr(plan_files, "TEMPLATES", templates)
     after = plan.current_summary(config)
-    assert after["studies"]["a"]["hash"] != before["studies"]["a"]["hash"]
-    assert after["runs"] == before["runs"]
+    assert after.studies["a"].hash != before.studies["a"].hash
+    assert after.runs == before.runs
 
 
 def test_execution_is_no_part_of_identity(config: Path):
@@ -830,8 +829,8 @@ def test_titles_decide_no_identity(config: Path):
     found = runs(config, **titled)
     assert [run.id for run in found] == [run.id for run in plain]
     assert [run.model.text for run in found] == [run.model.text for run in plain]
-    told = plan.make(config).studies["a"].to_json()
-    assert told["titles"] == {
+    told = plan.make(config).studies["a"]
+    assert told.titles == {
         "dataset": {plain[0].dataset.text: "Drawn"},
         "partition": {"natural": "Own clients"},
         "model": {"mlp(hidden=[8])": "MLP 8", "mlp(hidden=[16])": "MLP 16"},
@@ -852,16 +851,14 @@ def test_a_plan_tells_how_entries_train_and_how_large_models_are(config: Path):
     methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg", "lr": [0.1, 0.2]}}
     methods |= {"cos": {"method": "ditto", "terms": {"cosine": {"layers": ["1"], "mu": 2}}}}
     found = runs(config, methods=methods)
-    told = plan.make(config).studies["a"].to_json()
+    told = plan.make(config).studies["a"]
     # 60 inputs, 8 hidden units, 10 classes, and their biases.
-    assert told["models"] == {"mlp(hidden=[8])": {found[0].dataset.text: 60 * 8 + 8 + 8 * 10 + 10}}
-    assert told["seeds"] == [0, 1]
-    assert told["entries"]["ft"]["start"] == "fedavg"
-    assert told["entries"]["ft"]["training"]["lr"] == [0.1, 0.2]
-    assert told["entries"]["fedavg"]["training"]["rounds"] == [2]
-    assert told["entries"]["cos"]["values"]["cosine.mu"] == [2]
-    starts = {run["run"]: run["start"] for run in told["runs"]}
-    fine = [run["run"] for run in told["runs"] if run["method"] == "ft"]
-    assert {starts[run] for run in fine} == {
-        r["run"] for r in told["runs"] if r["method"] == "fedavg"
-    }
+    assert told.models == {"mlp(hidden=[8])": {found[0].dataset.text: 60 * 8 + 8 + 8 * 10 + 10}}
+    assert told.seeds == [0, 1]
+    assert told.entries["ft"].start == "fedavg"
+    assert told.entries["ft"].training["lr"] == [0.1, 0.2]
+    assert told.entries["fedavg"].training["rounds"] == [2]
+    assert told.entries["cos"].values["cosine.mu"] == [2]
+    starts = {run.run: run.start for run in told.runs}
+    fine = [run.run for run in told.runs if run.method == "ft"]
+    assert {starts[run] for run in fine} == {r.run for r in told.runs if r.method == "fedavg"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fl.base.dataclass_json import as_json, from_json
 from fl.plan import plan, study_planning
 from fl.plan.study_plan import StudyPlan
 
@@ -128,5 +128,5 @@ def test_titles_that_end_in_numbers_are_not_cut(config: Path):
 
 def test_a_plan_of_a_study_is_read_as_it_was_written(config: Path):
     study = planned(config, departures=["none"])
-    assert StudyPlan.from_json(json.loads(json.dumps(study.to_json()))) == study
+    assert from_json(StudyPlan, as_json(study)) == study
     assert study_planning.DRAWN == ("data set", "partition")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_results import clients, entry, plan, with_settings, write_plan, write_run
+from make_results import clients, entry, plan, planned, write_plan, write_run
 from scipy.stats import binomtest
 
 from fl.report import claims, claims_tables, summaries, tables
@@ -73,11 +73,11 @@ SCORES = {
 
 
 def settings_of(made: dict) -> summaries.SettingByScenario:
-    return summaries.setting_by_scenario(with_settings(made))
+    return summaries.setting_by_scenario(planned(made))
 
 
 def verdicts(made: dict, store: Path) -> dict[str, tuple]:
-    rows, runs = tables.collect(made, store)
+    rows, runs = tables.collect(planned(made), store)
     frame = claims.compared(
         rows, runs, made["metric"], made["baseline"], settings=settings_of(made)
     )
@@ -92,7 +92,7 @@ def test_verdicts_over_ten_draws(tmp_path):
         "even": ("not told apart", ""),
         "same": ("uninformative", "SAME equals BASE"),
     }
-    rows, runs = tables.collect(made, tmp_path)
+    rows, runs = tables.collect(planned(made), tmp_path)
     frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made)).set_index(
         "method"
     )
@@ -154,7 +154,7 @@ def test_errors_at_the_ceiling_are_counted_in_samples_and_not_by_the_mean_over_c
             place = f"dirichlet(clients=10, seed={draw})"
             made["runs"].append(entry(f"{method}{draw}", method, partition=place))
     assert verdicts(made, tmp_path) == {"up": ("ahead", ""), "one": ("ahead", "")}
-    rows, runs = tables.collect(made, tmp_path)
+    rows, runs = tables.collect(planned(made), tmp_path)
     frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made))
     assert frame["p"].tolist() == [2 / 2**13] * 2
     assert verdicts(made | {"baseline": "one"}, tmp_path)["up"] == ("ahead", ""), "one is an error"
@@ -180,7 +180,7 @@ def test_a_baseline_may_equal_another_entry(tmp_path):
 
 def test_without_a_baseline_every_pair_is_tested(tmp_path):
     made = draws(tmp_path, {name: SCORES[name] for name in ("down", "base", "up")})
-    rows, runs = tables.collect(made, tmp_path)
+    rows, runs = tables.collect(planned(made), tmp_path)
     frame = claims.compared(rows, runs, "accuracy", None, settings=settings_of(made))
     pairs = frame[["method", "other"]].values.tolist()
     assert pairs == [["up", "base"], ["up", "down"], ["base", "down"]]

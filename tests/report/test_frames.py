@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 import pytest
-from make_results import clients, entry, plan, write_plan, write_run, write_study
+from make_results import clients, entry, plan, planned, write_plan, write_run, write_study
 
 import fl.report
 from fl.base.errors import DataError
@@ -41,7 +41,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
             choices = {"seed": seed, "title": "Ditto", "point": {"lam": lam}, **place}
             made["runs"].append(entry(run, "ditto", **choices))
     write_plan(root / "results", made)
-    result_files.write(made, root / "results" / "runs", root / "results")
+    result_files.write(planned(made), root / "results" / "runs", root / "results")
     return root
 
 
@@ -114,7 +114,7 @@ def test_full_tables_are_read_without_a_store_and_those_of_another_plan_are_not(
     made["runs"].pop()
     write_plan(tmp_path / "results", made)
     store = tmp_path / "results" / "runs"
-    result_files.write(made, store, tmp_path / "results")
+    result_files.write(planned(made), store, tmp_path / "results")
     means = json.loads((tmp_path / "results" / "metrics" / "small.json").read_text())
     assert means == {"fedprox": 0.5, "fedavg": pytest.approx(0.6)}
     store.rename(tmp_path / "away")

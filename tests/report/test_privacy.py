@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import make_results
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
@@ -12,13 +14,14 @@ from fl.report import privacy, references, trade_offs
 from fl.report.cells import NOTHING
 from fl.report.facts import gather
 from fl.report.tables import read_plan_hash
+from fl.store.run_record import Costs, RunRecord
 
 WIRE = [{"name": "clip", "norm": 1.0}, {"name": "noise", "multiplier": 2.0, "delta": 0.01}]
 
 
-def record(wire: list[dict[str, Any]], **costs: int) -> dict[str, Any]:
+def record(wire: list[dict[str, Any]], **costs: int) -> RunRecord:
     plain = {"clients": 100, "participants": 20}
-    return {"spec": {"wire": wire}, "rounds": 30, "costs": {**plain, **costs}}
+    return make_results.record(30, spec={"wire": wire}, costs={**plain, **costs})
 
 
 def of_order_two(multiplier: float, share: float, rounds: int, delta: float) -> float:
@@ -53,7 +56,7 @@ def test_it_is_never_above_that_of_rounds_that_everyone_joins(taking: int, clien
     value = privacy.epsilon(2.0, clients, taking, 4, 0.05)
     assert value == pytest.approx(plain, rel=1e-3)
     assert value == pytest.approx(5.60, abs=0.005)
-    assert privacy.epsilon_columns({**record(WIRE, clients=20, participants=20)})["epsilon"] > 0
+    assert privacy.epsilon_columns(record(WIRE, clients=20, participants=20))["epsilon"] > 0
 
 
 def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
@@ -67,20 +70,23 @@ def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
     ("given", "lacks"),
     [
         (
-            {**record(WIRE), "spec": {"wire": WIRE, "start": "abc"}},
+            replace(record(WIRE), spec={"wire": WIRE, "start": "abc"}),
             "it begins from what another run made of the same clients",
         ),
-        ({**record(WIRE), "costs": {}}, "its record does not say how many clients there are"),
+        (
+            replace(record(WIRE), costs=Costs()),
+            "its record does not say how many clients there are",
+        ),
     ],
 )
-def test_where_none_can_be_told_it_is_said_why(given: dict[str, Any], lacks: str) -> None:
+def test_where_none_can_be_told_it_is_said_why(given: RunRecord, lacks: str) -> None:
     assert privacy.epsilon_columns(given) == {"epsilon_lacks": lacks}
 
 
 def test_without_noise_nothing_is_told() -> None:
     assert privacy.epsilon_columns(record(WIRE[:1])) == {}
     assert privacy.epsilon_columns(record([WIRE[0], {**WIRE[1], "multiplier": 0.0}])) == {}
-    assert privacy.epsilon_columns({"spec": {}}) == {}
+    assert privacy.epsilon_columns(make_results.record(30)) == {}
 
 
 COSTS = {

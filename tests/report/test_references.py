@@ -100,7 +100,7 @@ def test_a_report_ends_with_what_its_study_names(tmp_path: Path) -> None:
     config = planning.write_config(
         tmp_path, {"methods": methods, "analyses": ["features"], "models": ["mlp"]}
     )
-    study = plan.make(config).studies["tiny"].to_json()
+    study = plan.make(config).studies["tiny"]
     results = tmp_path / "results"
     facts = gather("tiny", results, tmp_path / "runs", study)
     said = dict(references.of(facts))

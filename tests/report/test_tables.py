@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from make_results import clients, entry, plan, with_settings, write_plan, write_run
+from make_results import clients, entry, plan, planned, write_plan, write_run
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
@@ -41,7 +41,7 @@ def row(frame: pd.DataFrame, method: str) -> pd.Series:
 
 
 def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
-    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
+    rows, runs = tables.collect(planned(two_seeds(tmp_path)), tmp_path)
     measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     # Seeds: 0.6 and 0.7. Clients over seeds: 0.55 and 0.75.
     assert measured["mean"] == pytest.approx(0.65)
@@ -58,7 +58,7 @@ def test_the_personal_stage_is_reported_from_its_first_round(tmp_path):
     both += clients([2.0, 2.0], metric="loss", split="train")
     write_run(tmp_path, "a0", tuned)
     write_run(tmp_path, "b0", both)
-    rows, runs = tables.collect(plan([entry("a0", "ft"), entry("b0", "ditto")]), tmp_path)
+    rows, runs = tables.collect(planned(plan([entry("a0", "ft"), entry("b0", "ditto")])), tmp_path)
     summary = summaries.summarise(rows, runs, "accuracy")
     shown = summary[["method", "stage", "mean", "round", "n_clients"]].values.tolist()
     assert shown == [["ft", "personal", 0.875, 1, 2], ["ditto", "personal", 0.875, 2, 2]]
@@ -75,9 +75,9 @@ def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
         metrics += [*clients(val, split="val", round=number), *clients(test, round=number)]
     write_run(tmp_path, "a0", metrics)
     made = plan([entry("a0", "fedavg")])
-    last, runs = tables.collect(made, tmp_path)
+    last, runs = tables.collect(planned(made), tmp_path)
     assert row(summaries.summarise(last, runs, "accuracy"), "fedavg")["mean"] == pytest.approx(0.65)
-    rows, runs = tables.collect({**made, "scored": "best"}, tmp_path)
+    rows, runs = tables.collect(planned({**made, "scored": "best"}), tmp_path)
     measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     assert measured["mean"] == pytest.approx((0.2 + 0.5) / 2)
     assert summaries.points(rows, runs, "accuracy")["val"].item() == pytest.approx((0.9 + 0.5) / 2)
@@ -131,7 +131,7 @@ def test_a_stage_that_ends_before_the_last_round_is_scored_without_validation_sa
     """Fine-tuning scores the shared model in round 0 alone."""
     rows = [*clients([0.4, 0.6], 0), *clients([0.7, 0.9], 3, stage="personal")]
     write_run(tmp_path, "a0", [*rows, *clients([1.0, 1.0], 3, "train", metric="loss")])
-    table = tables.collect(plan([entry("a0", "ft")], scored="best"), tmp_path)
+    table = tables.collect(planned(plan([entry("a0", "ft")], scored="best")), tmp_path)
     personal = row(summaries.personalisation(*table, "accuracy"), "ft")
     assert personal[["before", "after"]].tolist() == pytest.approx([0.5, 0.8])
 
@@ -165,19 +165,19 @@ def test_one_point_of_a_grid_is_selected(case, tmp_path):
     if second == "other seed":
         write_run(tmp_path, "q1", [*clients([0.1]), *clients([0.1], split="val")], "diverged")
         made["runs"].append(entry("q1", "fedprox", point={"mu": 1}, seed=1))
-    _, runs = tables.collect({**made, "metric": metric}, tmp_path)
+    _, runs = tables.collect(planned({**made, "metric": metric}), tmp_path)
     assert set(runs.loc[runs["selected"], "point"]) == {expected}
 
 
 def test_points_show_validation_and_test_and_equal_ones_leave_the_first_selected(tmp_path):
-    rows, runs = tables.collect(grid(tmp_path / "a"), tmp_path / "a")
+    rows, runs = tables.collect(planned(grid(tmp_path / "a")), tmp_path / "a")
     assert row(summaries.summarise(rows, runs, "accuracy"), "fedprox")["mean"] == 0.5
     points = summaries.points(rows, runs, "accuracy").set_index("point")
     assert points.loc["mu=0.1", ["val", "test"]].tolist() == [0.6, 0.9]
     for run in ("p", "q"):
         write_run(tmp_path, run, [*clients([0.5]), *clients([0.7], split="val")])
     made = [entry(r, "fedprox", point={"mu": m}) for r, m in (("p", 1), ("q", 2))]
-    _, runs = tables.collect(plan(made), tmp_path)
+    _, runs = tables.collect(planned(plan(made)), tmp_path)
     assert list(runs.loc[runs["selected"], "run"]) == ["p"]
 
 
@@ -187,7 +187,7 @@ def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_
     write_run(tmp_path / "store", "d", clients([0.4, 0.5]))
     made["runs"].insert(0, entry("a", "fedavg"))
     made["runs"].append(entry("d", "mk", point={"mk-mmd.mu": 1, "n": 3, "seed": True, "x": [2]}))
-    for table in result_files.write(made, tmp_path / "store", tmp_path):
+    for table in result_files.write(planned(made), tmp_path / "store", tmp_path):
         back = table.drop_duplicates("run").set_index("run")
         assert back["point"].to_dict() == {
             **{"a": "", "p": "mu=0.1", "q": "mu=1"},
@@ -211,7 +211,7 @@ def test_the_runs_table_says_what_was_stacked_and_what_a_run_stands_on(tmp_path)
     write_run(tmp_path, "g0", clients([0.5]), start="f0")
     write_run(tmp_path, "g1", clients([0.5]), start="gone")
     made = [entry(run, run, seed=int(run[1])) for run in ("a0", "a1", "f0", "g0", "g1", "z0")]
-    _, runs = tables.collect(plan(made), tmp_path)
+    _, runs = tables.collect(planned(plan(made)), tmp_path)
     measured = runs.set_index("run")
     assert measured["stack"].dropna().to_dict() == {
         **{"a0": "a0, a1", "a1": "a0, a1"},
@@ -229,7 +229,7 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
         entry("p1", "fedprox", point={"mu": 0.1}, seed=1),  # one seed of two
         entry("s", "fedavg"),
     ]
-    summary = summaries.summarise(*tables.collect(made, tmp_path), "accuracy")
+    summary = summaries.summarise(*tables.collect(planned(made), tmp_path), "accuracy")
     gridded, plain = row(summary, "fedprox"), row(summary, "fedavg")
     assert (gridded["n_points"], gridded["n_points_there"], gridded["mean"]) == (3, 1, 0.5)
     assert (plain["n_points"], plain["n_points_there"], plain["n_missing"]) == (1, 0, 1)
@@ -237,7 +237,9 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
     assert summaries.gaps(plain) == "1 missing", "no grid"
     for run, value in (("r", 0.4), ("p1", 0.1)):
         write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")], "diverged")
-    gridded = row(summaries.summarise(*tables.collect(made, tmp_path), "accuracy"), "fedprox")
+    gridded = row(
+        summaries.summarise(*tables.collect(planned(made), tmp_path), "accuracy"), "fedprox"
+    )
     assert summaries.gaps(gridded) == "", "what diverged is there"
 
 
@@ -247,20 +249,20 @@ def test_a_grid_is_selected_for_each_setting_by_itself(tmp_path):
         for mu, score in zip((1, 2), scores, strict=True):
             write_run(tmp_path, f"{model}{mu}", [*clients([0.5]), *clients([score], split="val")])
             made.append(entry(f"{model}{mu}", "fedprox", point={"mu": mu}, model=model))
-    _, runs = tables.collect(plan(made), tmp_path)
+    _, runs = tables.collect(planned(plan(made)), tmp_path)
     assert list(runs.loc[runs["selected"], "run"]) == ["mlp2", "cnn1"]
 
 
 def test_a_grid_without_validation_rows_is_an_error_that_names_the_method(tmp_path):
     with pytest.raises(DataError, match="'fedprox' has a grid of 2 points but no validation"):
-        tables.collect(grid(tmp_path, val=False), tmp_path)
+        tables.collect(planned(grid(tmp_path, val=False)), tmp_path)
 
 
 def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path):
     made = two_seeds(tmp_path)
     write_run(tmp_path, "a2", clients([0.0, math.nan]), state="diverged")
     made["runs"] += [entry("a2", "fedavg", seed=2), entry("a3", "fedavg", seed=3)]
-    rows, runs = tables.collect(made, tmp_path)
+    rows, runs = tables.collect(planned(made), tmp_path)
     measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     assert (measured["n_seeds"], measured["n_diverged"], measured["n_missing"]) == (2, 1, 1)
     assert measured["mean"] == pytest.approx(0.65)
@@ -273,8 +275,8 @@ def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path
 def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path):
     made = two_seeds(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
-    rows, runs = tables.collect(made, tmp_path)
-    settings = summaries.setting_by_scenario(with_settings(made))
+    rows, runs = tables.collect(planned(made), tmp_path)
+    settings = summaries.setting_by_scenario(planned(made))
     (measured,) = claims.compared(rows, runs, "accuracy", "fedavg", settings=settings).to_dict(
         "records"
     )
@@ -286,8 +288,8 @@ def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path)
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
-    rows, runs = tables.collect(made, tmp_path / "grid")
-    settings = summaries.setting_by_scenario(with_settings(made))
+    rows, runs = tables.collect(planned(made), tmp_path / "grid")
+    settings = summaries.setting_by_scenario(planned(made))
     (measured,) = claims.compared(rows, runs, "accuracy", "fedprox", settings=settings).to_dict(
         "records"
     )
@@ -298,7 +300,7 @@ def test_less_is_better_for_a_loss(tmp_path):
     write_run(tmp_path, "a", clients([1.0, 3.0, 3.0], metric="loss"))
     write_run(tmp_path, "b", clients([0.5, 2.0, 1.0], metric="loss"))
     made = plan([entry("a", "base"), entry("b", "other")], metric="loss", baseline="base")
-    rows, runs = tables.collect(made, tmp_path)
+    rows, runs = tables.collect(planned(made), tmp_path)
     base = row(summaries.summarise(rows, runs, "loss"), "base")
     assert (base["worst"], base["p10"]) == (3.0, 3.0)
 
@@ -313,8 +315,8 @@ def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_
         store.remove(run)
         rows = list(rows.itertuples(index=False, name=None))
         write_run(store.root, run, rows, seconds=99.0)
-    result_files.write(made, tmp_path / "one", tmp_path / "t1")
-    result_files.write(again, tmp_path / "two", tmp_path / "t2")
+    result_files.write(planned(made), tmp_path / "one", tmp_path / "t1")
+    result_files.write(planned(again), tmp_path / "two", tmp_path / "t2")
 
     def same(name: str) -> bool:
         return (
@@ -328,11 +330,11 @@ def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_
 
 def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
     made = two_seeds(tmp_path / "store")
-    result_files.write(made, tmp_path / "store", tmp_path)
+    result_files.write(planned(made), tmp_path / "store", tmp_path)
     paths = [tmp_path / "tables" / name for name in ("small.parquet", "small.runs.parquet")]
     assert [tables.read_plan_hash(p) for p in paths] == [("cafe0123", True)] * 2
     made["runs"].append(entry("zz", "fedavg", seed=9))
-    result_files.write(made, tmp_path / "store", tmp_path)
+    result_files.write(planned(made), tmp_path / "store", tmp_path)
     assert tables.read_plan_hash(paths[0]) == ("cafe0123", False)
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == [p.name for p in paths]
     back = pd.read_parquet(paths[0])
@@ -345,7 +347,7 @@ def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
 
 def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_path, monkeypatch):
     made, store, results = two_seeds(tmp_path / "store"), tmp_path / "store", tmp_path / "results"
-    wanted = result_files.write(made, store, results)
+    wanted = result_files.write(planned(made), store, results)
     shown = [path.read_bytes() for path in result_files.paths(results, "small")[2:]]
     write = result_files.files.write_bytes
 
@@ -355,7 +357,7 @@ def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_pat
             path.unlink()
 
     monkeypatch.setattr(result_files.files, "write_bytes", lose)
-    measured = result_files.write(made, store, results)
+    measured = result_files.write(planned(made), store, results)
     assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
     for table, same in zip(measured, wanted, strict=True):
         pd.testing.assert_frame_equal(table, same)
@@ -365,16 +367,16 @@ def test_a_store_entry_that_cannot_be_read_is_named(tmp_path):
     made = two_seeds(tmp_path)
     (tmp_path / "a0" / "metrics.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"a0/metrics\.parquet: has 4 bytes"):
-        tables.collect(made, tmp_path)
+        tables.collect(planned(made), tmp_path)
     (tmp_path / "a0" / "run.json").write_text('{"state": "compl')
     with pytest.raises(DataError, match=r"a0/run\.json: is not readable"):
-        tables.collect(made, tmp_path)
+        tables.collect(planned(made), tmp_path)
 
 
 def test_nothing_trained_yet_is_no_error(tmp_path):
     made = plan([entry("a", "fedavg"), entry("b", "prox", point={"mu": 1})])
     made["runs"].append(entry("c", "prox", point={"mu": 2}))
-    rows, runs = tables.collect(made, tmp_path)
+    rows, runs = tables.collect(planned(made), tmp_path)
     assert rows.empty
     assert {c: str(t) for c, t in rows.dtypes.items()} == {**LONG, "hp.mu": "Int64"}
     assert list(runs.loc[runs["selected"], "run"]) == ["a", "b"]

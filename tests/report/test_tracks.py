@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from make_results import clients, entry, plan, write_run
+from make_results import clients, entry, plan, planned, write_run
 
 from fl.base.errors import DataError
 from fl.cli import main
@@ -93,10 +93,12 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
     rows = clients([0.8, 0.9], round=2, stage="personal")
     write_run(tmp_path, "b", rows, costs=silent, start="a")
     made = plan([entry("a", "fedavg-start"), entry("b", "ft", title="FT", point={"lr": 0.1})])
-    table = tracks.measured("one", {"ft": "fedavg-start"}, *tables.collect(made, tmp_path))
+    table = tracks.measured("one", {"ft": "fedavg-start"}, *tables.collect(planned(made), tmp_path))
     (line,) = table.to_dict("records")
     made["runs"].append(entry("c", "local"))
-    assert tracks.measured("one", {}, *tables.collect(made, tmp_path)).empty, "its draw lacks a run"
+    assert tracks.measured("one", {}, *tables.collect(planned(made), tmp_path)).empty, (
+        "its draw lacks a run"
+    )
     assert line | {"numbers": ""} == {
         "track": "one",
         "method": "ft",
@@ -122,7 +124,7 @@ def test_bytes_of_a_track_are_those_of_the_rounds_that_runs_had(tmp_path: Path) 
     write_run(tmp_path, "b", rows, costs=tuned, start="a")
     made = plan([entry("a", "fedavg-start"), entry("b", "ft")])
     [line] = tracks.measured(
-        "one", {"ft": "fedavg-start"}, *tables.collect(made, tmp_path)
+        "one", {"ft": "fedavg-start"}, *tables.collect(planned(made), tmp_path)
     ).to_dict("records")
     assert line["bytes"] == 2 * (2 * 15 + 1 * 2)
     assert line["operations"] == 2 * 203.0 + 1 * 203.0

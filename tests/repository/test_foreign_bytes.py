@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import make_results
 import numpy as np
 import pandas as pd
 import planning
@@ -29,7 +30,7 @@ import shelving
 import torch
 import yaml
 
-from fl.base import files, parquet
+from fl.base import dataclass_json, files, parquet
 from fl.base.errors import FedloomError, Location
 from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
@@ -181,9 +182,8 @@ def study(root: Path) -> Reader:
     value = yaml.safe_load(path.read_text())
 
     def read() -> None:
-        json.dumps(
-            [each.to_json() for each in plan.make(folder).bundles.values()], allow_nan=False
-        ).encode()
+        bundles = [dataclass_json.as_json(each) for each in plan.make(folder).bundles.values()]
+        json.dumps(bundles, allow_nan=False).encode()
 
     return Reader(path, read, lambda d: yaml.dump(strange(value, d)).encode())
 
@@ -271,7 +271,7 @@ def partition(root: Path) -> Reader:
 
 
 def metrics(root: Path) -> Reader:
-    path, record = root / "metrics.parquet", {"state": "complete", "rounds": 2}
+    path, record = root / "metrics.parquet", make_results.record(2)
     table = metrics_table(
         [
             (r, c, "test", "global", metric, 0.25, 10)
@@ -343,7 +343,7 @@ def planned_study(root: Path) -> Reader:
     plan.make_and_write(folder)
     home = root / "results" / "plan"
     path = home / "studies" / "tiny.json"
-    return json_reader(path, lambda: plan_files.read_item(home, "studies", "tiny"))
+    return json_reader(path, lambda: plan_files.read_study(home, "tiny"))
 
 
 def description(root: Path) -> Reader:

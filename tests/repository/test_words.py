@@ -103,6 +103,21 @@ def test_nothing_is_keyed_by_its_address() -> None:
     assert not calls, calls
 
 
+LOOSE = re.compile(r"(Mapping|dict|Dict)\[str, Any\]")
+"""A type that does not say which keys a mapping has."""
+
+
+def test_mappings_with_known_keys_have_types() -> None:
+    """Those left hold the user's YAML, unchecked JSON, keys of components, or trees of tensors."""
+    loose = [
+        f"{path}:{number}: {line.strip()}"
+        for path in trees()
+        for number, line in enumerate((FOLDER / path).read_text().splitlines(), 1)
+        if LOOSE.search(line)
+    ]
+    assert len(loose) <= 140, "\n".join(loose)
+
+
 def test_the_lists_find_what_they_are_for() -> None:
     assert list(bound_names(ast.parse("def told(its): kept = 1; self.mine = 2"))) == [
         ("told", 1),

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import planning
@@ -16,6 +16,7 @@ from planning import Planned
 
 from fl.base.errors import ConfigError
 from fl.plan.config import Execution, Node
+from fl.plan.jobs import Job
 from fl.runner import launch
 from fl.workflow import markers
 
@@ -129,11 +130,11 @@ def test_the_status_is_that_of_the_first_unless_another_died(
 
 
 def test_a_job_asks_for_what_each_process_needs() -> None:
-    execution = {**asdict(Execution(processes=4, threads=2, memory_mb=500)), "device": "cuda"}
+    execution = Execution(processes=4, threads=2, memory_mb=500, device="cuda")
     assert markers.threads(execution) == 8
     assert markers.gpus(execution) == 4
-    assert markers.gpus({**execution, "gpus": 0}) == 0
-    job = {"execution": execution, "runs": [], "store": "runs", "most_mb": None}
+    assert markers.gpus(replace(execution, gpus=0)) == 0
+    job = Job("train", "", [], [], [], [], [], execution, store="runs")
     assert markers.memory(job) == 2000
     node = Node(cpus=7, memory_mb=1999, gpus=3)
     lacking = [
@@ -141,7 +142,7 @@ def test_a_job_asks_for_what_each_process_needs() -> None:
         "2000 memory_mb (the node has 1999)",
         "4 gpus (the node has 3)",
     ]
-    assert node.shortages(replace(Execution(**execution), gpus=1)) == lacking
+    assert node.shortages(replace(execution, gpus=1)) == lacking
 
 
 def test_processes_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -76,20 +76,20 @@ def test_rows_that_no_run_writes(store: Store, name: str) -> None:
     assert f"{run}/metrics.parquet: " in said and problem in said
     plan = make_results.plan([make_results.entry(run, "fedavg")])
     with pytest.raises(FedloomError) as caught:
-        tables.collect(plan, store.root)
+        tables.collect(make_results.planned(plan), store.root)
     assert f"{run}/metrics.parquet: " in str(caught.value) and problem in str(caught.value)
     assert "store verify --remove" in str(caught.value)
 
 
 def test_a_run_that_says_it_diverged_may_have_grown_past_all_numbers() -> None:
-    record = {"state": "diverged", "rounds": 50}
+    record = make_results.record(50, "diverged")
     run_check.joined_metrics([rows(metric="loss", value=float("inf"))], [record], ["a"])
     with pytest.raises(FedloomError, match="value is not from 0 to 1"):
         run_check.joined_metrics([rows(value=5.0)], [record], ["a"])
 
 
 def test_of_many_runs_the_one_with_the_fault_is_named() -> None:
-    records = [{"state": "complete", "rounds": 50}, {"state": "complete", "rounds": 60}]
+    records = [make_results.record(50), make_results.record(60)]
     later = rows(round=60)
     joined = run_check.joined_metrics([rows(), later], records, ["a", "b"])
     assert joined["round"].tolist() == [50, 50, 60, 60]
@@ -132,7 +132,7 @@ def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
 ) -> None:
     run, other = shelving.add(store), shelving.add(store, seed=1)
     study = make_results.plan([make_results.entry(run, "fedavg")])
-    assert len(tables.collect(study, store.root)[1]) == 1
+    assert len(tables.collect(make_results.planned(study), store.root)[1]) == 1
     faster = {**SPEC, "training": {"rounds": 50, "lr": 0.5}}
     circle = {run: other, other: run}
     for edits, problem in (
@@ -143,7 +143,7 @@ def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
         for name, edit in edits.items():
             rewrite(store, name, **edit)
         with pytest.raises(FedloomError, match=problem):
-            tables.collect(study, store.root)
+            tables.collect(make_results.planned(study), store.root)
         assert maintenance.problems(store, run)
         assert "seed 0" in "\n".join(explain(run, {}, store))
         for name, seed in ((run, 0), (other, 1)):

@@ -16,7 +16,9 @@ from fl.base.errors import EXIT_LEFT
 from fl.cli import main
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
+from fl.plan.config import Execution
 from fl.plan.estimate import Rates
+from fl.plan.jobs import Job
 from fl.store import attempts
 from fl.store.attempts import Attempt
 from fl.store.lease import take
@@ -118,10 +120,11 @@ def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> N
     runs, store = study.runs("fedavg"), study.store()
     with signalled(after=3):
         assert study.train("fedavg") == EXIT_LEFT
-    job = {"runs": runs, "store": str(store.root), "most_mb": 7000}
 
     def memory(each: int) -> int:
-        return markers.memory({**job, "execution": {"processes": 1, "memory_mb": each}})
+        execution = Execution(memory_mb=each)
+        job = Job("train", "", [], runs, [], [], [], execution, str(store.root), most_mb=7000)
+        return markers.memory(job)
 
     told = standings(study, "fedavg").values()
     assert {(each.state, each.round) for each in told} == {("interrupted", 3)}
@@ -162,7 +165,7 @@ def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     planned = plan.current_summary(config)
     said: list[str] = []
-    watching = monitor.ProgressMonitor(planned["settings"], said.append, pause=0.05)
+    watching = monitor.ProgressMonitor(planned.settings, said.append, pause=0.05)
     watching.start()
     end = time.monotonic() + 300
     while not said and time.monotonic() < end:

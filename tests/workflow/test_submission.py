@@ -15,6 +15,7 @@ import pytest
 from planning import Planned
 
 from fl.plan.bundle import read as read_bundle
+from fl.plan.config import Execution, Settings
 from fl.store import attempts
 from fl.store.attempts import Attempt
 from fl.workflow import monitor, scheduler, status, submission, unbegun
@@ -190,7 +191,7 @@ def test_snakemake_is_stopped_if_all_jobs_end_alike_before_they_begin(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     store, stopped = tmp_path / "store", list[str]()
-    settings = {"results": str(tmp_path), "store": str(store)}
+    settings = Settings((), results=str(tmp_path), store=str(store))
     watch = monitor.ProgressMonitor(settings, stop_workflow=stopped.append)
     for i in range(3):
         last = Submission(str(i), str(tmp_path / f"{i}.log"), time.time())
@@ -219,7 +220,7 @@ def test_a_job_asks_for_no_more_time_than_its_partition_allows(
     assert limits == {"": 60, "gpu": 60, "long": 6480, "debug": 30}
 
     def minutes(partition: str | None, wanted: int = 240) -> int:
-        execution = {"slurm_partition": partition, "minutes": wanted}
+        execution = Execution(slurm_partition=partition, minutes=wanted)
         return scheduler.job_minutes(execution, limits)
 
     assert [minutes(None), minutes("debug"), minutes("debug,gpu")] == [60, 30, 60]

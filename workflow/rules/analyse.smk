@@ -8,12 +8,12 @@ rule analyse:
         f"{RESULTS}/logs/analyse/{{analysis}}.log",
     conda:
         "../envs/fedloom.yaml"
-    threads: lambda wildcards: analysis_execution(wildcards)["threads"]
+    threads: lambda wildcards: analysis_execution(wildcards).threads
     resources:
         **slurm_resources(analysis_execution),
         gpu=lambda wildcards: markers.gpus(analysis_execution(wildcards)),
         mem_mb=lambda wildcards, attempt: attempt
-        * analysis_execution(wildcards)["memory_mb"],
+        * analysis_execution(wildcards).memory_mb,
         runtime=lambda wildcards: minutes(analysis_execution(wildcards)),
     params:
         fl=FL,

@@ -71,25 +71,26 @@ def read_plan():
     Only the main process makes a new plan; jobs read the plan to which they belong.
     """
     if not workflow.is_main_process:
-        return plan_files.read_checked(Path(os.environ[PLAN_VARIABLE])), {}, set()
+        path = Path(os.environ[PLAN_VARIABLE])
+        return plan_files.read(plan_files.PlanSummary, path), {}, set()
     try:
         current = plan.current_summary(Path(CONFIG), STUDIES)
         job_by_bundle, outdated = markers.write_jobs(current, merge=merge_policy())
         if job_by_bundle and merge_policy() is True:
-            code = snapshot.copy_code(Path(current["settings"]["results"]))
+            code = snapshot.copy_code(Path(current.settings.results))
             os.environ.update(FEDLOOM_CODE=str(code))
     except FedloomError as error:
         sys.exit(f"error: {error}")
-    os.environ[PLAN_VARIABLE] = f"{current['settings']['results']}/plan/plan.json"
+    os.environ[PLAN_VARIABLE] = f"{current.settings.results}/plan/plan.json"
     return current, job_by_bundle, outdated
 
 
 PLAN, JOB_BY_BUNDLE, OUTDATED = read_plan()
-RESULTS = PLAN["settings"]["results"]
-DATA = PLAN["settings"]["data"]
+RESULTS = PLAN.settings.results
+DATA = PLAN.settings.data
 if workflow.is_main_process:
     PROGRESS = monitor.ProgressMonitor(
-        PLAN["settings"], stop_workflow=INTERRUPT.stop_workflow
+        PLAN.settings, stop_workflow=INTERRUPT.stop_workflow
     )
 
 
@@ -112,18 +113,13 @@ wildcard_constraints:
     raw=r"[\w-]+",
 
 
-def plan_item(kind, name):
-    """Return the content of one file of the plan."""
-    with open(f"{RESULTS}/plan/{kind}/{name}.json") as file:
-        return json.load(file)
-
-
-DATASETS = sorted({bundle["dataset"] for bundle in PLAN["bundles"].values()})
+PLAN_FOLDER = Path(RESULTS) / "plan"
+DATASETS = sorted({bundle.dataset for bundle in PLAN.bundles.values()})
 
 
 def raw(dataset):
     """Return the folder of the raw files of a planned data set."""
-    return raw_folder_name(plan_item("datasets", dataset))
+    return raw_folder_name(plan_files.read_dataset(PLAN_FOLDER, dataset))
 
 
 def inputs_if_missing(outputs, inputs):
@@ -140,7 +136,7 @@ def inputs_if_missing(outputs, inputs):
 
 def job(wildcards):
     """Return the bundles, data and resources of a training job."""
-    return plan_item("jobs", wildcards.job)
+    return markers.read_job(Path(RESULTS), wildcards.job)
 
 
 @cache
@@ -163,8 +159,8 @@ def warn_of_limit(partition, wanted, allowed):
 def minutes(execution):
     """Return the minutes that a job asks for."""
     allowed = scheduler.job_minutes(execution, time_limits())
-    if allowed < execution["minutes"]:
-        warn_of_limit(execution["slurm_partition"], execution["minutes"], allowed)
+    if allowed < execution.minutes:
+        warn_of_limit(execution.slurm_partition, execution.minutes, allowed)
     return allowed
 
 
@@ -179,7 +175,7 @@ def slurm_resources(execution):
     }
 
     def resource(key):
-        return lambda wildcards: execution(wildcards)[key]
+        return lambda wildcards: getattr(execution(wildcards), key)
 
     return {name: resource(key) for key, name in names.items()}
 
@@ -195,12 +191,12 @@ def train_inputs(wildcards):
     return inputs_if_missing(
         [marker(wildcards.job)],
         [
-            *(f"{DATA}/prepared/{name}/dataset.json" for name in spec["datasets"]),
+            *(f"{DATA}/prepared/{name}/dataset.json" for name in spec.datasets),
             *(
                 f"{RESULTS}/partitions/{name}/partition.json"
-                for name in spec["partitions"]
+                for name in spec.partitions
             ),
-            *map(marker, spec["after"]),
+            *map(marker, spec.after),
         ],
     )
 
@@ -212,13 +208,13 @@ def analysis(name):
 
 def analysis_execution(wildcards):
     """Return the resources of an analysis: its study's, without a GPU if it runs no model."""
-    return plan_item("analyses", wildcards.analysis)["execution"]
+    return plan_files.read_analysis(PLAN_FOLDER, wildcards.analysis).execution
 
 
 def analysis_inputs(wildcards):
     """Return the inputs of an analysis: jobs of its runs, and their data and partitions."""
-    names = PLAN["analyses"][wildcards.analysis]["bundles"]
-    bundles = [PLAN["bundles"][name] for name in names]
+    names = PLAN.analyses[wildcards.analysis].bundles
+    bundles = [PLAN.bundles[name] for name in names]
     return inputs_if_missing(
         [analysis(wildcards.analysis)],
         [
@@ -227,13 +223,13 @@ def analysis_inputs(wildcards):
             ),
             *sorted(
                 {
-                    f"{DATA}/prepared/{bundle['dataset']}/dataset.json"
+                    f"{DATA}/prepared/{bundle.dataset}/dataset.json"
                     for bundle in bundles
                 }
             ),
             *sorted(
                 {
-                    f"{RESULTS}/partitions/{bundle['partition']}/partition.json"
+                    f"{RESULTS}/partitions/{bundle.partition}/partition.json"
                     for bundle in bundles
                 }
             ),
@@ -249,11 +245,11 @@ def table(wildcards):
 def study(wildcards):
     """Return a study of the plan."""
     try:
-        return PLAN["studies"][wildcards.study]
+        return PLAN.studies[wildcards.study]
     except KeyError:
         raise WorkflowError(
             f"error: {CONFIG}/config.yaml: studies: does not contain {wildcards.study!r}. "
-            f"Allowed: {', '.join(PLAN['studies'])}. "
+            f"Allowed: {', '.join(PLAN.studies)}. "
             f"Try: snakemake --config studies={wildcards.study}"
         ) from None
 

@@ -5,7 +5,7 @@ rule tables:
             sorted(
                 {
                     marker(JOB_BY_BUNDLE[name])
-                    for name in study(wildcards)["bundles"]
+                    for name in study(wildcards).bundles
                     if name in JOB_BY_BUNDLE
                 }
             ),
@@ -37,9 +37,9 @@ rule report:
                 table(wildcards),
                 *(
                     f"{RESULTS}/partitions/{name}/partition.json"
-                    for name in study(wildcards)["partitions"]
+                    for name in study(wildcards).partitions
                 ),
-                *map(analysis, study(wildcards)["analyses"]),
+                *map(analysis, study(wildcards).analyses),
             ],
         ),
     output:

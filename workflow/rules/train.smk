@@ -7,18 +7,18 @@ rule train:
         f"{RESULTS}/logs/train/{{job}}.log",
     conda:
         "../envs/fedloom.yaml"
-    threads: lambda wildcards: markers.threads(job(wildcards)["execution"])
+    threads: lambda wildcards: markers.threads(job(wildcards).execution)
     resources:
-        **slurm_resources(lambda wildcards: job(wildcards)["execution"]),
-        gpu=lambda wildcards: markers.gpus(job(wildcards)["execution"]),
+        **slurm_resources(lambda wildcards: job(wildcards).execution),
+        gpu=lambda wildcards: markers.gpus(job(wildcards).execution),
         mem_mb=lambda wildcards: markers.memory(job(wildcards)),
-        runtime=lambda wildcards: minutes(job(wildcards)["execution"]),
+        runtime=lambda wildcards: minutes(job(wildcards).execution),
     params:
         fl=FL,
-        title=lambda wildcards: job(wildcards)["title"],
-        store=lambda wildcards: job(wildcards)["store"],
+        title=lambda wildcards: job(wildcards).title,
+        store=lambda wildcards: job(wildcards).store,
         bundles=lambda wildcards: [
-            f"{RESULTS}/plan/bundles/{name}.json" for name in job(wildcards)["bundles"]
+            f"{RESULTS}/plan/bundles/{name}.json" for name in job(wildcards).bundles
         ],
     message:
         "train {params.title}, log {log}, cores={threads}, gpu={resources.gpu}"

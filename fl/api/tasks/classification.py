@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, mixed_labels
+from fl.api.protocols import Batch
 from fl.api.task import DEFAULT, Task, client_means, weighted_mean
 from fl.pytorch.folding import call_on_stacks
 
@@ -21,7 +21,7 @@ CLASS_WEIGHT, SMOOTHING = "class_weight", "smoothing"
 """Keys of batches if a run uses `class_weights` or `label_smoothing` of its training, [b] each."""
 
 
-def classification_loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+def classification_loss(outputs: Tensor, batch: Batch) -> Tensor:
     """Return the weighted mean cross-entropy.
 
     The batch can bring mixes of labels (`fl.api.mixed_labels`), label smoothing, which also applies

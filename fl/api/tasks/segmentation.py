@@ -25,13 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, Mix, mixed
+from fl.api.protocols import Batch
 from fl.api.task import Task, client_means, weighted_mean
 
 SMOOTH = 1e-5
 """Pixels added to both sides of a Dice coefficient, so that 0 / 0 is 1."""
 
 
-def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+def loss(outputs: Tensor, batch: Batch) -> Tensor:
     """Return (cross-entropy + soft Dice loss) / 2.
 
     If the batch has mixes (`fl.api.mixed_labels`), a pixel has a share of several classes.
