@@ -222,10 +222,7 @@ def analysis_inputs(wildcards):
                 {marker(JOB_BY_BUNDLE[name]) for name in names if name in JOB_BY_BUNDLE}
             ),
             *sorted(
-                {
-                    f"{DATA}/prepared/{bundle.dataset}/dataset.json"
-                    for bundle in bundles
-                }
+                {f"{DATA}/prepared/{bundle.dataset}/dataset.json" for bundle in bundles}
             ),
             *sorted(
                 {
