@@ -212,11 +212,12 @@ class Facts:
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
         return f"{len(self.runs)} runs: {counts}."
 
-    @property
+    @cached_property
     def absent(self) -> dict[str, list[dict[str, Any]]]:
         """The runs that are not complete, by state."""
         runs: dict[str, list[dict[str, Any]]] = {MISSING: [], DIVERGED: []}
-        for row in self.runs[self.runs["state"] != COMPLETE].to_dict("records"):
+        columns = [*SETTING, "method", "point", "run", "seed", "state"]
+        for row in self.runs.loc[self.runs["state"] != COMPLETE, columns].to_dict("records"):
             setting = (row["dataset"], row["partition"], row["model"])
             runs[row["state"]].append(
                 {

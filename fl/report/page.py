@@ -11,13 +11,19 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from fl.base.plotting import N_COLOURS, with_unique_ids
-from fl.base.schema import MISSING, StudySetting
+from fl.base.schema import MISSING, SETTING, StudySetting
 from fl.report import result_files
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
-from fl.report.facts import Facts, at
+from fl.report.facts import Facts
 from fl.report.figures import DASHES, MARKERS, Panel
 from fl.report.outline import Fold, Section
 from fl.report.summaries import final
+
+SHOWN = [
+    *("method", "run", "seed", "point", "state", "selected"),
+    *("stack", "rounds", "seconds", "backend", "device"),
+]
+"""The columns of the runs table that the page shows."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -59,22 +65,26 @@ def _is_complete(facts: Facts) -> bool:
 def runs_behind(facts: Facts) -> list[tuple[StudySetting, list[dict[str, Any]]]]:
     """By setting, for each method its title, its anchor, and its runs."""
     scores = final(facts.rows, facts.metric).groupby(["method", "run"])["value"].mean().to_dict()
-    listed = []
-    for setting in facts.settings:
-        blocks = [
-            {
-                "method": method,
-                "title": facts.methods[str(method)],
-                "anchor": facts.anchor(setting, str(method))[1:],
-                "runs": [
-                    row | _shown(row, scores.get((method, row["run"]), float("nan")), facts.metric)
-                    for row in group.to_dict("records")
-                ],
-            }
-            for method, group in at(facts.runs, setting).groupby("method", sort=False)
-        ]
-        listed.append((setting, blocks))
-    return listed
+    runs: dict[StudySetting, dict[str, list[Mapping[Any, Any]]]] = {}
+    for row in facts.runs[[*SETTING, *SHOWN]].to_dict("records"):
+        setting, method = (row["dataset"], row["partition"], row["model"]), row["method"]
+        shown = _shown(row, scores.get((method, row["run"]), float("nan")), facts.metric)
+        runs.setdefault(setting, {}).setdefault(method, []).append({**row, **shown})
+    return [
+        (
+            setting,
+            [
+                {
+                    "method": method,
+                    "title": facts.methods[method],
+                    "anchor": facts.anchor(setting, method)[1:],
+                    "runs": rows,
+                }
+                for method, rows in runs[setting].items()
+            ],
+        )
+        for setting in facts.settings
+    ]
 
 
 def _shown(row: Mapping[Any, Any], score: float, metric: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -137,45 +137,53 @@ def summarise(
     ``n_points_there``: those of which no run is missing; as long as these are fewer, another point
     may yet be selected.
     """
-    last, grids = final(rows, metric, split), _points_there(runs)
+    last, up = complete(final(rows, metric, split), runs), rising(metric)
+    seeds = _by_key(last.groupby([*KEY, "run"])["value"].mean())
+    clients = _by_key(last.groupby([*KEY, "client"])["value"].mean())
+    weighted = _by_key(_weighted(last, [*KEY, "run"]))
+    stages, rounds = (_by_key(last.set_index(KEY)[name]) for name in ("stage", "round"))
+    states, complete_points = _by_key(runs[runs["selected"]].set_index(KEY)["state"]), _points(runs)
     records = []
-    for key, group in runs[runs["selected"]].groupby(KEY, sort=False):
-        finished = group.loc[group["state"] == COMPLETE, "run"]
-        values = last[(last["method"] == key[-1]) & last["run"].isin(finished)]
-        seeds = values.groupby("run")["value"].mean()
-        clients = values.groupby("client")["value"].mean()
-        weighted = _weighted(values)
-        ordered = clients.sort_values(ascending=rising(metric))
+    for key, of_runs in states.items():
+        of_seeds, of_clients, of_weighted = (
+            pd.Series(values.get(key, ()), dtype="float64") for values in (seeds, clients, weighted)
+        )
+        worst_first = of_clients.sort_values(ascending=up)
+        worst = worst_first.iloc[: max(1, math.ceil(len(worst_first) / 10))]
         records.append(
             dict(zip(KEY, key, strict=True))
             | {
-                "stage": values["stage"].iloc[0] if len(values) else GLOBAL,
-                "round": values["round"].max() if len(values) else -1,
-                "mean": seeds.mean(),
-                "sd_seeds": seeds.std(),
-                "sd_clients": clients.std(),
-                "worst": clients.min() if rising(metric) else clients.max(),
-                "p10": clients.quantile(0.1 if rising(metric) else 0.9),
-                "worst_tenth": ordered.iloc[: max(1, math.ceil(len(ordered) / 10))].mean(),
-                "weighted": weighted.mean(),
-                "weighted_sd_seeds": weighted.std(),
-                "n_clients": len(clients),
-                "n_seeds": len(seeds),
-                "n_diverged": int((group["state"] == DIVERGED).sum()),
-                "n_missing": int((group["state"] == MISSING).sum()),
-                "n_points": len(grids[key]),
-                "n_points_there": sum(grids[key]),
+                "stage": stages[key][0] if key in stages else GLOBAL,
+                "round": rounds[key].max() if key in rounds else -1,
+                "mean": of_seeds.mean(),
+                "sd_seeds": of_seeds.std(),
+                "sd_clients": of_clients.std(),
+                "worst": of_clients.min() if up else of_clients.max(),
+                "p10": of_clients.quantile(0.1 if up else 0.9),
+                "worst_tenth": worst.mean(),
+                "weighted": of_weighted.mean(),
+                "weighted_sd_seeds": of_weighted.std(),
+                "n_clients": len(of_clients),
+                "n_seeds": len(of_seeds),
+                "n_diverged": int((of_runs == DIVERGED).sum()),
+                "n_missing": int((of_runs == MISSING).sum()),
+                "n_points": len(complete_points[key]),
+                "n_points_there": int(complete_points[key].sum()),
             }
         )
     return pd.DataFrame(records, columns=SUMMARY_COLUMNS)
 
 
-def _points_there(runs: pd.DataFrame) -> dict[Any, list[bool]]:
+def _by_key(values: pd.Series) -> dict[tuple[str, ...], np.ndarray]:
+    """Return the values of each setting and method, which the first levels of the index are."""
+    array, places = values.to_numpy(), values.groupby(level=KEY, sort=False).indices
+    return {cast(tuple[str, ...], key): array[indices] for key, indices in places.items()}
+
+
+def _points(runs: pd.DataFrame) -> dict[tuple[str, ...], np.ndarray]:
     """By setting and method, for each point of its grid, whether none of its runs is missing."""
-    there: dict[Any, list[bool]] = {}
-    for (*key, _), states in runs.groupby([*KEY, "point"], sort=False)["state"]:
-        there.setdefault(tuple(key), []).append(bool((states != MISSING).all()))
-    return there
+    is_stored = runs.set_index([*KEY, "point"])["state"] != MISSING
+    return _by_key(is_stored.groupby(level=[*KEY, "point"], sort=False).all())
 
 
 def gaps(row: Mapping[Any, Any]) -> str:
@@ -190,11 +198,11 @@ def gaps(row: Mapping[Any, Any]) -> str:
     return ", ".join(words)
 
 
-def _weighted(rows: pd.DataFrame) -> pd.Series:
-    """By run, the mean of ``value`` weighted by ``n``."""
+def _weighted(rows: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
+    """By ``keys``, the mean of ``value`` weighted by ``n``."""
     weights = rows["n"].where(rows["value"].notna(), 0)
-    sums = (rows["value"] * weights).groupby(rows["run"]).sum()
-    return sums / weights.groupby(rows["run"]).sum()
+    groups = [rows[key] for key in keys]
+    return (rows["value"] * weights).groupby(groups).sum() / weights.groupby(groups).sum()
 
 
 SUMMARY_COLUMNS = [
