@@ -82,8 +82,9 @@ def image_array(picture: Image) -> np.ndarray:
     """Return an image in memory as uint8 [1, height, width] if it is grey, else [3, height, width].
 
     Raises:
-        DataError: If its mode is none of `MODES`.
+        DataError: If its mode is none of `MODES`, or if it is one of several pages of a file.
     """
+    _check_pages(picture, "a picture", "for a page that is meant, use its `copy()`")
     mode = "L" if picture.mode in GREY_MODES else "RGB"
     return _to_array(_convert_mode(picture, mode, MODES, "a picture"))
 
@@ -107,16 +108,20 @@ def read_image_header(picture: Path | bytes, name: str) -> tuple[str, tuple[int,
 
     source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
     with wrap_read_errors(name, *UNREADABLE), Image.open(source) as image:
-        # The first image of an MPO file is the photograph; previews of it follow.
-        pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
-        if pages > 1:
-            problem = f"{name}: the image has {pages} pages or frames"
-            raise DataError(problem, "one", "write each page that is meant into a file of its own")
+        _check_pages(image, name, "write each page that is meant into a file of its own")
         if image.format == "PNG" and EXIF not in image.info and _has_exif_chunk(picture):
             image.load()
         width, height = image.size
         on_its_side = EXIF in image.info and image.getexif().get(ORIENTATION, 1) > UPSIDE_DOWN
         return image.mode, (width, height) if on_its_side else (height, width)
+
+
+def _check_pages(image: Image, name: str, advice: str) -> None:
+    """Raise a `DataError` if an image has several pages, of which only one would be read."""
+    # The first image of an MPO file is the photograph; previews of it follow.
+    pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+    if pages > 1:
+        raise DataError(f"{name}: the image has {pages} pages or frames", "one", advice)
 
 
 def _has_exif_chunk(picture: Path | bytes) -> bool:

@@ -300,3 +300,18 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     np.savez("mine.npz", x=X, labels=Y)
     with pytest.raises(FedloomError, match=r"mine.npz: has no y\. Allowed"):
         fl.run(dataset={"arrays": {"path": "mine.npz"}}, **CALL)
+
+
+def test_pages_of_an_image_are_not_left_out(tmp_path: Path) -> None:
+    pages = [Image.fromarray(np.full((6, 5), shade, np.uint8)) for shade in (1, 99)]
+    pages[0].save(tmp_path / "two.tif", save_all=True, append_images=pages[1:])
+
+    def page(number: int) -> Image.Image:
+        image = Image.open(tmp_path / "two.tif")
+        image.seek(number)
+        return image
+
+    with pytest.raises(FedloomError, match=r"has 2 pages or frames. Allowed: one. Try: .*copy"):
+        fl.arrays([(page(n % 2), n % 2) for n in range(8)])
+    x = fl.arrays([(page(n % 2).copy(), n % 2) for n in range(8)]).arrays["x"]
+    assert x[:, 0, 0, 0].tolist() == [1, 99] * 4

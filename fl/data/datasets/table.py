@@ -4,10 +4,10 @@ No publication: it is yours. What is in the file is part of what a run is.
 
 Every column but those that the keys name is a feature and must hold numbers; all columns that do
 not are named in one error. Columns under ``dates`` become days since 1970 began (2024-02-29, or any
-form of ISO 8601). A column under ``categorical`` becomes one of zeros and ones for each value that
-stands in the file. A value that no training row has gives a column that is 0 in training: the
-weights on it stay as they began. The classes are the different values of the label column. Values
-are in order: whole numbers by value, anything else by spelling.
+form of ISO 8601, from 1678 to 2261). A column under ``categorical`` becomes one of zeros and ones
+for each value that stands in the file. A value that no training row has gives a column that is 0 in
+training: the weights on it stay as they began. The classes are the different values of the label
+column. Values are in order: whole numbers by value, anything else by spelling.
 
 Empty cells are refused, unless ``missing`` says what becomes of them:
 
