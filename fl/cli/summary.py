@@ -42,6 +42,11 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     }
     missing = [m for bundle in incomplete.values() for m in jobs.missing_members(bundle, store)]
     repeated = {member.run for member in missing if store.has(member.run)}
+    damages = {
+        run: lines
+        for run in members
+        if run not in repeated and store.has(run) and (lines := store.verify(run, hashed=False))
+    }
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
         groups: dict[tuple[str, ...], list[PlannedRun]] = {}
@@ -49,13 +54,13 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             key = (run.method, run.dataset, run.partition, run.model)
             groups.setdefault(key, []).append(run)
         for (method, *setting), runs in groups.items():
-            stored = sum(store.has(run.run) for run in runs)
+            stored = sum(store.has(run.run) and run.run not in damages for run in runs)
             lacking = sum(run.run in repeated for run in runs)
             note = f" ({lacking} without {WEIGHTS})" if lacking else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
             yield f"  {method:16} {counts}   {' / '.join(setting)}"
             if every_run:
-                yield from (f"    {_run_line(run, store, repeated)}" for run in runs)
+                yield from (f"    {_run_line(run, store, repeated, damages)}" for run in runs)
         yield from (f"  head of {model}: {head}" for model, head in study.heads.items())
         for analysis in study.analyses:
             exists = analyses.exists(Path(plan.settings.results), analysis.analysis)
@@ -64,6 +69,12 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
     counts = f"{quantity(len(members), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
+    yield from (line for lines in damages.values() for line in lines)
+    if damages:
+        yield (
+            f"{quantity(len(damages), 'run')} damaged, and not trained again while in the store. "
+            "Try: fedloom store verify --remove"
+        )
     if missing:
         rates = Rates(store)
         outdated = sum(m.run not in repeated and digest(m.spec) in rates.specs for m in missing)
@@ -107,8 +118,11 @@ def _job_counts(plan: Plan, incomplete: dict[str, Bundle], store: Store, rates: 
     return text
 
 
-def _run_line(run: PlannedRun, store: Store, repeated: Collection[str]) -> str:
+def _run_line(
+    run: PlannedRun, store: Store, repeated: Collection[str], damaged: Collection[str]
+) -> str:
     state = "stored" if store.has(run.run) and run.run not in repeated else "to train"
+    state = "damaged" if run.run in damaged else state
     return f"{run.run}  seed {run.seed:<6} {state:9} {point_text(run.point)}".rstrip()
 
 

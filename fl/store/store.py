@@ -151,8 +151,13 @@ class Store:
         """Return the folder of an unfinished run."""
         return self.root / f"{_check_name(run)}.partial"
 
-    def verify(self, run: str) -> list[str]:
-        """Return a line for each damaged file of a finished run; empty if all are intact."""
+    def verify(self, run: str, hashed: bool = True) -> list[str]:
+        """Return a line for each damaged file of a finished run; empty if all are intact.
+
+        Args:
+            run: The run.
+            hashed: Whether hashes are compared; if not, a file is damaged if its size differs.
+        """
         folder = self._folder(run)
         if not self.has(run):
             return [f"{folder}: is no finished run"]
@@ -160,7 +165,8 @@ class Store:
             with files.disk_errors(folder):
                 descriptions = files.read_sealed(folder / RECORD)["files"]
                 damages = [
-                    files.find_damage(folder / name, entry) for name, entry in descriptions.items()
+                    files.find_damage(folder / name, entry, hashed)
+                    for name, entry in descriptions.items()
                 ]
         except FedloomError as error:
             return [str(error)]

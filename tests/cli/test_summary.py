@@ -100,3 +100,21 @@ def test_a_job_whose_metrics_need_its_memory_is_told_of(
         assert main.main(["plan", "--config", str(root / "config")]) == 0
         said = capsys.readouterr().out
         assert said.count("rows of metrics") == said.count(" 28,800,000 rows") == lines
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "run.json"])
+def test_a_run_whose_file_is_cut_does_not_count_as_stored(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    study = planned(seeds=[0, 1])
+    assert study.train("fedavg") == 0
+    run, _ = study.runs("fedavg")
+    path = study.root / "runs" / run / name
+    path.write_bytes(path.read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["plan", "--runs", "--config", str(study.root / "config")]) == 0
+    said = capsys.readouterr().out
+    assert "   1 of    2 runs stored" in said
+    assert f"{run}  seed 0      damaged" in said
+    assert f"{path}: " in said
+    assert "1 run damaged, and not trained again while in the store. Try: fedloom store" in said
