@@ -133,7 +133,7 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
     cells = values.astype(str).str.strip()
     gaps = values.isna() | cells.isin(EMPTY_CELLS)
     if not empty:
-        CellError.check(gaps, lambda row: _describe_gap(values.isna()[row], cells.iloc[row]))
+        CellError.check(gaps, lambda row: _describe_gap(values.isna().iloc[row], cells.iloc[row]))
     if values.dtype.kind == "f":
         # Beyond 2^53, different whole numbers may be the same float.
         is_fraction = ~gaps & ((values != values.round()) | (values.abs() > 2**53))

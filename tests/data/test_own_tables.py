@@ -14,6 +14,7 @@ import pytest
 from test_own_data import OWN, dataset, patients, prepared
 
 from fl.base.errors import DataError
+from fl.data import tables
 from fl.data.spellings import check_spellings
 
 WARD = {**OWN, "categorical": ["ward"]}
@@ -28,8 +29,9 @@ def thirds(*cells: Any) -> list[Any]:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("column", ["diagnosis", "hospital", "ward"])
 def test_a_text_for_a_missing_value_is_no_name(
-    tmp_path: Path, text: str, suffix: str, column: str
+    tmp_path: Path, text: str, suffix: str, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tables, "PIECE_ROWS", 2)
     path = tmp_path / f"p{suffix}"
     cells = {"ward": thirds("a", "b", "c"), column: thirds("a", "b", text)}
     patients(path, **cells)
