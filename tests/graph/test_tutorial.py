@@ -103,7 +103,7 @@ def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
 
     said = clone.follow()
     assert re.search(r"^=+ \d+ passed, \d+ deselected\b", said, re.MULTILINE), said
-    assert re.search(r"^  APFL +[\d.]+", said, re.MULTILINE), said
+    assert re.search(r"^  My APFL +[\d.]+", said, re.MULTILINE), said
     trained = [made.names("anchor")[run] for run in made.records() if run not in after]
     assert sorted(trained) == ["my-apfl 0", "my-apfl 0", "my-apfl 1", "my-apfl 1"]
 
