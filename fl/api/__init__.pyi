@@ -30,6 +30,7 @@ from fl.api.method import (
     PAYLOAD as PAYLOAD,
     PERSONAL_PARAMS as PERSONAL_PARAMS,
     REAL as REAL,
+    SHARED_PARAMS as SHARED_PARAMS,
     WeightedAverage as WeightedAverage,
     MeanBased as MeanBased,
     Method as Method,

@@ -199,6 +199,9 @@ VARIABLE_GROUPS = ("params", "buffers")
 PERSONAL_PARAMS = "personal_params"
 """Key of parameters that a client trains in addition to the network's, see `fl.api.recipe`."""
 
+SHARED_PARAMS = "shared_params"
+"""Key of parameters that all train and share in addition to the network's, see `fl.api.recipe`."""
+
 REAL = "real"
 """Split of a client's own training samples, for methods that train on synthetic samples too."""
 

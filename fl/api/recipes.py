@@ -14,6 +14,7 @@ from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alterations
 from fl.api.method import (
     PERSONAL_PARAMS,
+    SHARED_PARAMS,
     VARIABLE_GROUPS,
     BuildContext,
     Method,
@@ -96,6 +97,7 @@ def recipe(
     passes: tuple[TrainingPass, ...] = (TrainingPass(),),
     keep_optimizer: bool = False,
     personal_params: Start | None = None,
+    shared_params: Start | None = None,
 ) -> Method:
     """Build a method: local training on a sum of terms, then a mean of the shared weights.
 
@@ -118,6 +120,8 @@ def recipe(
         personal_params: Function from the first variables to parameters that are trained with the
             network's in every pass and never leave the client. Terms get them as
             ``forward.personal_params``, views in the client's tree under `PERSONAL_PARAMS`.
+        shared_params: The same for parameters that are sent and averaged with the network's. Terms
+            get them as ``forward.shared_params``, views in the server's tree under `SHARED_PARAMS`.
 
     Raises:
         FedloomError: If the study keeps optimizers and clients train in several passes.
@@ -146,6 +150,7 @@ def recipe(
         passes,
         keep_optimizer if keep is None else keep,
         personal_params,
+        shared_params,
         context.task,
     )
     names = [name for kind in VARIABLE_GROUPS for name in context.network.names[kind]]
@@ -170,6 +175,7 @@ class _RecipeBuilder:
     passes: tuple[TrainingPass, ...]
     keep_optimizer: bool
     personal_params: Start | None
+    shared_params: Start | None
     task: Task
 
     @property
@@ -180,15 +186,16 @@ class _RecipeBuilder:
         return references + [term.reference for term in self.adaptive_terms if term.reference]
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
-        server = select(variables, lambda name: not self.local(name))
         personal_params = (
             {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
         )
         client = {**select(variables, self.local), **personal_params}
+        shared_params = {SHARED_PARAMS: self.shared_params(variables)} if self.shared_params else {}
+        server = {**select(variables, lambda name: not self.local(name)), **shared_params}
         if self.keep_optimizer:
             # In the order in which `begin` puts the weights together.
             merged = merge(server, client)
-            trained = {**_trained(merged, self.passes[0])[0], **personal_params}
+            trained = {**_trained(merged, self.passes[0])[0], **personal_params, **shared_params}
             client["optimizer"] = self.optimizer.init(trained)
         if self.adaptive_terms:
             client["terms"] = {term.name: term.start(variables) for term in self.adaptive_terms}
@@ -218,6 +225,8 @@ class _RecipeBuilder:
         trained, frozen = _trained(variables, training_pass)
         if self.personal_params:
             trained = {**trained, PERSONAL_PARAMS: client[PERSONAL_PARAMS]}
+        if self.shared_params:
+            trained = {**trained, SHARED_PARAMS: server[SHARED_PARAMS]}
         state = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
         work = {"params": trained, "frozen": frozen, "optimizer": state}
         states = {key: client[key] for key in ("terms", ALTERATION_STATES) if key in client}
@@ -242,14 +251,22 @@ class _RecipeBuilder:
         }
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        params, personal_params = self._split_params(work)
+        params, personal_params, shared_params = self._split_params(work)
         batch = self.alterations.change_batch(batch)
         alter, altered = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
         )
         forward = Forward(
-            self.network, output, params, server, work, batch, personal_params, self.task
+            self.network,
+            output,
+            params,
+            server,
+            work,
+            batch,
+            personal_params,
+            shared_params,
+            task=self.task,
         )
         values, statistics = [term(forward) for term in self.stateless_terms], {}
         for term in self.adaptive_terms:
@@ -268,7 +285,7 @@ class _RecipeBuilder:
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
     def end(self, server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        params, personal_params = self._split_params(work)
+        params, personal_params, shared_params = self._split_params(work)
         ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
         client_state = {**select(final, self.local)}
@@ -277,12 +294,14 @@ class _RecipeBuilder:
         if self.keep_optimizer:
             client_state["optimizer"] = work["optimizer"]
         client_state |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}
-        return {**client, **client_state}, select(final, lambda name: not self.local(name))
+        added = {SHARED_PARAMS: shared_params} if self.shared_params else {}
+        upload = {**select(final, lambda name: not self.local(name)), **added}
+        return {**client, **client_state}, upload
 
-    def _split_params(self, work: Tree) -> tuple[Tree, Tree]:
-        """Return the network's parameters, and the personal parameters."""
+    def _split_params(self, work: Tree) -> tuple[Tree, Tree, Tree]:
+        """Return the network's parameters, the personal parameters, and the shared ones."""
         params = {**work["frozen"], **work["params"]}
-        return params, params.pop(PERSONAL_PARAMS, {})
+        return params, params.pop(PERSONAL_PARAMS, {}), params.pop(SHARED_PARAMS, {})
 
 
 def _average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
@@ -297,7 +316,8 @@ def _adapted(work: Tree, term: AdaptiveTerm, statistics: Tree) -> Tree:
 def _refresh(term: AdaptiveTerm, periodic: Periodic) -> Refresh:
     def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         params = {**work["frozen"], **work["params"]}
-        params.pop(PERSONAL_PARAMS, None)
+        for added in (PERSONAL_PARAMS, SHARED_PARAMS):
+            params.pop(added, None)
         variables = {"params": params, "buffers": work["buffers"]}
         return periodic.look(variables, batch)
 

@@ -32,7 +32,8 @@ class Forward:
         work: The client's work tree in this round, with the states of its method.
         batch: The samples, see `Batch`; ``batch["reference"]`` has the features of reference models
             that a `ReferenceTerm` computes.
-        personal_params: Parameters in addition to the network's, see `fl.api.recipe`.
+        personal_params: The client's parameters in addition to the network's, see `fl.api.recipe`.
+        shared_params: Parameters in addition to the network's that all clients share.
         task: The task whose loss is minimised, see `task_loss`.
     """
 
@@ -43,6 +44,7 @@ class Forward:
     work: Tree
     batch: Batch
     personal_params: Tree = field(default_factory=dict)
+    shared_params: Tree = field(default_factory=dict)
     # A factory, because the compiler of torch 2.11 cannot trace an object as default.
     task: Task = field(default_factory=lambda: CLASSIFICATION)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fl.api import (
     PERSONAL_PARAMS,
+    SHARED_PARAMS,
     VARIABLE_GROUPS,
     Aggregate,
     Batch,
@@ -20,13 +21,14 @@ from fl.api import (
     FedloomError,
     Method,
     Network,
+    Output,
     Pass,
     Phase,
     Sweep,
     Tree,
     WeightedAverage,
 )
-from fl.blocks.anchors import feature_sums, local_anchors, zero_anchors
+from fl.blocks.anchors import features_of, local_anchors, sums_by_class, zero_anchors
 
 ANCHORS = "anchors"
 """Key in the server's tree: anchors [classes, features]; zero for a class without an anchor."""
@@ -56,7 +58,7 @@ def anchors_before_training(
     network, classes = context.network, context.classes
 
     def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-        return feature_sums(network, _complete_model(network, client, server), batch, classes)
+        return sums_by_class(network, _complete_model(network, client, server), batch, classes)
 
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
         return dict(client), local_anchors(totals)
@@ -93,20 +95,12 @@ def anchors_after_training(
     Raises:
         FedloomError: For a method whose rounds do not end with training.
     """
-    network, classes = context.network, context.classes
     *earlier_passes, last_pass = method.passes
     if isinstance(last_pass, Sweep):
         raise FedloomError(
             "anchors: the method already ends a round with a sweep over its samples",
             advice="choose a method whose rounds end with training",
         )
-
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-        return feature_sums(network, client[TRAINED_MODEL], batch, classes)
-
-    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
-        client_state = {key: leaf for key, leaf in client.items() if key != TRAINED_MODEL}
-        return client_state, {**upload, ANCHORS: local_anchors(totals)}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         model_uploads = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
@@ -121,9 +115,31 @@ def anchors_after_training(
         }, client_states
 
     anchored = _with_anchors(method, context, (ANCHORS, ANCHOR_ROUND), aggregate, initial)
-    return replace(
-        anchored, passes=(*earlier_passes, _keep_trained_model(last_pass), Sweep(look, end))
-    )
+    sweep = class_means_sweep(context)
+    return replace(anchored, passes=(*earlier_passes, keep_trained_model(last_pass), sweep))
+
+
+def class_means_sweep(
+    context: BuildContext, quantity: Callable[[Output], Tensor] = features_of
+) -> Sweep:
+    """Return a sweep that adds, under `ANCHORS`, means by class of the trained model to an upload.
+
+    The model is in evaluation mode. The sweep follows a pass of `keep_trained_model`.
+
+    Args:
+        context: The context in which the method is built.
+        quantity: Function from the model's output to what is averaged, [b, d].
+    """
+    network, classes = context.network, context.classes
+
+    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        return sums_by_class(network, client[TRAINED_MODEL], batch, classes, quantity)
+
+    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
+        client_state = {key: leaf for key, leaf in client.items() if key != TRAINED_MODEL}
+        return client_state, {**upload, ANCHORS: local_anchors(totals)}
+
+    return Sweep(look, end)
 
 
 def _with_anchors(
@@ -181,7 +197,7 @@ def _check_held(counts: Tensor) -> None:
         )
 
 
-def _keep_trained_model(pass_: Pass) -> Pass:
+def keep_trained_model(pass_: Pass) -> Pass:
     """Return the pass with an end that keeps the trained model in the client's tree."""
 
     def end(server: Tree, client: Tree, work: Tree) -> TreePair:
@@ -191,7 +207,8 @@ def _keep_trained_model(pass_: Pass) -> Pass:
             )
         client_state, upload = pass_.end(server, client, work)
         params = {**work["frozen"], **work["params"]}
-        params.pop(PERSONAL_PARAMS, None)
+        for added in (PERSONAL_PARAMS, SHARED_PARAMS):
+            params.pop(added, None)
         return {
             **client_state,
             TRAINED_MODEL: {"params": params, "buffers": work["buffers"]},

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import Batch, FedloomError, Forward, Network, Term, Tree, weighted_mean
+from fl.api import Batch, FedloomError, Forward, Network, Output, Term, Tree, weighted_mean
 from fl.api.tasks.classification import cross_entropy
 from fl.blocks.linear_layers import feature_width
 
@@ -136,6 +136,17 @@ def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
     return term
 
 
+def towards_anchors(lam: float) -> Term:
+    """Return lam times the mean square of the difference between features and their anchors."""
+
+    def term(forward: Forward) -> Tensor:
+        features = forward.output.features.flatten(1)
+        distances = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
+        return lam * weighted_mean(distances / features.shape[1], forward.batch)
+
+    return term
+
+
 def zero_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
     """Return zeros [C, d], which guide nothing, as anchors before the first ones are computed."""
     params = variables["params"]
@@ -143,10 +154,21 @@ def zero_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
     return example.new_zeros((classes, feature_width(network, params)))
 
 
-def feature_sums(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
-    """Sum features and samples by class in evaluation mode, for a sweep."""
+def features_of(output: Output) -> Tensor:
+    """Return features as rows, [b, d]."""
+    return output.features.flatten(1)
+
+
+def sums_by_class(
+    network: Network,
+    variables: Tree,
+    batch: Batch,
+    classes: int,
+    quantity: Callable[[Output], Tensor] = features_of,
+) -> Tree:
+    """Sum a quantity, such as features, and samples by class in evaluation mode, for a sweep."""
     output = network.eval(variables["params"], variables["buffers"], batch["x"])
-    sums, counts = class_sums(output.features.flatten(1), batch["y"], batch["weight"], classes)
+    sums, counts = class_sums(quantity(output), batch["y"], batch["weight"], classes)
     return {"sums": sums, "counts": counts}
 
 

@@ -23,7 +23,6 @@ from fl.api import (
     Batch,
     BuildContext,
     Count,
-    Forward,
     Method,
     NonNegative,
     Pass,
@@ -38,12 +37,11 @@ from fl.api import (
     recipe,
     training_passes,
     trees,
-    weighted_mean,
     weights_in,
     weights_not_in,
 )
 from fl.blocks.anchor_exchange import anchors_after_training
-from fl.blocks.anchors import anchor_average, class_sums, means_from_sums, squared_guiding
+from fl.blocks.anchors import anchor_average, class_sums, means_from_sums, towards_anchors
 from fl.blocks.mixing import mix
 from fl.blocks.simplex_quadratic import minimise_on_simplex
 
@@ -71,7 +69,7 @@ class FedPAC:
         head = network.head
         base = recipe(
             context,
-            terms=(cross_entropy, self.alignment),
+            terms=(cross_entropy, towards_anchors(self.lam)),
             local=weights_in(head),
             passes=(
                 TrainingPass(weights_in(head), self.head_epochs),
@@ -143,14 +141,6 @@ class FedPAC:
             return {key: leaf for key, leaf in inner_send(server).items() if key != "heads"}
 
         return replace(aligned, send=send, views={"personal": own_model})
-
-    def alignment(self, forward: Forward) -> Tensor:
-        """Lam times the mean square of the difference between features and prototypes."""
-        if "anchors" not in forward.shared:
-            return 0 * forward.output.features.sum()
-        features = forward.output.features.flatten(1)
-        distances = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
-        return self.lam * weighted_mean(distances / features.shape[1], forward.batch)
 
 
 def head_statistics(totals: Tree) -> dict[str, Tensor]:

@@ -21,11 +21,9 @@ from torch import Tensor
 
 from fl.api import (
     BuildContext,
-    Forward,
     Method,
     NonNegative,
     Predictor,
-    Term,
     Tree,
     View,
     all_weights,
@@ -33,10 +31,9 @@ from fl.api import (
     declare,
     personal,
     recipe,
-    weighted_mean,
 )
 from fl.blocks.anchor_exchange import anchors_after_training
-from fl.blocks.anchors import AnchorAverage, anchor_average, has_anchor, squared_guiding
+from fl.blocks.anchors import AnchorAverage, anchor_average, has_anchor, towards_anchors
 from fl.blocks.distances import pairwise_distances
 
 
@@ -59,7 +56,7 @@ class FedProto:
     def build(self, context: BuildContext) -> Method:
         """Local with one more term, whose clients send prototypes."""
         network = context.network
-        base = recipe(context, terms=(cross_entropy, towards(self.lam)), local=all_weights)
+        base = recipe(context, terms=(cross_entropy, towards_anchors(self.lam)), local=all_weights)
         shared = anchors_after_training(base, context, anchor_average(self.prototypes))
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
@@ -73,17 +70,6 @@ class FedProto:
         if self.predict == "prototype":
             view = Predictor(with_anchors, nearest, is_per_sample=True)
         return replace(shared, views={"personal": view})
-
-
-def towards(lam: float) -> Term:
-    """Lam times the mean square of the difference between features and their class's prototype."""
-
-    def term(forward: Forward) -> Tensor:
-        features = forward.output.features.flatten(1)
-        distances = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
-        return lam * weighted_mean(distances / features.shape[1], forward.batch)
-
-    return term
 
 
 def scores(features: Tensor, anchors: Tensor) -> Tensor:

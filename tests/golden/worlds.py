@@ -68,6 +68,7 @@ HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 METHODS: dict[str, list[World]] = {
     "afl": [{"eta_lambda": 0.5}],
     "apfl": [{}, {"alpha": 0.3, "mixed": "outputs"}, {"alpha": 0.3, "adapt": False}],
+    "ccvr": [{"samples": 5, "steps": 3}],
     "cfl": [
         {"after": 1},
         {"after": 1, "bounds": "absolute", "eps1": 5.0, "eps2": 0.01, "most": 3},
@@ -85,12 +86,14 @@ METHODS: dict[str, list[World]] = {
     "fedavgm": [{}, {"beta": 0.5, "eta": 0.7}],
     "fedbabu": [{}],
     "fedbn": [{}],
+    "fd": [{"gamma": 0.5}],
     "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["0"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
+    "fedetf": [{"scale": 2.0}],
     "fedexp": [{}, {"scored": "last", "epsilon": 0.0}],
     "fedfa": [FEDFA, {**FEDFA, "fusion": "direct"}, {**FEDFA, "weighting": "uniform"}],
     "fedfa/c": [{"augment": "batch", "layers": ["0", "4"], "p": 0.8}],
@@ -111,6 +114,7 @@ METHODS: dict[str, list[World]] = {
         {"lite": True, "first": 2, "lam": 1.0},
         {"lite": True, "first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
+    "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediot": [{"server_epochs": 2, "width": 4}],
     "fedl2p": [
@@ -163,6 +167,7 @@ METHODS: dict[str, list[World]] = {
     ],
     "fedsam": [{}, {"statistics": "first"}],
     "fedsr": [{"alpha_l2r": 0.1, "alpha_cmi": 0.1}],
+    "fedtgp": [{"server_steps": 3, "server_lr": 0.5}],
     "finetune": [{}, {"keep_optimizer": False}],
     "finetune-bn": [
         {},
@@ -214,7 +219,7 @@ METHODS: dict[str, list[World]] = {
 one or two.
 """
 
-STARTING = ("fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
+STARTING = ("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
 MODAL = {
     **dict.fromkeys(("ditto", "fedavg", "fedavgm", "fedbabu", "fedopt"), "shared"),
     **dict.fromkeys(("fedprox", "fedrep"), "shared"),

@@ -1,0 +1,57 @@
+"""Training of a few weights by the server, on class statistics that clients uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fl.api import BuildContext, Tree, sgd
+
+
+def descend(
+    params: Tree, loss: Callable[[Tree], Tensor], steps: int, lr: float, momentum: float = 0.0
+) -> Tree:
+    """Return parameters after steps of gradient descent on a loss.
+
+    Args:
+        params: The parameters.
+        loss: Function from parameters to a scalar.
+        steps: Number of steps.
+        lr: Learning rate.
+        momentum: Momentum of the steps, which starts anew with each call.
+    """
+    optimizer = sgd(momentum, 0.0)
+    state, slope = optimizer.init(params), grad(loss)
+    for _ in range(steps):
+        gradient = slope(dict(params))
+        with torch.no_grad():
+            params, state = optimizer.step(params, gradient, state, lr)
+    return params
+
+
+def labels_of_means(uploads: Tree) -> tuple[Tensor, Tensor]:
+    """Return the class of each class mean of a stack of clients, and its weight, both [K C].
+
+    A class that a client does not hold has weight 0, any other mean 1.
+
+    Args:
+        uploads: ``counts`` [K, C], as `fl.blocks.anchors.local_anchors` makes them.
+    """
+    counts = uploads["counts"]
+    labels = torch.arange(counts.shape[1], device=counts.device).repeat(counts.shape[0])
+    return labels, (counts > 0).flatten().to(counts.dtype)
+
+
+def empty_class_means(context: BuildContext, like: Tensor) -> dict[str, Tensor]:
+    """Return uploads of the size of a round's, so that the work on them can be counted.
+
+    Args:
+        context: The context in which the method is built.
+        like: A tensor [C, d] of one value for each class and feature.
+    """
+    clients = max(1, round(context.training.participation * context.participants))
+    means = like.new_zeros((clients, *like.shape))
+    return {"means": means, "counts": means[..., 0]}

@@ -1,0 +1,133 @@
+"""CCVR: the head of a stored model is trained again, on features drawn from what clients sent.
+
+Luo, Chen, Hu, Zhang, Liang, Feng. No Fear of Heterogeneity: Classifier Calibration for Federated
+Learning with Non-IID Data. NeurIPS 2021. arXiv:2106.05001.
+
+An entry names the entry from whose model it starts (``start: fedavg``). Every client sends, once,
+the number of its samples of each class, the sum of their features and that of the products of their
+features. Mean and covariance of a class, equations 4 and 5, follow from the sums over clients. As
+many features are drawn for every class, from a normal distribution. The paper transforms features
+behind a ReLU first, which are not normal; here they are taken as they are. A class with fewer than
+two samples takes no part.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    Batch,
+    BuildContext,
+    Count,
+    Method,
+    Phase,
+    Positive,
+    ServerWork,
+    Share,
+    Sweep,
+    Tree,
+    all_weights,
+    declare,
+    rng,
+    select,
+    shared,
+    weighted_mean,
+)
+from fl.api.tasks.classification import cross_entropy
+from fl.blocks.anchors import class_sums
+from fl.blocks.exchange import aggregate_nothing
+from fl.blocks.linear_layers import head_outputs, head_parameters
+from fl.blocks.server_learning import descend
+
+JITTER = 1e-6
+"""Added to a covariance, relative to its mean variance, so that it has a root."""
+
+
+@declare("global", title="CCVR", starts="any", training={"rounds": 1, "local_epochs": 1})
+class CCVR:
+    """A shared model with a head that is calibrated on virtual features.
+
+    Attributes:
+        samples: Number of features drawn for each class (the paper: 100 to 2,000).
+        steps: Steps of the head, each on all features.
+        lr: Learning rate of the head.
+        momentum: Momentum of the steps.
+    """
+
+    samples: Count = 200
+    steps: Count = 100
+    lr: Positive = 0.1
+    momentum: Share = 0.9
+
+    def build(self, context: BuildContext) -> Method:
+        """Return a phase in which all clients send sums and the server trains the head."""
+        network, classes = context.network, context.classes
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            return select(variables, all_weights), {}
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            output = network.eval(server["params"], server["buffers"], batch["x"])
+            z = output.features.flatten(1).double()
+            products = (z[:, :, None] * z[:, None]).flatten(1)
+            sums, counts = class_sums(z, batch["y"], batch["weight"], classes)
+            squares, _ = class_sums(products, batch["y"], batch["weight"], classes)
+            return {"sums": sums, "counts": counts, "products": squares}
+
+        def send(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            return dict(client), totals
+
+        def calibrate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            totals = {key: leaf.sum(0) for key, leaf in uploads.items()}
+            features, weight = self.drawn(totals, context.seed)
+            params = self.trained(context, server["params"], features, weight, self.steps)
+            return {**server, "params": params}, dict(clients)
+
+        def one_step(server: Tree) -> Tree:
+            head = head_parameters(network, server["params"])["weight"]
+            features = head.new_zeros((classes, self.samples, head.shape[1]))
+            return self.trained(context, server["params"], features, head.new_ones(classes), 1)
+
+        phase = Phase((Sweep(look, send),), calibrate, all_clients=True)
+        return Method(
+            init,
+            (),
+            aggregate_nothing,
+            {"global": shared},
+            earlier_phases=(phase,),
+            server_work=(ServerWork(lambda round_: self.steps, one_step),),
+        )
+
+    def drawn(self, totals: Tree, seed: int) -> tuple[Tensor, Tensor]:
+        """Draw features [C, samples, d] in double precision, and weights [C] of the classes."""
+        counts = totals["counts"].double()
+        n = counts.clamp(min=2)[:, None, None]
+        mean = totals["sums"] / n[:, :, 0]
+        width = mean.shape[1]
+        products = totals["products"].reshape(-1, width, width)
+        covariance = (products - n * mean[:, :, None] * mean[:, None]) / (n - 1)
+        scale = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp(min=JITTER)
+        eye = torch.eye(width, dtype=mean.dtype, device=mean.device)
+        values, vectors = torch.linalg.eigh(covariance + JITTER * scale[:, None, None] * eye)
+        roots = vectors * values.clamp(min=0).sqrt()[:, None]
+        generator = torch.Generator().manual_seed(rng.torch_seed(seed, "ccvr"))
+        shape = (len(counts), self.samples, width)
+        normal = torch.randn(shape, generator=generator, dtype=torch.float64).to(mean.device)
+        return mean[:, None] + normal @ roots.transpose(1, 2), (counts >= 2).to(mean.dtype)
+
+    def trained(
+        self, context: BuildContext, params: Tree, features: Tensor, weight: Tensor, steps: int
+    ) -> dict[str, Tensor]:
+        """Train the head of ``params`` on features [C, m, d] with weights [C] of classes."""
+        network = context.network
+        head = {name: params[name] for name in network.names["params"] if name in network.head}
+        rows = features.flatten(0, 1).to(next(iter(head.values())))
+        labels = torch.arange(len(weight), device=rows.device).repeat_interleave(features.shape[1])
+        batch = {"weight": weight.to(rows)[labels]}
+
+        def loss(head: Tree) -> Tensor:
+            outputs = head_outputs(head_parameters(network, head), rows)
+            return weighted_mean(cross_entropy(outputs, labels), batch)
+
+        return {**params, **descend(head, loss, steps, self.lr, self.momentum)}

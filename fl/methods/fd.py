@@ -1,0 +1,111 @@
+"""FD: clients exchange mean outputs by class, and learn from the others' for each sample.
+
+Jeong, Oh, Kim, Park, Bennis, Kim. Communication-Efficient On-Device Machine Learning: Federated
+Distillation and Augmentation under Non-IID Private Data. 2018. arXiv:1811.11479.
+
+The outputs are probabilities of the model just trained, in evaluation mode. The server sends their
+sum over the clients of the last round; a client takes its own from it, so that a class has no
+target if no other client held it. (The paper gathers outputs while it trains.) PFLlib and HtFLlib
+send logits, use them as targets of a cross-entropy, which has no lower bound then, and leave the
+client's own in the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    BuildContext,
+    Forward,
+    Method,
+    NonNegative,
+    Output,
+    Tree,
+    all_weights,
+    cross_entropy,
+    declare,
+    recipe,
+    single_pass,
+    trees,
+    weighted_mean,
+)
+from fl.blocks.anchor_exchange import ANCHORS, class_means_sweep, keep_trained_model
+
+OWN = "own_outputs"
+"""Key of a client's latest upload in its tree."""
+
+
+@declare("personal", title="FD")
+class FD:
+    """Local with distillation of the other clients' mean outputs.
+
+    Attributes:
+        gamma: Weight of the distillation; 0 is Local.
+    """
+
+    gamma: NonNegative = 1.0
+
+    def build(self, context: BuildContext) -> Method:
+        """Return Local with one more term, whose clients upload mean probabilities by class."""
+        classes = context.classes
+        base = recipe(context, terms=(cross_entropy, self.distillation), local=all_weights)
+        local = single_pass(base)
+
+        def probabilities(output: Output) -> Tensor:
+            return output.outputs.softmax(-1)
+
+        def empty(variables: Tree) -> dict[str, Tensor]:
+            leaf = trees.leaves(variables["params"])[0]
+            return {"sum": leaf.new_zeros((classes, classes)), "count": leaf.new_zeros(classes)}
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            zero = trees.leaves(variables["params"])[0].new_zeros(())
+            own = {**empty(variables), "round": zero - 1}
+            return {**server, "others": {**empty(variables), "round": zero}}, {**client, OWN: own}
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return {
+                **local.begin(server, client),
+                "targets": targets(server["others"], client[OWN]),
+            }
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            sums = trees.apply(lambda leaf: leaf.sum(0), uploads[ANCHORS])
+            return {**server, "others": {**sums, "round": server["others"]["round"] + 1}}, dict(
+                clients
+            )
+
+        sweep = class_means_sweep(context, probabilities)
+
+        def keep_own(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            client_state, sent = sweep.end(server, client, upload, totals)
+            has_class = (sent[ANCHORS]["counts"] > 0).to(sent[ANCHORS]["means"].dtype)
+            own = {"sum": sent[ANCHORS]["means"] * has_class[:, None], "count": has_class}
+            next_round = server["others"]["round"] + 1
+            return {**client_state, OWN: {**own, "round": next_round}}, {ANCHORS: own}
+
+        passes = (keep_trained_model(replace(local, begin=begin)), replace(sweep, end=keep_own))
+        return replace(base, init=init, passes=passes, aggregate=aggregate)
+
+    def distillation(self, forward: Forward) -> Tensor:
+        """Gamma CE(z, t_y), with t_y the others' mean probabilities for the label; 0 without."""
+        batch, table = forward.batch, forward.work["targets"][forward.batch["y"]]
+        values = -(table * forward.output.outputs.log_softmax(-1)).sum(-1)
+        return self.gamma * weighted_mean(values, batch)
+
+
+def targets(others: Tree, own: Tree) -> Tensor:
+    """Return the mean probabilities of the other clients by class, [C, C]; 0 for a class without.
+
+    Args:
+        others: Sum of probabilities [C, C] and number of clients [C] of the last round.
+        own: The client's summand, and the round in which it was sent.
+    """
+    took_part = (own["round"] == others["round"]).to(others["sum"].dtype)
+    count = others["count"] - took_part * own["count"]
+    total = others["sum"] - took_part * own["sum"]
+    return torch.where(count > 0.5, 1 / count.clamp(min=1), 0)[:, None] * total

@@ -1,0 +1,105 @@
+"""FedETF: all clients train towards one fixed head, whose classes are as far apart as possible.
+
+Li, Shang, He, Lin, Wu. No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning
+with Synthetic and Fixed Classifier. ICCV 2023. arXiv:2303.10058.
+
+The head is a simplex equiangular tight frame that all know from the run's seed, so that none is
+sent. Features, by the model's key ``projection`` those of a projection layer as in the paper, are
+divided by their length; the scale of the logits is trained and shared. The loss is the balanced
+softmax of the client's class counts. The paper's second stage, personal fine-tuning, is an entry
+``{method: finetune, start: fedetf}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    COUNTS,
+    SHARED_PARAMS,
+    BuildContext,
+    Forward,
+    Method,
+    Positive,
+    Predictor,
+    Term,
+    TrainingPass,
+    Tree,
+    classification_loss,
+    declare,
+    recipe,
+    trees,
+    weights_in,
+    weights_not_in,
+)
+from fl.blocks.calibration import balanced_logits, with_class_counts
+from fl.blocks.exchange import send_all_but
+from fl.blocks.fixed_heads import simplex_etf
+from fl.blocks.linear_layers import head_parameters
+
+FIXED = "fixed_head"
+
+
+@declare("global", title="FedETF")
+class FedETF:
+    """FedAvg of the body with a fixed head.
+
+    Attributes:
+        scale: Scale of the logits before round 1 (the authors: 10 or 1, by model).
+    """
+
+    scale: Positive = 10.0
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg of the body with logits s <z / ||z||, m_c>."""
+        network = context.network
+        base = recipe(
+            context,
+            terms=(self.balanced_loss(context),),
+            local=weights_in(network.head),
+            passes=(TrainingPass(weights_not_in(network.head)),),
+            shared_params=lambda variables: {
+                "scale": trees.leaves(variables["params"])[0].new_tensor(self.scale)
+            },
+        )
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            head = simplex_etf(context, variables)
+            return {**server, FIXED: head}, {**client, "params": head}
+
+        def model(server: Tree, client: Tree | None) -> Tree:
+            params = {**server["params"], **server[FIXED]}
+            ordered = {name: params[name] for name in network.names["params"]}
+            shared = {"params": ordered, "buffers": dict(server["buffers"])}
+            return {**shared, SHARED_PARAMS: dict(server[SHARED_PARAMS])}
+
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            features = network.eval(variables["params"], variables["buffers"], x).features
+            head = head_parameters(network, variables["params"])["weight"]
+            return logits(features, head, variables[SHARED_PARAMS]["scale"])
+
+        views = {
+            "global": Predictor(model, predict, serves_absent_clients=True, is_per_sample=True)
+        }
+        method = replace(base, init=init, send=send_all_but(FIXED), views=views)
+        return with_class_counts(method)
+
+    def balanced_loss(self, context: BuildContext) -> Term:
+        """Return the term: the balanced softmax of the client's class counts."""
+
+        def term(forward: Forward) -> Tensor:
+            head = head_parameters(context.network, forward.params)["weight"]
+            outputs = logits(forward.output.features, head, forward.shared_params["scale"])
+            counts = forward.work[COUNTS].to(outputs.dtype)
+            return classification_loss(balanced_logits(outputs, counts), forward.batch)
+
+        return term
+
+
+def logits(features: Tensor, head: Tensor, scale: Tensor) -> Tensor:
+    """Return s <z / ||z||, m_c> of features [b, ...] and a head [C, d]."""
+    return scale * F.linear(F.normalize(features.flatten(1), dim=-1), head)

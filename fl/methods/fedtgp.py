@@ -1,0 +1,149 @@
+"""FedTGP: the server learns prototypes that stay apart, from those that clients send.
+
+Zhang, Liu, Hua, Cao. FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
+Learning for Data and Model Heterogeneity in Federated Learning. AAAI 2024. arXiv:2401.03230.
+
+A prototype is what a small network makes of the trained vector of its class. Each mean that a
+client sent is to be nearer to the prototype of its class than to any other, by a margin: the
+largest distance of a class's mean to its nearest other, at most ``margin``. The server takes all
+means in each step; the authors' code (TsingZ0/HtFLlib, e959261) takes batches. There, the gradient
+is no number where a mean meets a prototype; here the square root has a floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    BuildContext,
+    Count,
+    Method,
+    NonNegative,
+    Positive,
+    Predictor,
+    ServerWork,
+    Tree,
+    all_weights,
+    cross_entropy,
+    declare,
+    personal,
+    recipe,
+    rng,
+    trees,
+    weighted_mean,
+)
+from fl.api.tasks.classification import cross_entropy as cross_entropies
+from fl.blocks.anchor_exchange import ANCHOR_ROUND, ANCHORS, anchors_after_training
+from fl.blocks.anchors import towards_anchors, uniform_anchors
+from fl.blocks.exchange import send_all_but
+from fl.blocks.linear_layers import feature_width, linear_parameters
+from fl.blocks.server_learning import descend, empty_class_means, labels_of_means
+
+SMALLEST_SQUARE = 1e-12
+
+
+@declare("personal", title="FedTGP")
+class FedTGP:
+    """Clients exchange prototypes that the server has learned.
+
+    Attributes:
+        lam: Weight of the distance between features and prototypes.
+        server_steps: Steps of the server in a round.
+        server_lr: Learning rate of the server.
+        margin: Largest margin.
+    """
+
+    lam: NonNegative = 1.0
+    server_steps: Count = 100
+    server_lr: Positive = 0.01
+    margin: Positive = 100.0
+
+    def build(self, context: BuildContext) -> Method:
+        """Return Local with one more term, and a server that learns the prototypes."""
+        network = context.network
+        terms = (cross_entropy, towards_anchors(self.lam))
+        base = recipe(context, terms=terms, local=all_weights)
+        shared = anchors_after_training(base, context, lambda previous, uploads: previous)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = shared.init(variables)
+            return {**server, "prototypes": self.generator(context, variables)}, client
+
+        def learned(params: Tree, uploads: Tree, steps: int) -> Tree:
+            means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
+            margin = self.margin_of(uploads)
+
+            def loss(params: Tree) -> Tensor:
+                distances = distances_between(means, prototypes(params))
+                own = F.one_hot(labels, context.classes).to(distances.dtype)
+                values = cross_entropies(-(distances + margin * own), labels)
+                return weighted_mean(values, {"weight": weight})
+
+            return descend(params, loss, steps, self.server_lr)
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            next_server, client_states = shared.aggregate(server, clients, uploads, n)
+            params = learned(server["prototypes"], uploads[ANCHORS], self.server_steps)
+            return {
+                **next_server,
+                "prototypes": params,
+                ANCHORS: prototypes(params),
+            }, client_states
+
+        def one_step(server: Tree) -> Tree:
+            return learned(server["prototypes"], empty_class_means(context, server[ANCHORS]), 1)
+
+        def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            features = network.eval(variables["params"], variables["buffers"], x).features
+            return -distances_between(features.flatten(1), variables[ANCHORS])
+
+        def with_prototypes(server: Tree, client: Tree | None) -> Tree:
+            return {**personal(server, client), ANCHORS: server[ANCHORS]}
+
+        return replace(
+            shared,
+            init=init,
+            aggregate=aggregate,
+            send=send_all_but("prototypes", ANCHOR_ROUND),
+            views={"personal": Predictor(with_prototypes, nearest, is_per_sample=True)},
+            server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
+        )
+
+    def generator(self, context: BuildContext, variables: Tree) -> Tree:
+        """First vectors of classes, [C, d], and the two layers behind them."""
+        leaf = trees.leaves(variables["params"])[0]
+        width = feature_width(context.network, variables["params"])
+        draws = torch.Generator().manual_seed(rng.torch_seed(context.seed, "prototypes"))
+        normal = torch.randn(context.classes, width, generator=draws, dtype=torch.float64)
+        return {
+            "classes": normal.to(leaf),
+            "hidden": linear_parameters(draws, leaf, width, width),
+            "out": linear_parameters(draws, leaf, width, width),
+        }
+
+    def margin_of(self, uploads: Tree) -> Tensor:
+        """Largest distance of a class's mean prototype to its nearest other, at most ``margin``."""
+        counts = uploads["counts"]
+        means, exists = uniform_anchors(uploads["means"], counts), counts.sum(0) > 0
+        distances = distances_between(means, means)
+        is_same = torch.eye(len(means), dtype=torch.bool, device=means.device)
+        is_pair = exists[:, None] & exists[None] & ~is_same
+        nearest = torch.where(is_pair, distances, float("inf")).amin(1)
+        return torch.where(nearest.isfinite(), nearest, 0).amax().clamp(max=self.margin)
+
+
+def prototypes(params: Tree) -> Tensor:
+    """Return the prototypes of all classes, [C, d]."""
+    first, second = params["hidden"], params["out"]
+    hidden = F.relu(F.linear(params["classes"], first["weight"], first["bias"]))
+    return F.linear(hidden, second["weight"], second["bias"])
+
+
+def distances_between(first: Tensor, second: Tensor) -> Tensor:
+    """Euclidean distances of rows [m, d] and [C, d], [m, C]."""
+    squares = (first[:, None] - second[None]).square().sum(-1)
+    return squares.clamp(min=SMALLEST_SQUARE).sqrt()
