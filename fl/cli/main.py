@@ -239,6 +239,7 @@ def _train(parsed: argparse.Namespace) -> int:
     with loading():
         from fl.plan import bundle, jobs
         from fl.runner import launch
+        from fl.workflow import submission
 
     bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.read_settings(parsed.config).store))
@@ -252,6 +253,10 @@ def _train(parsed: argparse.Namespace) -> int:
             logging.info("%s: all %d runs exist already", planned.title, len(planned.runs))
         return 0
     check_writable(store.root)
+    missing = [member.run for planned in incomplete for member in planned.runs]
+    if error := submission.repeated_error_in_session(store.root, missing):
+        say(f"failed: not tried again: two attempts ended with {error}", file=sys.stderr)
+        return 1
     log = _copy_of_log(parsed.log) if parsed.log else None
     processes = max(planned.execution.processes for planned in incomplete)
     if processes > 1:

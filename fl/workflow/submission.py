@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,6 +43,9 @@ PATIENCE_SECONDS = 600.0
 
 TRAIN = "rule_train_wildcards_"
 """Beginning of the comment that Snakemake's plugin gives to a training job."""
+
+START_VARIABLE = "FEDLOOM_START"
+"""Environment variable of Snakemake and its jobs: the time of its start, in seconds since 1970."""
 
 LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from fl.workflow import submission; "
@@ -69,6 +72,15 @@ class Submission:
     is_waiting: bool = False
 
 
+def repeated_error_in_session(store: Path, runs: Iterable[str]) -> str:
+    """Return the `repeated_error` since the start of the Snakemake that started this process.
+
+    Schedulers other than Slurm start the job, which then does not train.
+    """
+    start = os.environ.get(START_VARIABLE)
+    return repeated_error(store, runs, float(start)) if start else ""
+
+
 def install(results: Path) -> Path | None:
     """Put this program before `sbatch` in PATH, until `uninstall` or the end of this process.
 
@@ -84,7 +96,7 @@ def install(results: Path) -> Path | None:
     folder = Path(tempfile.mkdtemp(prefix="fedloom-sbatch-"))
     code = Path(__file__).resolve().parents[2]
     words = [sys.executable, "-P", "-c", LAUNCH, code, folder, program, results.absolute()]
-    words = [*words, time.time()]
+    words = [*words, os.environ[START_VARIABLE], os.getpid()]
     script = folder / "sbatch"
     script.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
     script.chmod(0o755)
@@ -100,10 +112,10 @@ def uninstall(folder: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Submit a job, and wait while the queue is full; return the exit status of `sbatch`."""
-    folder, program, results, start, *words = arguments
+    folder, program, results, start, snakemake, *words = arguments
     job = _option(words, "--comment").partition(TRAIN)[2]
     record = Path(results) / "logs" / "submissions" / f"{job}.json"
-    if job and (error := repeated_error(Path(results), job, float(start))):
+    if job and (error := _repeated_job_error(Path(results), job, float(start))):
         print(f"fedloom: not submitted again: two attempts ended with {error}", file=sys.stderr)
         return 1
     patience = PATIENCE_SECONDS
@@ -117,18 +129,26 @@ def main(arguments: Sequence[str]) -> int:
             log = Path(_option(words, "-D"), _option(words, "--output").replace("%j", number))
             submission = Submission(number, str(log), time.time(), _line(result.stderr), is_waiting)
             _write(record, submission)
-        if not is_waiting or not _wait(Path(folder)):
+        if not is_waiting or not _wait(Path(folder), int(snakemake)):
             sys.stdout.write(result.stdout)
             sys.stderr.write(result.stderr)
             return result.returncode
 
 
-def _wait(folder: Path) -> bool:
+def _wait(folder: Path, snakemake: int) -> bool:
     """Wait before the next submission; return whether Snakemake still wants it."""
     end = time.monotonic() + PAUSE_SECONDS
-    while folder.exists() and time.monotonic() < end:
+    while (is_wanted := folder.exists() and _is_alive(snakemake)) and time.monotonic() < end:
         time.sleep(min(1.0, PAUSE_SECONDS))
-    return folder.exists()
+    return is_wanted
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _line(text: str) -> str:
@@ -151,22 +171,25 @@ def _has_jobs() -> bool:
     return bool(result.returncode or result.stdout.strip())
 
 
-def repeated_error(results: Path, job: str, start: float) -> str:
+def _repeated_job_error(results: Path, job: str, start: float) -> str:
+    try:
+        planned = files.parse_json((results / "plan" / "jobs" / f"{job}.json").read_bytes())
+        return repeated_error(Path(planned["store"]), planned["runs"], start)
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def repeated_error(store: Path, runs: Iterable[str], start: float) -> str:
     """Return the error with which the last two attempts at all missing runs of a job ended.
 
     Args:
-        results: Folder of the results.
-        job: Name of the job.
+        store: Folder of the runs.
+        runs: Runs of the job.
         start: Time since which attempts count: that of the start of Snakemake.
 
     Returns:
         The error; empty if the job is worth another attempt.
     """
-    try:
-        planned = files.parse_json((results / "plan" / "jobs" / f"{job}.json").read_bytes())
-        store, runs = Path(planned["store"]), planned["runs"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
     errors = {_repeated_error(store / f"{r}.partial", start) for r in runs if _lacks(store, r)}
     return "" if "" in errors else min(errors, default="")
 

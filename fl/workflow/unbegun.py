@@ -14,6 +14,7 @@ from pathlib import Path
 from fl.plan import plan_files
 from fl.runner import slurm
 from fl.store import attempts
+from fl.store.attempts import Attempt
 from fl.workflow import submission
 from fl.workflow.submission import Submission
 
@@ -44,7 +45,8 @@ class JobState:
         name: Name of the job.
         runs: Runs that were missing when it was planned.
         submission: Its last submission.
-        state: `waiting`, `failed`, or `running` if Slurm has started it.
+        state: `waiting`, `running` if Slurm has started it, `interrupted` if it was cancelled, or
+            `failed`.
         note: Reason; equal for jobs that wait or ended for the same reason.
         details: Its number in Slurm and its log, as text in brackets; empty if it has none.
     """
@@ -69,15 +71,17 @@ def job_states(results: Path, start: float = 0.0) -> Iterator[JobState]:
     for name, last in sorted(submissions, key=lambda pair: pair[1].time):
         planned = plan_files.read_unchecked(results / "plan" / "jobs" / f"{name}.json").get("runs")
         runs = [str(run) for run in planned] if isinstance(planned, list) else []
-        details = f" (Slurm job {last.job}, log {last.log})" if last.job else ""
+        log = _log_of_end(results, name, last)
+        details = f" (Slurm job {last.job}, log {log})" if last.job else ""
         if not last.job:
             problem = "Slurm takes no more jobs now" if last.is_waiting else "Slurm refused its job"
             state, note = "waiting" if last.is_waiting else "failed", f"{problem}: {last.message}"
         elif queue is None:
             continue
         elif last.job not in queue:
-            note = f"its job ended before the run began: {error_text(Path(last.log))}"
-            state = "failed"
+            text = error_text(log)
+            note = f"its job ended before the run began: {text or _unwritten(last.job)}"
+            state = "interrupted" if slurm.PATTERN_BY_REASON["cancelled"].search(note) else "failed"
         else:
             activity, reason = queue[last.job]
             state = "waiting" if activity == "PENDING" else "running"
@@ -99,15 +103,33 @@ def has_begun(job: JobState, store: Path) -> bool:
     )
 
 
+def _log_of_end(results: Path, name: str, last: Submission) -> Path:
+    """Return the log of the program, if it has printed something, else that of Slurm."""
+    path = results / "logs" / "train" / f"{name}.log"
+    try:
+        status = path.stat()
+    except OSError:
+        return Path(last.log)
+    return path if status.st_size and status.st_mtime >= last.time else Path(last.log)
+
+
 def error_text(log: Path) -> str:
-    """Return the line of a log that says why a job ended."""
+    """Return the line of a log that says why a job ended; empty if there is no log."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     except OSError:
-        return "it printed nothing; its log does not exist"
+        return ""
     lines = [line for line in lines if line]
     errors = [line for line in lines if ERROR.search(line) and not SNAKEMAKE.search(line)]
-    return (errors or lines[-1:] or ["it printed nothing"])[0][:300]
+    # A traceback ends with the error; other programs go on to say what follows from it.
+    is_traceback = any(line.startswith("Traceback") for line in lines)
+    return (errors or lines[-1:] or ["it printed nothing"])[-1 if is_traceback else 0][:300]
+
+
+def _unwritten(job: str) -> str:
+    """Return why a job without a log ended."""
+    is_cancelled = slurm.end_reason(Attempt("Slurm", job)) == "cancelled"
+    return "CANCELLED" if is_cancelled else "it printed nothing; its log does not exist"
 
 
 def common_failure(results: Path, store: Path, start: float) -> JobState | None:

@@ -175,7 +175,7 @@ def test_jobs_that_cannot_begin_are_named_and_the_rest_is_not_tried(clustered: C
     clustered.study(seeds=[0], methods=dict.fromkeys(("fedavg", "fedprox", "local", "moon")))
     clustered.settings(execution={**EXECUTION, "minutes": 240})
     path = f"{broken}:{clustered.cluster.environment['PATH']}"
-    process = clustered.submit("--slurm-init-seconds-before-status-checks", "30", PATH=path)
+    process = clustered.submit("--slurm-init-seconds-before-status-checks", "15", PATH=path)
     said = clustered.end(process, exit_status=1, within=300)
     jobs = clustered.cluster.jobs(clustered.root)
     assert 4 <= len(jobs) <= 8, (

@@ -66,8 +66,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def submit(slurm: Slurm, results: Path, job: str = "job-1") -> int:
     comment = ["--comment", f"rule_train_wildcards_{job}"]
     words = [*comment, "--output", "slurm/%j.log", "-D", str(results)]
-    start = time.time() - 60
-    here = [slurm.folder, slurm.folder / "sbatch", results, start]
+    here = [slurm.folder, slurm.folder / "sbatch", results, time.time() - 60, os.getpid()]
     return submission.main([*map(str, here), *words])
 
 
@@ -97,6 +96,7 @@ def test_the_program_is_the_sbatch_in_path_until_it_is_removed(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])  # Set back afterwards.
+    monkeypatch.setenv(submission.START_VARIABLE, "0.0")
     folder = submission.install(tmp_path / "a folder's results")
     assert folder is not None
     slurm.queue("6|RUNNING|None")
@@ -116,7 +116,9 @@ def test_the_program_is_the_sbatch_in_path_until_it_is_removed(
     assert subprocess.run(["sbatch"], capture_output=True, text=True).stdout == "7;main\n"
 
 
-def test_the_same_error_twice_is_not_tried_again(slurm: Slurm, tmp_path: Path, capfd) -> None:
+def test_the_same_error_twice_is_not_tried_again(
+    slurm: Slurm, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, jobs = tmp_path / "store", tmp_path / "plan" / "jobs"
     jobs.mkdir(parents=True)
     job = {"store": str(store), "runs": ["done", "broken"]}
@@ -141,6 +143,10 @@ def test_the_same_error_twice_is_not_tried_again(slurm: Slurm, tmp_path: Path, c
     assert capfd.readouterr().err == (
         "fedloom: not submitted again: two attempts ended with no luck\n"
     )
+    monkeypatch.setenv(submission.START_VARIABLE, str(time.time() - 60))
+    assert submission.repeated_error_in_session(store, job["runs"]) == "no luck"
+    monkeypatch.delenv(submission.START_VARIABLE)
+    assert submission.repeated_error_in_session(store, job["runs"]) == ""
     old = time.time() - 3600
     os.utime(store / "broken.partial" / "attempt-3.json", (old, old))
     assert submit(slurm, tmp_path) == 0, (
@@ -183,6 +189,14 @@ def test_runs_whose_jobs_have_not_begun_are_named_with_the_reason(
         f"  waiting: 1 run: Slurm takes no more jobs now: {FULL}",
         "  2 runs not started",
     ]
+    program = results / "logs" / "train" / "a.log"
+    program.parent.mkdir()
+    program.write_text(
+        "Traceback (most recent call last):\nImportError: no error\nOSError: libcuda\n"
+    )
+    told = status.run_statuses([read_bundle(study.spec("fedavg"))], study.store(), results)
+    ended = f"its job ended before the run began: OSError: libcuda (Slurm job 1, log {program})"
+    assert f"  failed: 1 run: {ended}" in status.unfinished_lines(told)
     bare = status.run_statuses([read_bundle(study.spec("fedavg"))], study.store())
     assert {each.state for each in bare} == {"waiting"}
 
@@ -205,6 +219,10 @@ def test_snakemake_is_stopped_if_all_jobs_end_alike_before_they_begin(
     (store / "run-1").rmdir()
     (tmp_path / "0.log").write_text("bash: python: command not found")
     assert unbegun.common_failure(tmp_path, store, 0.0) is None, "another error"
+    for i in range(3):
+        (tmp_path / f"{i}.log").write_text(f"slurmstepd: error: *** JOB {i} ON node1 CANCELLED ***")
+    assert unbegun.common_failure(tmp_path, store, 0.0) is None, "somebody cancelled them"
+    assert {job.state for job in unbegun.job_states(tmp_path)} == {"interrupted"}
 
 
 def test_a_job_asks_for_no_more_time_than_its_partition_allows(

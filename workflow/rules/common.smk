@@ -81,6 +81,7 @@ def read_plan():
             os.environ.update(FEDLOOM_CODE=str(code))
     except FedloomError as error:
         sys.exit(f"error: {error}")
+    os.environ[submission.START_VARIABLE] = str(time.time())
     os.environ[PLAN_VARIABLE] = f"{current.settings.results}/plan/plan.json"
     return current, job_by_bundle, outdated
 
@@ -97,6 +98,7 @@ if workflow.is_main_process:
 # Jobs find their plan by this variable, so that they never read an edited config.
 envvars:
     PLAN_VARIABLE,
+    submission.START_VARIABLE,
 
 
 # GPUs are counted on this machine only; a cluster's scheduler counts its own.
