@@ -221,6 +221,7 @@ def equal_names(root: str, roots: Collection[str]) -> list[str]:
     ]
 
 
+@cache
 def certified_hashes() -> set[str]:
     """Return the hashes of roots that are, or were, certified under the present versions."""
     certified = read_certified()
@@ -252,6 +253,7 @@ def certify(versions: Mapping[str, int]) -> None:
         lines.append(f'"{key}": {{\n{inner}\n}}')
     NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     read_certified.cache_clear()
+    certified_hashes.cache_clear()
     _code.cache_clear()
 
 

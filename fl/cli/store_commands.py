@@ -59,6 +59,10 @@ def add(commands: Commands) -> None:
         "--other-code", action="store_true", help="also runs that other code than today's made"
     )
 
+    sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
+    sub.add_argument("runs", nargs="*", help="only these runs")
+    sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
+
     for name, run, help in (
         ("export", _export, "copy finished runs to another store, or to a new tar file"),
         ("import", _import, "copy finished runs from another store or a tar file"),
@@ -244,6 +248,29 @@ def _gc(parsed: argparse.Namespace) -> int:
     return int(was_refused)
 
 
+def _adopt(parsed: argparse.Namespace) -> int:
+    from fl.plan import adoption, plan
+
+    store = _store(parsed)
+    members = plan.read_or_make(parsed.config, checked=False).members
+    stored_runs = {
+        planned: run
+        for planned, run in adoption.stored_by_spec(store, members).items()
+        if run in parsed.runs or not parsed.runs
+    }
+    sources = {*stored_runs.values()}
+    for line in _table(stored for stored in maintenance.entries(store) if stored.run in sources):
+        say(line)
+    say(f"{quantity(len(stored_runs), 'run')} of other code with the spec of a planned run")
+    if not parsed.yes:
+        say("Numbers of other code may differ: compare some by `fedloom recompute RUN --anyway`")
+        say("nothing was changed; --yes stores them as the planned runs, too")
+        return 0
+    adopted = [adoption.adopt_run(store, run, members[name]) for name, run in stored_runs.items()]
+    say(f"{quantity(sum(adopted), 'run')} adopted")
+    return int(not all(adopted))
+
+
 def _chosen(
     surplus: list[StoredRun], runs: list[str], with_other_code: bool
 ) -> tuple[list[StoredRun], list[StoredRun]]:
@@ -253,9 +280,9 @@ def _chosen(
         FedloomError: If ``runs`` has a run that is not surplus.
     """
     if runs:
-        if wrong := sorted({*runs} - {stored.run for stored in surplus}):
+        if needed_runs := sorted({*runs} - {stored.run for stored in surplus}):
             raise FedloomError(
-                f"{wrong[0]}: is not stored, or a study needs it",
+                f"{needed_runs[0]}: is not stored, or a study needs it",
                 advice="list the runs that can be removed with `fedloom store gc --other-code`",
             )
         return [stored for stored in surplus if stored.run in runs], []

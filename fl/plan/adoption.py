@@ -87,6 +87,23 @@ def adopt_summary(summary: PlanSummary, settings: Settings) -> None:
     _adopt(bundles, read_member, settings)
 
 
+def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
+    """Return the stored runs that have the specs of planned ones, whatever code made them.
+
+    Args:
+        store: The store.
+        runs: Ids of the planned runs.
+
+    Returns:
+        The stored run by the planned run that the store lacks.
+    """
+    translation = _Translation(store, {}, by_spec=True)
+    for run in store.runs():
+        translation.name(run)
+    missing = {run for run in runs if not store.has(run)}
+    return {name.run: run for run, name in translation.names.items() if name.run in missing}
+
+
 def is_of_other_code(record: Mapping[str, Any]) -> bool:
     """Whether a finished run was made by other code than the present; False for an empty record."""
     try:
@@ -105,7 +122,7 @@ def _adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: 
         stored_runs = _stored_runs(store, Path(settings.results) / "plan" / NAMES)
         for run in missing:
             if run in stored_runs:
-                count += _adopt_run(store, stored_runs[run], read_member(run))
+                count += adopt_run(store, stored_runs[run], read_member(run))
     except FedloomError as error:
         log.warning("runs of code that is now certified cannot be adopted: %s", error)
     if count:
@@ -113,8 +130,14 @@ def _adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: 
         log.info("%s of code that was certified later found under new names", runs_text)
 
 
-def _adopt_run(store: Store, source: str, member: Member) -> bool:
-    """Make a planned run of a stored one; False if it is damaged or exists meanwhile."""
+def adopt_run(store: Store, source: str, member: Member) -> bool:
+    """Make a planned run of a stored one; False, with a warning, if it is damaged.
+
+    Args:
+        store: The store.
+        source: Id of the stored run.
+        member: The planned run.
+    """
     try:
         execution = store.record(source)["execution"]
         stack = [member.run if run == source else run for run in execution.get("stack") or ()]
@@ -146,7 +169,7 @@ def _stored_runs(store: Store, path: Path) -> dict[str, str]:
     stored = {path.name for path in store.root.iterdir() if is_name(path.name)}
     names = {run: Name(*name) for run, name in index.names.items() if run in stored}
     if added := sorted(stored - {*index.looked_at}):
-        translation = _Translation(store, identity.certified_hashes(), names)
+        translation = _Translation(store, names)
         for run in added:
             translation.name(run)
         present_names = {run: [*name] for run, name in names.items()}
@@ -160,15 +183,17 @@ class _Translation:
 
     Attributes:
         store: The store.
-        hashes: The hashes that stand for versions.
         names: Present names by stored run, of those whose name differs.
+        by_spec: Whether runs of any code get the name that the present code gives to their spec.
         visited: Runs whose record was read, so that damaged records cannot make a circle.
+        data_ids: Results of `_data_ids`.
     """
 
     store: Store
-    hashes: set[str]
     names: dict[str, Name]
+    by_spec: bool = False
     visited: set[str] = field(default_factory=set)
+    data_ids: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def name(self, run: str) -> Name | None:
         """Return the present name of a stored run; None if it does not differ or is unknown."""
@@ -179,46 +204,53 @@ class _Translation:
             record = self.store.record(run)
             start = record.get("start")
             start_name = self.name(start) if isinstance(start, str) and is_name(start) else None
-            if start_name or self._is_uncertified(record):
+            if self.by_spec or start_name or _is_uncertified(record):
                 # The name is computed from the record, so a record that is not of this run is none.
                 run_check.check_id(record, run, str(self.store.folder(run)))
-                name = _present_name(record, start_name)
+                name = self._present_name(record, start_name)
                 if name.run != run:
                     self.names[run] = name
         except ERRORS as error:
-            log.debug("%s: %s", run, error)  # Such as a component that does not exist any more.
+            log.debug("%s: %s", run, error)
         return self.names.get(run)
 
-    def _is_uncertified(self, record: Mapping[str, Any]) -> bool:
-        """Whether a run was trained with code whose hash has been certified since.
+    def _present_name(self, record: Mapping[str, Any], start: Name | None) -> Name:
+        spec = with_defaults(record["spec"])
+        if start is not None and spec.get("start") is not None:
+            spec["start"] = start.point
+        elif start is not None:
+            spec["train_on"] = start.run
+        run_spec = RunSpec(spec)
+        code = run_spec.code if self.by_spec else self._present_code(record["code"], run_spec)
+        point = identity.point_id(spec, code, run_spec.default_keys)
+        return Name(point, identity.run_id(point, spec["seed"]))
 
-        The code of data is not in the record; the files of it that were not certified are.
-        """
-        has_hash = not self.hashes.isdisjoint(record["code"].values())
-        return has_hash or any(label.startswith("fl/") for label in record.get("code_files", ()))
+    def _present_code(self, code: Mapping[str, str], run_spec: RunSpec) -> dict[str, str]:
+        """Return the code of a run with versions for the hashes that were certified."""
+        present = dict(code)
+        roots = {*run_spec.roots.values(), *run_spec.data_roots, identity.CORE}
+        roots |= {*identity.versioned_options(run_spec.spec)}
+        for key, root in (*run_spec.roots.items(), ("core", identity.CORE)):
+            equal_names = identity.equal_names(root, roots)
+            if code[key] in equal_names:
+                present[key] = equal_names[0]
+        model = run_spec.spec["model"]
+        for names, present_names in _renamings([run_spec.roots["model"]], roots):
+            if code["model"] == model_code(model, names.__getitem__):
+                present["model"] = model_code(model, present_names.__getitem__)
+        key = identity.digest([code["dataset"], code["partition"], sorted(roots)])
+        if key not in self.data_ids:
+            self.data_ids[key] = _data_ids(code["dataset"], code["partition"], run_spec, roots)
+        return present | self.data_ids[key]
 
 
-def _present_name(record: Mapping[str, Any], start: Name | None) -> Name:
-    """Return the name of a run if its certified hashes are replaced by versions."""
-    spec = with_defaults(record["spec"])
-    if start is not None and spec.get("start") is not None:
-        spec["start"] = start.point
-    elif start is not None:
-        spec["train_on"] = start.run
-    run_spec = RunSpec(spec)
-    code = dict(record["code"])
-    roots = {*run_spec.roots.values(), *run_spec.data_roots, identity.CORE}
-    roots |= {*identity.versioned_options(spec)}
-    for key, root in (*run_spec.roots.items(), ("core", identity.CORE)):
-        equal_names = identity.equal_names(root, roots)
-        if code[key] in equal_names:
-            code[key] = equal_names[0]
-    for names, present_names in _renamings(["model " + spec["model"]["name"]], roots):
-        if code["model"] == model_code(spec["model"], names.__getitem__):
-            code["model"] = model_code(spec["model"], present_names.__getitem__)
-    code |= _data_ids(code["dataset"], code["partition"], run_spec, roots)
-    point = identity.point_id(spec, code, run_spec.default_keys)
-    return Name(point, identity.run_id(point, spec["seed"]))
+def _is_uncertified(record: Mapping[str, Any]) -> bool:
+    """Whether a run was trained with code that was not certified, which may be certified now.
+
+    The code of data is not in the record; the files of it that were not certified are.
+    """
+    has_hash = not identity.certified_hashes().isdisjoint(record["code"].values())
+    return has_hash or any(label.startswith("fl/") for label in record.get("code_files", ()))
 
 
 def _data_ids(dataset: str, partition: str, run_spec: RunSpec, roots: set[str]) -> dict[str, str]:

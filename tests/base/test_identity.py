@@ -38,6 +38,7 @@ def forget() -> None:
         identity._files,
         identity._opened_files,
         identity.read_certified,
+        identity.certified_hashes,
     ):
         cached.cache_clear()
 

@@ -11,6 +11,7 @@ import pytest
 
 from fl.base import files, identity
 from fl.base.dataclass_json import as_json
+from fl.cli import main
 from fl.plan import adoption, plan
 from fl.plan.bundle import Member
 from fl.plan.config import Settings
@@ -25,7 +26,10 @@ Members = dict[str, Member]
 
 
 def forget() -> None:
-    for cached in (identity._code, identity._files, identity.read_certified):
+    for cached in (
+        *(identity._code, identity._files, identity._opened_files),
+        *(identity.read_certified, identity.certified_hashes),
+    ):
         cached.cache_clear()
 
 
@@ -62,6 +66,13 @@ def planned(place: planning.Planned) -> tuple[dict[str, str], Members, Settings]
     return {run.method: run.run for run in made.studies["tiny"].runs}, made.members, made.settings
 
 
+def write_bundles(place: planning.Planned) -> None:
+    """Write the bundles of the plan as it is now for `Planned.train`."""
+    made = plan.make(place.root / "config", checked=False)
+    for run in made.studies["tiny"].runs:
+        files.write_json(place.spec(run.method), as_json(made.bundles[run.bundle]))
+
+
 def test_a_run_of_edited_code_is_found_when_its_code_is_certified(place: planning.Planned):
     before, _, _ = planned(place)
     for label in METHODS:
@@ -80,6 +91,12 @@ def test_a_run_of_edited_code_is_found_when_its_code_is_certified(place: plannin
         assert place.files(run) == place.files(before[label])
         assert record["execution"]["stack"] == [run]
     assert store.record(now["tuned"])["start"] == now["fedavg"]
+    # Data that are prepared again, under their new id, are the data of the adopted runs.
+    store.remove(now["falling"])
+    write_bundles(place)
+    assert place.train("falling") == 0
+    assert place.files(now["falling"]) == place.files(before["falling"])
+    assert main.main(["store", "verify", "--config", str(place.root / "config")]) == 0
 
 
 def test_records_are_read_once(place: planning.Planned, monkeypatch: pytest.MonkeyPatch):
@@ -120,16 +137,43 @@ def test_a_run_with_the_numbers_of_before_is_not_taken_for_one_of_a_later_versio
     content["former_hashes"] = {"core": {core: [risen]}}
     files.write_json(identity.NUMBERS, content)
     forget()
-    made = plan.make(place.root / "config", checked=False)
-    for run in made.studies["tiny"].runs:
-        files.write_json(place.spec(run.method), as_json(made.bundles[run.bundle]))
-        assert place.train(run.method) == 0
+    write_bundles(place)
+    for label in METHODS:
+        assert place.train(label) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "root_hash", lambda root: content["hashes"][root])
         forget()
         now, members, settings = planned(place)
         adoption.adopt(members, settings)
     assert {label for label in now if place.store().has(now[label])} == {"fedavg", "tuned"}
+
+
+def test_a_run_of_code_that_nobody_certified_is_adopted_only_if_somebody_says_so(
+    place: planning.Planned, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    before, _, _ = planned(place)
+    for label in METHODS:
+        assert place.train(label) == 0
+    hashes = files.parse_json(identity.NUMBERS.read_bytes())["hashes"] | {"core": "2" * 16}
+    monkeypatch.setattr(identity, "root_hash", lambda root: hashes[root])
+    forget()
+    now, members, settings = planned(place)
+    adoption.adopt(members, settings)
+    assert place.store().runs() == sorted(before.values())
+
+    def said(*words: str) -> str:
+        assert main.main(["store", "adopt", "--config", str(place.root / "config"), *words]) == 0
+        return capsys.readouterr().out
+
+    text = said()
+    assert all(run in text for run in before.values()) and "recompute RUN --anyway" in text
+    assert "3 runs of other code" in text and len(place.store().runs()) == 3
+    assert "1 run adopted" in said("--yes", before["falling"])
+    assert "2 runs adopted" in said("--yes")
+    for label, run in now.items():
+        assert place.store().record(run)["trained_as"] == before[label]
+    assert place.store().record(now["tuned"])["start"] == now["fedavg"]
+    assert "0 runs of other code" in said()
 
 
 def test_a_damaged_run_is_named_and_found_once_it_is_whole(
