@@ -105,6 +105,6 @@ def check_one_table(path: Path, files: Sequence[Path], *, with_names: bool = Tru
 
 
 def _common_part(path: Path, file: Path, with_names: bool) -> list[str]:
-    parts = file.relative_to(path).parts
-    names = [name for name in parts[:-1] if name.lower() not in SPLIT_BY_NAME]
-    return [NUMBERS.sub("0", name) for name in [*names, *(parts[-1:] if with_names else ())]]
+    *folders, file_name = file.relative_to(path).parts
+    names = [name for name in folders if name.lower() not in SPLIT_BY_NAME]
+    return [NUMBERS.sub("0", name) for name in [*names, *([file_name] if with_names else [])]]

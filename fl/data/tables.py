@@ -219,13 +219,14 @@ def _csv_names(path: Path, separator: str) -> list[str]:
         if header is None:
             raise ValueError("the file is empty")
         first = next(rows, header)
-    other = next((mark for mark in SEPARATORS if mark in header[0]), "")
-    if len(header) == 1 and other:
-        mark = other.encode("unicode_escape").decode()
-        raise DataError(
-            f"{path}: {separator!r} separates no columns in the header {header[0][:100]!r}",
-            advice=f'write `separator: "{mark}"` for a data set `table`, or commas in the file',
-        )
+    if len(header) == 1:
+        for mark in (mark for mark in SEPARATORS if mark in header[0]):
+            problem = (
+                f"{path}: {separator!r} separates no columns in the header {header[0][:100]!r}"
+            )
+            key = f'`separator: "{repr(mark)[1:-1]}"`'
+            advice = f"write {key} for a data set `table`, or commas in the file"
+            raise DataError(problem, advice=advice)
     if len(first) != len(header):
         raise ValueError(
             f"{len(header)} columns in the header, {len(first)} cells in the first row"

@@ -321,6 +321,7 @@ def test_a_table_of_which_no_data_set_can_be_made_is_refused_by_column_and_row(
     ("text", "message"),
     [
         ("", "cannot be read as a table"),
+        ("\na,y\n1,2\n", "0 columns in the header, 2 cells in the first row"),
         ("a,a,y\n1,2,3\n", "column 'a' occurs twice"),
         ("a,y\n1,2\n1,2,3\n", r"cannot be read as a table \(.*[Ee]xpected 2 fields in line 3"),
         ("a,y\n", "has no rows"),
