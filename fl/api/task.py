@@ -6,7 +6,7 @@ of the task declares which tasks it supports, see `tasks_of`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,14 +90,14 @@ def client_means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def tasks_of(target: Any) -> tuple[str, ...]:
     """Return the tasks that a method, term, model or partition scheme supports.
 
-    Its attribute ``tasks`` has them: names of tasks, or `ALL_TASKS`. Without that attribute it
-    supports `DEFAULT` only, and needs class labels.
+    Its attribute ``tasks`` has them: names of tasks, or ``any`` (`ALL_TASKS`). Without that
+    attribute it supports `DEFAULT` only, and needs class labels.
 
     Args:
         target: The component's class or function, or an instance.
     """
-    tasks: tuple[str, ...] = getattr(target, "tasks", (DEFAULT,))
-    return tasks
+    tasks: str | Sequence[str] = getattr(target, "tasks", (DEFAULT,))
+    return (tasks,) if isinstance(tasks, str) else tuple(tasks)
 
 
 def serves(target: Any, task: str) -> bool:

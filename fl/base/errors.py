@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 EXIT_LEFT = 75
@@ -46,6 +46,8 @@ KEY_BY_FOREIGN_NAME = {
 }
 """Our key for a key of other programs, for "did you mean"."""
 
+MISSPELLING = 0.75
+"""Smallest ratio of equal letters (`difflib`) of a name and its misspelling."""
 MAX_LISTED, MAX_SUGGESTED = 100, 10
 """A message lists up to 100 allowed names; of more names it lists the 10 most similar ones."""
 
@@ -194,6 +196,16 @@ class ConfigProblems:
             raise ConfigErrors(self.errors)
 
 
+def similar_name(name: str, names: Sequence[str]) -> str | None:
+    """Return the name of which ``name`` may be a misspelling, or None.
+
+    Two names that are words of their own, such as fedala and fedfa, are less than 75% alike.
+    """
+    swapped = (candidate for candidate in names if sorted(candidate) == sorted(name))
+    near = difflib.get_close_matches(name, names, n=1, cutoff=MISSPELLING)
+    return next(iter(near), next(swapped, None))
+
+
 def unknown_name(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:
     """Return the error for a name that does not exist, with a suggestion.
 
@@ -204,10 +216,9 @@ def unknown_name(location: Location, kind: str, name: object, names: Iterable[st
         names: The names that exist.
     """
     existing = sorted(names)
-    near = difflib.get_close_matches(str(name), existing, n=1, cutoff=0.5)
     called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
-    near = [called] if called in existing else near
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    near = called if called in existing else similar_name(str(name), existing)
+    hint = f" (did you mean {near!r}?)" if near else ""
     allowed = ", ".join(existing) or "none"
     if len(existing) > MAX_LISTED:
         listed = difflib.get_close_matches(str(name), existing, n=MAX_SUGGESTED, cutoff=0.0)

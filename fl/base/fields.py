@@ -75,6 +75,8 @@ Share = Annotated[float, Bound(low=0, high=1)]
 """A fraction from 0 to 1, both included."""
 Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]
 """A positive whole number that fits into the columns of tables (int32)."""
+Cores = Annotated[int, Bound(low=1, limit=1024)]
+"""A number of threads or processes on one machine; PyTorch crashes with a million threads."""
 Index = Annotated[int, Bound(low=0)]
 Seed = Annotated[int, Bound(low=0, limit=2**63 - 1)]
 """A seed of random numbers, which fits into a column of int64.

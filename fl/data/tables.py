@@ -6,7 +6,6 @@ Rows are counted from 1, the first row below the header.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import re
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pandas as pd
 
-from fl.base.errors import DataError, wrap_read_errors
+from fl.base.errors import DataError, similar_name, wrap_read_errors
 from fl.base.files import is_file, is_folder
 from fl.data.archives import stream_name
 from fl.data.prepared import SPLIT_NAMES
@@ -253,8 +252,8 @@ def require_column(path: Path, existing: Iterable[str], key: str, column: str) -
     existing = list(existing)
     if column not in existing:
         listed = ", ".join(existing[:20]) + (", ..." if len(existing) > 20 else "")
-        similar = difflib.get_close_matches(column, existing, n=1, cutoff=0.5)
-        hint = f" (did you mean {similar[0]!r}?)" if similar else ""
+        similar = similar_name(column, existing)
+        hint = f" (did you mean {similar!r}?)" if similar else ""
         raise DataError(
             f"{path}: {key} is {column!r}, but there is no such column{hint}; there are: {listed}"
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from urllib.parse import urlparse
 
+from fl.base.errors import FedloomError
 from fl.cli.commands import PUBLISH, Commands
 from fl.cli.printing import say
 
@@ -28,5 +30,8 @@ def add_commands(commands: Commands) -> None:
 def _export(parsed: argparse.Namespace) -> None:
     from fl.extra import crate
 
+    address = urlparse(parsed.license)
+    if address.scheme not in ("http", "https") or not address.hostname or " " in parsed.license:
+        raise FedloomError(f"--license: is {parsed.license!r}", f"an address, such as {LICENCE}")
     for line in crate.write(parsed.config, parsed.study, parsed.crate, parsed.license):
         say(line)

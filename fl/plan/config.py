@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fl.base import fields, folders, plugins, registry
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
-from fl.base.fields import Count, Index, Positive, Seed
+from fl.base.fields import Cores, Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
 from fl.plan.published_tables import Best, Cells
@@ -50,8 +50,8 @@ class Execution:
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    processes: Count = 1
-    threads: Count = 1
+    processes: Cores = 1
+    threads: Cores = 1
     checkpoint_every: Count = 5
     memory_mb: Count = 4000
     minutes: Count = 240

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fl.api.task import Task, serves, tasks_of
+from fl.api.task import ALL_TASKS, Task, serves, tasks_of
 from fl.base import registry
-from fl.base.errors import ConfigError, DataError, Location
+from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.folders import expand
 from fl.base.registry import Component, component_of
 from fl.base.schema import SERVER
@@ -349,6 +349,9 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
     if serves(component.target, task.name):
         return
     tasks = {entry.name: entry.instantiate({}) for entry in registry.components("task")}
+    for name in tasks_of(component.target):
+        if name not in tasks:
+            raise unknown_name(Location(str(component.file)), "task", name, [*tasks, *ALL_TASKS])
     needed = ", ".join(tasks[name].label_name for name in tasks_of(component.target))
     problem = f"{component.name} asks for {needed}, but {dataset.text} has {task.label_name}"
     suitable = [

@@ -29,6 +29,7 @@ from fl.report import (
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather, read_plan
 from fl.report.figures import Figure
+from fl.report.method_tables import AREA, NO_AREA
 from fl.report.outline import Section, blocks, outline
 from fl.report.summaries import KEY
 
@@ -135,6 +136,8 @@ def load(
     plan, rows, runs = _tables(study, results, store)
     split = UNSEEN if unseen else "test"
     metric_names = sorted(rows["metric"].unique())
+    if metric == AREA and AREA not in metric_names and AREA in (plan.get("metrics") or ()):
+        raise DataError(f"metric: is {metric!r}, but {NO_AREA}", ", ".join(metric_names))
     if metric is not None and metric_names and metric not in metric_names:
         raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(metric_names)}")
     summary = summaries.summarise(rows, runs, metric or plan.metric, split)

@@ -103,6 +103,10 @@ def reference(head: str, *texts: str) -> Row:
     return Row(head, tuple(map(Cell, texts)), "reference")
 
 
+AREA = "auroc"
+NO_AREA = "no area under the ROC curve exists, as no client has test samples of two classes"
+
+
 def main_table(facts: Facts) -> Table:
     """Return the main table: mean ± standard deviation of each method in each setting.
 
@@ -110,6 +114,8 @@ def main_table(facts: Facts) -> Table:
     """
     name = "draws" if facts.over_draws else "settings"
     table = _across(facts, name, facts.metric, facts.summary)
+    if AREA in (facts.plan.get("metrics") or ()) and AREA not in _test_metrics(facts):
+        table = replace(table, note=f"{table.note} {NO_AREA[0].upper()}{NO_AREA[1:]}.".lstrip())
     if facts.metric != "accuracy" or not facts.partitions:
         return table
     note = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fl.base.dataclass_json import Json, from_json
-from fl.base.fields import Index, NonNegative
+from fl.base.fields import Cores, Index, NonNegative
 from fl.base.specs import Spec
 
 
@@ -76,7 +76,7 @@ class ExecutionRecord:
     device: str | None = None
     processes: Index | None = None
     stretches: list[dict[str, Index]] = field(default_factory=list)
-    threads: Index | None = None
+    threads: Cores | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,6 +96,17 @@ def crate(lab: Path) -> Path:
     return place
 
 
+@pytest.mark.parametrize("licence", ["not an address", "Apache-2.0", "https://", "file:///x"])
+def test_a_licence_is_an_address(
+    lab: Path, licence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = lab / "crates" / "unlicensed"
+    words = ["export", "tiny", "--crate", str(place), "--license", licence]
+    assert main.main([*words, "--config", str(lab / "config")]) == 1
+    assert f"--license: is {licence!r}. Allowed: an address" in capsys.readouterr().err
+    assert not place.exists()
+
+
 def test_a_crate_says_of_every_file_what_it_is(crate: Path) -> None:
     known = entities(crate)
     root = known["./"]

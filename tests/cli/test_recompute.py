@@ -135,6 +135,23 @@ def test_a_key_that_came_after_a_run_has_its_default(
     assert "results are equal to the last digit" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("threads", [0, 1_000_000])
+def test_a_record_with_threads_that_no_machine_has_is_refused(
+    planned: Plan, capsys: pytest.CaptureFixture[str], threads: int
+) -> None:
+    study = planned()
+    assert study.train("fedavg") == 0
+    [run] = study.runs("fedavg")
+    path = study.root / "runs" / run / RECORD
+    record = files.read_sealed(path)
+    described = record.pop("files")
+    record["execution"] |= {"threads": threads, "device": "cuda:99"}
+    files.write_described(path, record, described)
+    capsys.readouterr()
+    assert recompute(study, run) == 1
+    assert f"execution.threads: is {threads}. Allowed: " in capsys.readouterr().err
+
+
 def test_no_run_several_runs_and_a_damaged_run_are_refused(
     planned: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -10,7 +12,9 @@ import planning
 import pytest
 from sources import prostate_mri
 
-from fl.base.errors import ConfigError
+from fl.api import task
+from fl.base import registry
+from fl.base.errors import ConfigError, Location
 from fl.cli import main
 from fl.plan import plan
 
@@ -59,7 +63,7 @@ WRONG = {
     "method": (
         {"methods": {"fedproto": None}},
         r"methods\.fedproto: fedproto asks for class labels, but prostate-mri\(.*\) has masks. "
-        r"Allowed: cfl, ditto, fedamp, fedavg, ",
+        r"Allowed: .*\bditto, .*\bfedavg, ",
     ),
     "metric": (
         {"metric": "accuracy"},
@@ -86,3 +90,19 @@ def test_what_asks_for_class_labels_is_told_that_there_are_masks(name: str, tmp_
     study, message = WRONG[name]
     with pytest.raises(ConfigError, match=message):
         plan.make(config(tmp_path, **study))
+
+
+@pytest.mark.parametrize("tasks", ["any", ["any"], ("segmentation",)])
+def test_tasks_of_a_component_are_a_text_or_a_sequence(tasks: Sequence[str]) -> None:
+    component = SimpleNamespace(tasks=tasks)
+    assert task.serves(component, "segmentation")
+    assert task.serves(component, "classification") == ("any" in tasks)
+
+
+def test_an_unknown_task_of_a_component_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = registry.find("method", "fedproto", Location("x")).target
+    monkeypatch.setattr(method, "tasks", "masks", raising=False)
+    with pytest.raises(ConfigError, match=r"fedproto\.py: unknown task 'masks'.*Allowed"):
+        plan.make(config(tmp_path, methods={"fedproto": None}))

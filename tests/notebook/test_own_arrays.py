@@ -14,6 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 import fl
+from fl import report
 from fl.base.errors import FedloomError
 from fl.data.prepared import Prepared
 from fl.plan import plan
@@ -161,6 +162,15 @@ def test_domains_of_arrays_make_clients() -> None:
     assert set(result.predictions("fedavg")["client"]) == set(range(6))
     with pytest.raises(FedloomError, match="arrays has no domains"):
         fl.run(dataset=fl.arrays(X, Y), **{**CALL, "partition": {"domain": {}}})
+
+
+def test_an_area_that_no_client_has_is_told() -> None:
+    own = fl.arrays(X, Y, client=Y)
+    result = fl.run(dataset=own, **CALL, metrics=["auroc"])
+    with pytest.raises(FedloomError, match=r"no client has test samples of two classes"):
+        result.table(metric="auroc")
+    text = report.table("notebook", "settings", Path("results"), Path("results/runs"), result.study)
+    assert "No area under the ROC curve exists, as no client has test samples" in text
 
 
 class Items:

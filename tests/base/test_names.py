@@ -1,0 +1,25 @@
+"""Suggestions for a name that does not exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from fl.base.errors import Location, similar_name, unknown_name
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "expected"),
+    [
+        ("fedala", ["fedfa", "fedavg"], None),
+        ("classes", ["clients", "seed"], None),
+        ("fedprx", ["fedprox", "fedavg"], "fedprox"),
+        ("mpl", ["cnn", "mlp"], "mlp"),
+        ("gpu", ["gpus", "cpus"], "gpus"),
+        ("fed_avg", ["fedavg", "fedavgm"], "fedavg"),
+    ],
+)
+def test_only_a_misspelling_is_mended(name: str, names: list[str], expected: str | None) -> None:
+    assert similar_name(name, names) == expected
+    text = str(unknown_name(Location("a.yaml"), "name", name, names))
+    assert ("did you mean" in text) == (expected is not None)
+    assert all(candidate in text for candidate in names)
