@@ -136,7 +136,7 @@ def load(
     plan, rows, runs = _tables(study, results, store)
     split = UNSEEN if unseen else "test"
     metric_names = sorted(rows["metric"].unique())
-    if metric == AREA and AREA not in metric_names and AREA in (plan.get("metrics") or ()):
+    if metric == AREA and AREA not in metric_names and AREA in plan.metrics:
         raise DataError(f"metric: is {metric!r}, but {NO_AREA}", ", ".join(metric_names))
     if metric is not None and metric_names and metric not in metric_names:
         raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(metric_names)}")

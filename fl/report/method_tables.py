@@ -114,7 +114,7 @@ def main_table(facts: Facts) -> Table:
     """
     name = "draws" if facts.over_draws else "settings"
     table = _across(facts, name, facts.metric, facts.summary)
-    if AREA in (facts.plan.get("metrics") or ()) and AREA not in _test_metrics(facts):
+    if AREA in facts.plan.metrics and AREA not in _test_metrics(facts):
         table = replace(table, note=f"{table.note} {NO_AREA[0].upper()}{NO_AREA[1:]}.".lstrip())
     if facts.metric != "accuracy" or not facts.partitions:
         return table
