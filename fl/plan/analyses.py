@@ -60,6 +60,58 @@ class PlannedAnalysis:
     execution: Execution
 
 
+@dataclass(frozen=True)
+class PanelRecord:
+    """A picture of an analysis.
+
+    Attributes:
+        figure: Name of its files without their endings.
+        setting: Data set, partition and model.
+        method: Label of the method entry.
+        title: Its title.
+        alt: Its content in words.
+    """
+
+    figure: str
+    setting: list[str]
+    method: str
+    title: str
+    alt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisRecord:
+    """The content of ``analysis.json``, except for the hashes of its files.
+
+    Attributes:
+        analysis: The analysis' id.
+        text: The analysis as the study writes it.
+        spec: Name and settings.
+        code: Version of its code.
+        executed: The ``device`` by which it was computed.
+        runs: Ids of the runs that it read.
+        columns: Titles of the table's columns that hold results.
+        caption: Caption of the table.
+        note: Note below the table.
+        figure: Caption of the figure.
+        notes: Remarks, such as runs that were left out.
+        panels: Its pictures.
+    """
+
+    analysis: str
+    text: str
+    spec: ComponentSpec
+    code: str
+    executed: dict[str, str]
+    runs: list[str]
+    columns: dict[str, str]
+    caption: str
+    note: str = ""
+    figure: str
+    notes: list[str]
+    panels: list[PanelRecord]
+
+
 def folder_of(results: Path, analysis: str) -> Path:
     """Return the folder of an analysis."""
     return results / "analyses" / analysis

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fl.base import files, parquet
+from fl.base.dataclass_json import from_json
 from fl.base.errors import DataError
 from fl.base.schema import SETTING, StudySetting
 from fl.plan import analyses
-from fl.plan.analyses import PAGE, PDF, RECORD, SVG, TABLE
+from fl.plan.analyses import PAGE, PDF, RECORD, SVG, TABLE, AnalysisRecord
 from fl.plan.study_plan import AnalysisReference
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, spread
 from fl.report.figures import Drawn, Figure, Panel
@@ -33,12 +33,12 @@ class Analysis:
     """An analysis that a study asks for.
 
     Attributes:
-        record: The content of `analysis.json`; empty if there is none, for which ``trouble`` gives
-            the reason.
+        record: The record of the analysis; None if there is none, for which ``trouble`` gives the
+            reason.
     """
 
     title: str
-    record: Mapping[str, Any]
+    record: AnalysisRecord | None
     table: pd.DataFrame
     pictures: tuple[Drawn, ...] = ()
     trouble: str = ""
@@ -46,7 +46,7 @@ class Analysis:
     @property
     def kind(self) -> str:
         """The name of its file in ``fl/analyses``."""
-        return str(self.record["spec"]["name"])
+        return str(self.record.spec["name"]) if self.record else ""
 
 
 def read(results: Path, planned: AnalysisReference) -> Analysis:
@@ -54,17 +54,18 @@ def read(results: Path, planned: AnalysisReference) -> Analysis:
     title = planned.title or planned.text
     folder = analyses.folder_of(results, planned.analysis)
     try:
-        record = files.read_sealed(folder / RECORD)
-        for name, described in record["files"].items():
+        content = files.read_sealed(folder / RECORD)
+        for name, described in content["files"].items():
             if problem := files.find_damage(folder / name, described):
                 raise DataError(problem)
-        pictures = tuple(_drawn(folder, panel["figure"]) for panel in record["panels"])
+        record = from_json(AnalysisRecord, content)
+        pictures = tuple(_drawn(folder, panel.figure) for panel in record.panels)
         return Analysis(title, record, parquet.read(folder / TABLE)[0], pictures)
     except FileNotFoundError:
         trouble = f"{title}: not there yet; `fedloom analyse {planned.analysis}` makes it"
     except (DataError, OSError, KeyError, TypeError) as error:
         trouble = f"{title}: cannot be read ({error}); remove {folder}, and it is made again"
-    return Analysis(title, {}, pd.DataFrame(), trouble=trouble)
+    return Analysis(title, None, pd.DataFrame(), trouble=trouble)
 
 
 def _drawn(folder: Path, name: str) -> Drawn:
@@ -89,12 +90,12 @@ def table(
         settings: Title of each setting in the report.
         replicates: ``seeds`` or ``draws``, which means and deviations are over.
     """
-    if frame.empty:
+    if frame.empty or analysis.record is None:
         return None
-    shown = analysis.record["columns"]
+    shown = analysis.record.columns
     keys = [key for key in KEYS if key in frame and key not in shown]
     rows: list[Row] = []
-    caption = f"{analysis.record['caption']} Mean ± standard deviation over {replicates}."
+    caption = f"{analysis.record.caption} Mean ± standard deviation over {replicates}."
     present = set(frame[SETTING].itertuples(index=False, name=None))
     for setting, title in settings.items():
         if setting in present and len(present) > 1:
@@ -110,8 +111,7 @@ def table(
                     texts = [*map(str, key), *(_spread(units[column].mean()) for column in shown)]
                     rows.append(Row(name, tuple(map(Cell, [*texts, str(units.ngroups)]))))
     heads = columns("Method", *keys, *shown.values(), replicates, text=("stage", "data", "samples"))
-    note = str(analysis.record.get("note", ""))  # Analyses of earlier versions have none.
-    return Table(analysis.kind, caption, heads, tuple(rows), note=note)
+    return Table(analysis.kind, caption, heads, tuple(rows), note=analysis.record.note)
 
 
 def _spread(values: pd.Series) -> str:
@@ -121,15 +121,14 @@ def _spread(values: pd.Series) -> str:
 
 def figure(analysis: Analysis, methods: Mapping[str, str], settings: Titles) -> Figure | None:
     """Its pictures, each under its setting, where there are several, and its method."""
-    panels = []
-    for picture, panel_record in zip(
-        analysis.pictures, analysis.record.get("panels", ()), strict=True
-    ):
-        setting = tuple(panel_record["setting"])
-        location = settings.get(setting, " · ".join(setting)) if len(settings) > 1 else ""
-        method = methods.get(panel_record["method"], panel_record["method"])
-        title = " · ".join(filter(None, (location, method, panel_record["title"])))
-        panels.append(Panel(title, f"{title}: {panel_record['alt']}", picture))
-    if not panels:
+    if analysis.record is None or not analysis.record.panels:
         return None
-    return Figure(analysis.kind, analysis.record["figure"], tuple(panels))
+    panels = []
+    for picture, panel in zip(analysis.pictures, analysis.record.panels, strict=True):
+        dataset, partition, model = panel.setting
+        setting = (dataset, partition, model)
+        location = settings.get(setting, " · ".join(setting)) if len(settings) > 1 else ""
+        method = methods.get(panel.method, panel.method)
+        title = " · ".join(filter(None, (location, method, panel.title)))
+        panels.append(Panel(title, f"{title}: {panel.alt}", picture))
+    return Figure(analysis.kind, analysis.record.figure, tuple(panels))

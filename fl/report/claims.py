@@ -35,6 +35,9 @@ COLUMNS = [
     *("p", "p_holm", "verdict", "reason"),
 ]
 
+Values = dict[str, float | str]
+"""Some of `COLUMNS`, for one comparison."""
+
 
 def sign_flips(differences: Sequence[float]) -> float:
     """Return the two-sided p-value of the exact sign-flip test that the mean is 0.
@@ -117,7 +120,7 @@ def compared(
     counted = complete(final(rows, "accuracy"), runs) if metric in COUNTED else last.iloc[:0]
     wrong = wrong_samples(counted)
     titles = dict(zip(runs["method"], runs["title"], strict=True))
-    records: list[dict[str, Any]] = []
+    records: list[Values] = []
     for setting, group in last.groupby(last["draw"].map(settings), sort=False):
         has_draws = sum(second == setting for second in settings.values()) > 1
         unit = DRAW if has_draws else SEED
@@ -133,9 +136,9 @@ def compared(
             if len(gain):
                 judged_here = (first,) if second == baseline else (first, second)
                 reason = uninformative(wide, (first, second), errors, titles, judged_here)
-                about = {"other": second, "unit": unit} | _clients(gain, metric)
+                about: Values = {**key, "other": second, "unit": unit, **_clients(gain, metric)}
                 units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
-                records.append(key | about | tested(units.tolist(), reason))
+                records.append(about | tested(units.tolist(), reason))
     frame = pd.DataFrame(records, columns=[c for c in COLUMNS if c not in ("p_holm", "verdict")])
     return judged(frame, rising(metric))[COLUMNS]
 
@@ -191,7 +194,7 @@ def judged(frame: pd.DataFrame, more_is_better: bool = True) -> pd.DataFrame:
     return frame.assign(verdict=pd.Series(verdicts, frame.index, dtype=object))
 
 
-def tested(differences: Sequence[float], reason: str = "") -> dict[str, Any]:
+def tested(differences: Sequence[float], reason: str = "") -> Values:
     """``n``, ``difference`` (the mean), ``low``, ``high``, ``p``, ``reason``.
 
     Args:
@@ -223,7 +226,7 @@ def _pairs(
     yield from itertools.combinations(mean_scores.index, 2)
 
 
-def _clients(gain: pd.Series, metric: str) -> dict[str, Any]:
+def _clients(gain: pd.Series, metric: str) -> Values:
     """Shares of clients, of differences that are indexed by draw, seed and client."""
     clients = gain.groupby(["draw", "client"]).mean() * (1 if rising(metric) else -1)
     # Means of equal accuracies may differ in their last bit; a real difference never is so small.

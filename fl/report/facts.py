@@ -32,6 +32,25 @@ class Names:
 
 
 @dataclass(frozen=True)
+class AbsentRun:
+    """A run that is missing or diverged.
+
+    Attributes:
+        run: Its id.
+        method: Title of its method, with its point of the grid.
+        setting: Name of its setting.
+        seed: Its training seed.
+        anchor: Link to the runs of its method and setting.
+    """
+
+    run: str
+    method: str
+    setting: str
+    seed: int
+    anchor: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """A study as a report sees it.
 
@@ -213,20 +232,20 @@ class Facts:
         return f"{len(self.runs)} runs: {counts}."
 
     @cached_property
-    def absent(self) -> dict[str, list[dict[str, Any]]]:
+    def absent(self) -> dict[str, list[AbsentRun]]:
         """The runs that are not complete, by state."""
-        runs: dict[str, list[dict[str, Any]]] = {MISSING: [], DIVERGED: []}
+        runs: dict[str, list[AbsentRun]] = {MISSING: [], DIVERGED: []}
         columns = [*SETTING, "method", "point", "run", "seed", "state"]
         for row in self.runs.loc[self.runs["state"] != COMPLETE, columns].to_dict("records"):
             setting = (row["dataset"], row["partition"], row["model"])
             runs[row["state"]].append(
-                {
-                    "id": row["run"],
-                    "what": ", ".join(filter(None, (self.methods[row["method"]], row["point"]))),
-                    "where": self.short(setting),
-                    "seed": row["seed"],
-                    "anchor": self.anchor(setting, row["method"]),
-                }
+                AbsentRun(
+                    run=row["run"],
+                    method=", ".join(filter(None, (self.methods[row["method"]], row["point"]))),
+                    setting=self.short(setting),
+                    seed=row["seed"],
+                    anchor=self.anchor(setting, row["method"]),
+                )
             )
         return runs
 

@@ -14,10 +14,19 @@ import numpy as np
 
 from fl.analyses import Result
 from fl.base import files, identity, registry
+from fl.base.dataclass_json import as_json
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import COMPLETE, MISSING, StudySetting
 from fl.plan import plan_files
-from fl.plan.analyses import PAGE, RECORD, TABLE, PlannedAnalysis, folder_of
+from fl.plan.analyses import (
+    PAGE,
+    RECORD,
+    TABLE,
+    AnalysisRecord,
+    PanelRecord,
+    PlannedAnalysis,
+    folder_of,
+)
 from fl.plan.run_spec import RunSpec
 from fl.plan.study_plan import PlannedRun
 from fl.report import partitions, tables
@@ -177,26 +186,20 @@ def _write(
             files.write_bytes(folder / f"figure-{i}{end}", content)
             names.append(f"figure-{i}{end}")
         panels.append(
-            {
-                "figure": f"figure-{i}",
-                "setting": list(panel.setting),
-                "method": panel.method,
-                "title": panel.title,
-                "alt": panel.alt,
-            }
+            PanelRecord(f"figure-{i}", [*panel.setting], panel.method, panel.title, panel.alt)
         )
-    record = {
-        "analysis": planned.analysis,
-        "text": planned.text,
-        "spec": planned.spec,
-        "code": planned.code,
-        "executed": {"device": device},
-        "runs": [run.run for run in planned.runs],
-        "columns": result.columns,
-        "caption": result.caption,
-        "note": result.note,
-        "figure": result.figure,
-        "notes": notes,
-        "panels": panels,
-    }
-    files.write_sealed(folder / RECORD, record, files=names)
+    record = AnalysisRecord(
+        analysis=planned.analysis,
+        text=planned.text,
+        spec=planned.spec,
+        code=planned.code,
+        executed={"device": device},
+        runs=[run.run for run in planned.runs],
+        columns=result.columns,
+        caption=result.caption,
+        note=result.note,
+        figure=result.figure,
+        notes=notes,
+        panels=panels,
+    )
+    files.write_sealed(folder / RECORD, as_json(record), files=names)

@@ -25,9 +25,9 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
     lines.append(f"{facts.status}\n")
     for state, runs in facts.absent.items():
         lines += [
-            f"- {state}: {literal(r['what'])}, {literal(r['where'])}, seed {r['seed']}, "
-            f"run `{r['id']}`"
-            for r in runs
+            f"- {state}: {literal(run.method)}, {literal(run.setting)}, seed {run.seed}, "
+            f"run `{run.run}`"
+            for run in runs
         ]
     lines += [f"\n{to_markdown(table)}" for table in tables]
     lines += [f"- analysis {literal(a.trouble)}" for a in facts.analyses if a.trouble]

@@ -179,7 +179,8 @@ def _analyses(facts: Facts) -> Section:
             shown.append(
                 Fold(f"{analysis.title}, each draw", (picture,)) if facts.drawn else picture
             )
-        remarks += [f"{analysis.title}: {note}" for note in analysis.record["notes"]]
+        if analysis.record is not None:
+            remarks += [f"{analysis.title}: {note}" for note in analysis.record.notes]
     return Section("analyses", "Analyses", tuple(shown), tuple(remarks))
 
 
