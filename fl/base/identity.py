@@ -105,7 +105,7 @@ def root_code(root: str) -> str:
         root: `CORE`, `DATA`, or an entry, see `entry`.
     """
     packages = tuple(plugins.roots().items())
-    stats = [path.stat() for path in _opened_files(root, packages).values()]
+    stats = [path.stat() for path in opened_files(root).values()]
     stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
     return _code(root, packages, stamps)
 
@@ -281,16 +281,21 @@ def _former_hashes(
 def root_files(root: str) -> dict[str, str]:
     """Return the hashes of a root's files by label, those that a plugin opens included."""
     packages = tuple(plugins.roots().items())
-    opened = {text: sha256(path)[:16] for text, path in _opened_files(root, packages).items()}
+    opened = {text: sha256(path)[:16] for text, path in opened_files(root).items()}
     return {**opened, **_files(root, packages)}
 
 
-@cache
-def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
+def opened_files(root: str) -> dict[str, Path]:
     """Return the files that a plugin's component opens, by their path in its code.
 
     Data sets name their files by keys and sources, and analyses read what runs wrote.
     """
+    return _opened_files(root, tuple(plugins.roots().items()))
+
+
+@cache
+def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
+    """Cache of `opened_files`."""
     if root in ROOMS or root.startswith((entry("data set", ""), entry("analysis", ""))):
         return {}
     file = _component_file(root)

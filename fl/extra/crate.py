@@ -19,7 +19,7 @@ import importlib.util
 import mimetypes
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 from fl import report
-from fl.base import files, plugins, registry
+from fl.base import files, identity, plugins, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import Documentation
 from fl.base.units import quantity
@@ -97,7 +97,7 @@ def write(folder: Path, name: str, target: Path, licence: str) -> Iterator[str]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fedloom-") as draft:
             stage = Path(draft) / "crate"
-            _code(stage, Path(draft))
+            _code(stage, Path(draft), planned.studies[name].names)
             _config(stage / "config", folder, name, planned)
             stored = _runs(stage / "runs", name, planned)
             facts = _results(stage, name, planned)
@@ -110,21 +110,38 @@ def write(folder: Path, name: str, target: Path, licence: str) -> Iterator[str]:
     yield str(target)
 
 
-def _code(stage: Path, draft: Path) -> None:
-    """Copy the code; a plugin's folder may hold data and passwords, so only its modules are."""
-    copy = snapshot.copy_code(draft)
-    plugin_folders = [copy / name for name in plugins.roots() if name != plugins.FL.name]
+def _code(stage: Path, draft: Path, names: Mapping[str, Sequence[str]]) -> None:
+    """Copy the code.
 
-    def left_out(folder: str, names: list[str]) -> list[str]:
-        path = Path(folder)
-        is_plugin = any(path.is_relative_to(plugin) for plugin in plugin_folders)
+    A plugin's folder may hold data of patients and passwords. So only its modules are copied, and
+    the files that they open by name, as these decide numbers.
+
+    Args:
+        stage: Folder of the crate.
+        draft: Folder for the copy of all files.
+        names: Names of the study's components by kind.
+    """
+    copy = snapshot.copy_code(draft)
+    roots = [identity.entry(kind, name) for kind, several in names.items() for name in several]
+    opened = {path.resolve() for root in roots for path in identity.opened_files(root).values()}
+    plugin_of_copy = {
+        copy / name: folder for name, folder in plugins.roots().items() if folder != plugins.FL
+    }
+
+    def unneeded(folder: str, file_names: list[str]) -> list[str]:
+        """Return the files of a folder of the copy that the crate does not need."""
+        plugin = next((each for each in plugin_of_copy if Path(folder).is_relative_to(each)), None)
+        if plugin is None:
+            return []
+        source = plugin_of_copy[plugin] / Path(folder).relative_to(plugin)
+        files = [name for name in file_names if not (Path(folder) / name).is_dir()]
         return [
             name
-            for name in names
-            if is_plugin and not (path / name).is_dir() and Path(name).suffix not in CODE_SUFFIXES
+            for name in files
+            if Path(name).suffix not in CODE_SUFFIXES and (source / name).resolve() not in opened
         ]
 
-    shutil.copytree(copy, stage / "code", ignore=left_out)  # Links become files.
+    shutil.copytree(copy, stage / "code", ignore=unneeded)  # Links become files.
     if (licence := environment.ROOT / "LICENSE").is_file():
         shutil.copyfile(licence, stage / "code" / licence.name)
 

@@ -53,9 +53,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin = root / "mylab"
     (plugin / "methods").mkdir(parents=True)
     source = Path(main.__file__).parents[1] / "methods" / "fedavg.py"
-    (plugin / "methods" / "mine.py").write_text(
-        source.read_text().replace("class FedAvg", "class Mine")
-    )
+    code = source.read_text().replace("class FedAvg", "class Mine")
+    opening = 'open(__file__.replace("methods/mine.py", NAME)).read()'
+    (plugin / "methods" / "mine.py").write_text(f"{code}\n\nNAME = 'rate.txt'\nRATE = {opening}\n")
+    (plugin / "rate.txt").write_text("0.5")
     methods = {"fedavg": None, "mine": {"method": "mine", "lr": [0.05, 0.1]}}
     settings = {
         "plugins": [str(plugin)],
@@ -184,7 +185,7 @@ def test_settings_of_a_cluster_and_files_of_other_studies_stay_at_home(crate: Pa
     assert [path.name for path in (crate / "config" / "studies").iterdir()] == ["tiny.yaml"]
 
 
-def test_of_a_plugin_only_its_code_goes_into_a_crate(lab: Path) -> None:
+def test_of_a_plugin_only_its_code_and_what_it_opens_goes_into_a_crate(lab: Path) -> None:
     plugin = lab / "mylab"
     for name in ("patients.csv", "secrets.env", "notes/diary.txt"):
         (plugin / name).parent.mkdir(exist_ok=True)
@@ -192,8 +193,8 @@ def test_of_a_plugin_only_its_code_goes_into_a_crate(lab: Path) -> None:
     place = lab / "crates" / "code-only"
     done = run(lab, ["export", "tiny", "--crate", str(place)])
     assert done.returncode == 0, done.stderr
-    files = [path.name for path in (place / "code" / "mylab").rglob("*") if path.is_file()]
-    assert files == ["mine.py"]
+    files = {path.name for path in (place / "code" / "mylab").rglob("*") if path.is_file()}
+    assert files == {"mine.py", "rate.txt"}
 
 
 def test_the_way_to_a_blind_review_leaves_runs_whole(lab: Path) -> None:
