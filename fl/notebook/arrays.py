@@ -107,8 +107,8 @@ def _pairs(dataset: Any) -> tuple[Any, Any]:
     if not pairs:
         raise ConfigError(CALL / "x", "has no samples", advice="give a data set with samples")
     for index in np.unique(np.linspace(0, len(pairs) - 1, REPEATED_SAMPLES).astype(int)):
-        again = _pair(dataset, int(index))
-        if any(map(_differ, pairs[index], again)):
+        second_reading = _pair(dataset, int(index))
+        if any(map(_differ, pairs[index], second_reading)):
             problem = f"differs when sample {index} is read again, as by a random transform"
             advice = "leave out random transforms; `augmentation` changes images in training"
             raise ConfigError(CALL / "x", problem, advice=advice)
@@ -122,9 +122,9 @@ def _pairs(dataset: Any) -> tuple[Any, Any]:
     return np.stack(x), _array("y", y)
 
 
-def _differ(array: np.ndarray, other: np.ndarray) -> bool:
+def _differ(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether two arrays of numbers or texts differ; NaN equals NaN."""
-    return array.shape != other.shape or array.tobytes() != other.tobytes()
+    return first.shape != second.shape or first.tobytes() != second.tobytes()
 
 
 def _pair(dataset: Any, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -140,8 +140,8 @@ def _pair(dataset: Any, index: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _array(key: str, value: Any) -> np.ndarray:
     """Return a value as an array without masks, in a type that PyTorch has."""
-    parts = value if isinstance(value, list | tuple) else [value]
-    if any(np.ma.is_masked(part) for part in parts):
+    items = value if isinstance(value, list | tuple) else [value]
+    if any(np.ma.is_masked(item) for item in items):
         advice = "leave these samples out, or replace the values"
         raise ConfigError(CALL / key, "has masked values", advice=advice)
     try:
