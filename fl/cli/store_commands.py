@@ -216,17 +216,21 @@ def _gc(parsed: argparse.Namespace) -> int:
 
     store, settings = _store(parsed), config.read_settings(parsed.config)
     stored_runs = list(maintenance.entries(store))
-    # Without stored runs, no study needs to be planned.
-    studies = required_runs.all_studies(parsed.config) if stored_runs else []
-    logging.info("planning all %d studies in %s", len(studies), parsed.config / "studies")
-    required = required_runs.find(parsed.config, studies, anew=parsed.yes)
+    # Runs of the written plan stay too: a pipeline may train them while the config is edited.
+    planned = _planned(parsed.config)
+    candidates = {stored.run for stored in stored_runs} - planned
+    # Those of config.yaml come first: with luck they need all runs, and no other is planned.
+    studies = sorted(
+        required_runs.all_studies(parsed.config), key=lambda name: name not in settings.studies
+    )
+    logging.info("planning up to %d studies in %s", len(studies), parsed.config / "studies")
+    required = required_runs.find(parsed.config, studies, parsed.yes, candidates)
     if required.remarks:
         raise FedloomError(
             f"{'; '.join(required.remarks)}; nothing was removed, because this study may need runs",
             advice="correct or remove the study",
         )
-    # Runs of the written plan stay too: a pipeline may train them while the config is edited.
-    needed = {*required.members} | _planned(parsed.config)
+    needed = {*required.members} | planned
     surplus = [stored for stored in stored_runs if stored.run not in needed]
     surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
     unfinished = maintenance.leftovers(Path(settings.data))

@@ -318,6 +318,12 @@ def _sorted_names(names: Iterable[Iterable[str]]) -> list[str]:
     return sorted({name for several in names for name in several})
 
 
+def written_studies(folder: Path, settings: Settings) -> set[str]:
+    """Return the studies of the written plan; none if config or code has changed since."""
+    summary = _valid_summary(folder, settings)
+    return set() if summary is None else {*summary.studies}
+
+
 def study_plan(folder: Path, name: str) -> StudyPlan:
     """Return the plan of a study for the config as it is now."""
     plan = read_or_make(folder, [name])

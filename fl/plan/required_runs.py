@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,12 @@ class RequiredRuns:
         return [f"{name} cannot be planned: {why}" for name, why in self.unplanned.items()]
 
 
-def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRuns:
+def find(
+    folder: Path,
+    studies: Iterable[str],
+    anew: bool = False,
+    candidates: Collection[str] | None = None,
+) -> RequiredRuns:
     """Plan each study by itself, so that one that cannot be planned does not stop the others.
 
     Whether models and methods can be trained is not tried.
@@ -41,6 +46,8 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
         folder: The config folder.
         studies: Names of the studies.
         anew: Whether a plan that was written before is ignored.
+        candidates: Runs of which is asked whether studies need them: as soon as all are needed, no
+            further study is planned. None: all studies are planned.
 
     Raises:
         FedloomError: For what is wrong with the config of all studies.
@@ -48,10 +55,13 @@ def find(folder: Path, studies: Iterable[str], anew: bool = False) -> RequiredRu
     settings = config.read_settings(folder)
     config.check_methods(folder)
     required = RequiredRuns()
+    written = set() if anew else plan.written_studies(folder, settings)
     log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
+        if candidates is not None and required.members.keys() >= {*candidates}:
+            break
         try:
-            plan_study = plan.make if anew else plan.read_or_make
+            plan_study = plan.read_or_make if name in written else plan.make
             members = plan_study(folder, [name], checked=False).members
         except FedloomError as error:
             required.unplanned[name] = error

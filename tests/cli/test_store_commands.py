@@ -8,7 +8,7 @@ import os
 import tarfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,6 +164,26 @@ def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: S
     assert "2 runs removed" in say("gc", "--yes")
     assert place.store().runs() == sorted(place.runs("fedavg"))
     assert "0 runs that no study in" in say("gc", "--yes")
+
+
+def test_gc_plans_no_further_study_once_all_runs_are_needed(
+    place: Planned, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = place.root / "config" / "studies" / "tiny.yaml"
+    tiny.with_name("another.yaml").write_text(tiny.read_text())
+    (place.root / "results" / "plan" / "plan.json").unlink()
+    names, make = [], plan.make
+
+    def record(folder: Path, studies: Sequence[str], checked: bool = True) -> plan.Plan:
+        names.extend(studies)
+        return make(folder, studies, checked)
+
+    monkeypatch.setattr(plan, "make", record)
+    assert "0 runs that no study" in say("gc")
+    assert names == ["tiny"], "that of config.yaml comes first"
+    shelving.add(place.store())
+    say("gc")
+    assert names == ["tiny", "tiny", "another"]
 
 
 def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: Say):
