@@ -155,11 +155,11 @@ def _limit_times(results: Path, data: Path) -> None:
         *results.glob("markers/*"),
         *results.glob(f"analyses/*/{analyses.RECORD}"),
     )
-    now = time.time()
+    present = time.time()
     for path in inputs:
         # The file may belong to another user, or another process may have removed it.
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime > now:
+            if path.stat().st_mtime > present:
                 os.utime(path)
 
 

@@ -95,7 +95,7 @@ class ProgressMonitor(threading.Thread):
             self._message = message
             if message:
                 self._output(f"Slurm takes no more jobs now; submissions wait: {message}")
-        if self._stop_workflow is None or len(submissions) < unbegun.ALIKE:
+        if self._stop_workflow is None or len(submissions) < unbegun.EQUAL_FAILURES:
             return
         if failure := unbegun.common_failure(self._results, self._store.root, self._start):
             self._stop_workflow(

@@ -89,9 +89,9 @@ def name_jobs(executor: Any, studies: Iterable[str]) -> None:
         executor: Snakemake's executor, whose plugin finds its jobs by their common name.
         studies: Names of the studies.
     """
-    first, *others = studies
-    more = f"-and-{len(others)}-more" if others else ""
-    executor.run_uuid = f"{first[:40]}{more}_{executor.run_uuid}"
+    names = list(studies)
+    suffix = f"-and-{len(names) - 1}-more" if len(names) > 1 else ""
+    executor.run_uuid = f"{names[0][:40]}{suffix}_{executor.run_uuid}"
 
 
 def _ask(*command: str) -> str:

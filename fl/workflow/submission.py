@@ -190,11 +190,11 @@ def repeated_error(store: Path, runs: Iterable[str], start: float) -> str:
     Returns:
         The error; empty if the job is worth another attempt.
     """
-    errors = {_repeated_error(store / f"{r}.partial", start) for r in runs if _lacks(store, r)}
+    errors = {_repeated_error(store / f"{r}.partial", start) for r in runs if _is_missing(store, r)}
     return "" if "" in errors else min(errors, default="")
 
 
-def _lacks(store: Path, run: str) -> bool:
+def _is_missing(store: Path, run: str) -> bool:
     return not (store / run / "run.json").exists()
 
 

@@ -33,7 +33,7 @@ SNAKEMAKE = re.compile(
 )
 """Patterns of lines that name an error, and of those that Snakemake adds to every error."""
 
-ALIKE = 3
+EQUAL_FAILURES = 3
 """Number of jobs that must end alike before those that remain are given up."""
 
 
@@ -141,12 +141,16 @@ def common_failure(results: Path, store: Path, start: float) -> JobState | None:
         start: Time since which submissions count, in seconds since 1970.
 
     Returns:
-        One of at least `ALIKE` jobs whose errors differ in numbers only; else None.
+        One of at least `EQUAL_FAILURES` jobs whose errors differ in numbers only; else None.
     """
     jobs = list(job_states(results, start))
     failed = [job for job in jobs if job.state == "failed"]
     texts = {re.sub(r"\d+", "#", job.note) for job in failed}
-    if len(failed) < ALIKE or len(texts) > 1 or any(job.state == "running" for job in jobs):
+    if (
+        len(failed) < EQUAL_FAILURES
+        or len(texts) > 1
+        or any(job.state == "running" for job in jobs)
+    ):
         return None
     return None if any(has_begun(job, store) for job in jobs) else failed[-1]
 
