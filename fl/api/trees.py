@@ -70,6 +70,15 @@ def leaves(tree: Tree) -> list[Tensor]:
     return tensors
 
 
+def names(tree: Tree) -> Iterator[str]:
+    """Yield the keys of the tensors of a tree, in the order of `leaves`."""
+    for key, leaf in tree.items():
+        if isinstance(leaf, Tensor):
+            yield key
+        else:
+            yield from names(leaf)
+
+
 def unflatten(tree: Tree, values: Sequence[Tensor]) -> Tree:
     """Return a tree of the structure of ``tree`` with these leaves, in the order of `leaves`."""
     remaining = iter(values)
@@ -142,8 +151,8 @@ def overlay(tree: Tree, top: Tree) -> Tree:
 
 
 def to(tree: Tree, device: torch.device | str) -> Tree:
-    """Return the tree on another device."""
-    return apply(lambda t: t.to(device), tree)
+    """Return the tree on another device; tensors without data (meta) stay as they are."""
+    return apply(lambda t: t if t.is_meta else t.to(device), tree)
 
 
 def match_layout(tree: Tree, models: Tree) -> Tree:

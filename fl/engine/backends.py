@@ -356,10 +356,21 @@ def _differentiable(work: Tree) -> Tree:
 
 
 def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
-    """Return the gradient of the loss, or of each client's loss, [m], by ``params``."""
+    """Return the gradient of the loss, or of each client's loss, [m], by ``params``.
+
+    Raises:
+        FedloomError: If the loss does not depend on some weights.
+    """
     params = work["params"]
+    if not losses.requires_grad:
+        raise FedloomError("a pass trains no weight of this model")
     # The sum avoids `grad_outputs`, for which PyTorch imports SymPy (half a second).
-    grads = torch.autograd.grad(losses.sum(), trees.leaves(params))
+    grads = torch.autograd.grad(losses.sum(), trees.leaves(params), allow_unused=True)
+    if any(slope is None for slope in grads):
+        pairs = zip(trees.names(params), grads, strict=True)
+        unused = [name for name, slope in pairs if slope is None]
+        advice = "a model whose weights all have a part in its outputs"
+        raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}", advice=advice)
     return clipped(trees.unflatten(params, grads), clip_norm, stacked=losses.dim() > 0)
 
 

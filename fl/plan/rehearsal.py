@@ -9,9 +9,8 @@ computes no numbers; what asks for a number is taken again on the CPU.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any, cast
@@ -21,28 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import (
-    COUNTS,
-    PAYLOAD,
-    BuildContext,
-    Method,
-    Pass,
-    Phase,
-    Sampling,
-    Sweep,
-    declaration_of,
-)
-from fl.api.protocols import Batch
+from fl.api.method import BuildContext, Method, Pass, Phase, Sweep, declaration_of
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import error_text
 from fl.base.errors import FedloomError
 from fl.base.specs import MethodSpec
 from fl.data.inputs import Modality
-from fl.engine import modality_rounds
+from fl.engine import dry_round, engine, modality_rounds
 from fl.engine.assembly import MethodComponents, build
-from fl.engine.loader import add_reference_outputs
+from fl.engine.batches import Schedule
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
+from fl.engine.state import Roster, RoundSchedule, State
 from fl.plan.components import Inputs
 from fl.plan.config import Values
 from fl.plan.grids import Point
@@ -257,7 +246,7 @@ class _Attempt:
             try:
                 with torch.device(device):
                     method = build(self.method_components, self._fresh_context())
-                    _Trial(self, method, size, device, stacked).take_steps()
+                _Trial(self, method, size, device, stacked).take_steps()
                 return None
             except Exception as error:
                 last_error = error
@@ -275,86 +264,74 @@ class _Trial:
     stacked: bool
 
     def take_steps(self) -> None:
-        """Take a step of each pass; of passes that compute the same, of one."""
-        steps: list[tuple[Any, ...]] = []
-        for phase in self.method.phases:
-            self._sweep(phase)
-            for pass_ in phase.passes:
-                if isinstance(pass_, Sweep):
-                    continue
-                functions = (phase.payload, phase.send, pass_.begin, pass_.loss, pass_.reference)
-                step = (*functions, pass_.sampling.per_class, pass_.sampling.needs_keys)
-                if step not in steps:
-                    self._step(phase, pass_)
-                    steps.append(step)
+        """Let the engine take a step of each pass, whether or not it is in the first round.
 
-    def _mapped(self, function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
-        return trees.vmap(function, dims) if self.stacked else function
-
-    def _step(self, phase: Phase, pass_: Pass) -> None:
-        """Compute a loss of a pass and its gradient."""
-        message, client = self._received(phase)
-        batch = self._batch(pass_.sampling)
-        work = self._mapped(pass_.begin, None, 0)(message, client)
-        params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
-        work = {**work, "params": params}
-        reference = pass_.reference and self._mapped(pass_.reference, None, 0, 0)
-        batch = add_reference_outputs(reference, message, work, batch)
-        losses, _ = self._mapped(pass_.loss, None, 0, 0)(message, work, batch)
-        self._check(losses.sum(), params)
-
-    @torch.no_grad()
-    def _sweep(self, phase: Phase) -> None:
-        """Compute each sweep with which a phase begins; others need what a pass uploads."""
-        sweeps = [*itertools.takewhile(lambda pass_: isinstance(pass_, Sweep), phase.passes)]
-        if not sweeps:
-            return
-        message, client = self._received(phase)
-        batch: Tree = self._batch(Sampling())
-        upload: Tree = {}
-        for sweep in sweeps:
-            assert isinstance(sweep, Sweep)
-            result = self._mapped(sweep.look, None, 0, 0, 0)(message, client, upload, batch)
-            client, upload = self._mapped(sweep.end, None, 0, 0, 0)(message, client, upload, result)
-
-    def _received(self, phase: Phase) -> tuple[Tree, Tree]:
-        """Return what the server sends to all in a phase, and the tree of one client or two."""
-        server, client = self.method.init(trees.to(self.attempt.variables, self.device))
-        counts = torch.ones(self.attempt.context.classes, dtype=torch.int64)
-        client = {**client, "id": torch.tensor(0), COUNTS: counts}
-        if self.stacked:
-            client = trees.repeat(client, 2)
-        if phase.payload:
-            client = {**client, PAYLOAD: self._mapped(phase.payload, None, 0)(server, client)}
-        return phase.send(server) if phase.send else server, client
-
-    def _check(self, loss: Tensor, params: Tree) -> None:
-        """Raise `FedloomError` if some weights get no gradient, or if a small batch's loss is bad.
-
-        Whether the loss of a larger batch is finite depends on values, and shows in training.
+        Raises:
+            FedloomError: If the loss of a small batch is not finite. Whether that of a larger one
+                is depends on values, and shows in training.
         """
-        if not loss.requires_grad:
-            raise FedloomError("a pass trains no weight of this model")
-        gradients = torch.autograd.grad(loss, trees.leaves(params), allow_unused=True)
-        names = zip(_names(params), gradients, strict=True)
-        unused = [name for name, gradient in names if gradient is None]
-        if unused:
-            advice = "a model whose weights all have a part in its outputs"
-            raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}", advice=advice)
         is_small_batch = self.attempt.context.training.batch_size < SUFFICIENT_BATCH
-        if is_small_batch and self.device == CPU and not torch.isfinite(loss):
-            raise FedloomError("the loss is not finite")
+        shows_values = is_small_batch and self.device == CPU
+        backend = "stacked" if self.stacked else "loop"
+        for phase in dry_round.with_single_steps(self.method).phases:
+            state, roster = self._state(), self._roster(phase)
+            schedule = RoundSchedule(1, (roster,), self._arrays, self.attempt.context.training)
+            results = dry_round.run_first_steps(
+                phase, state, roster, schedule, backend, swept_samples=self.size
+            )
+            if shows_values and not all(losses.isfinite().all() for losses in results.losses):
+                raise FedloomError("the loss is not finite")
 
-    def _batch(self, sampling: Sampling) -> Batch:
-        """Random samples with equal weights, as many of each class as the pass asks for."""
-        context, per_class = self.attempt.context, sampling.per_class
-        count = context.classes if per_class else self.size
-        arrays = self._samples(count)
-        index = torch.arange(count).repeat_interleave(min(per_class or 1, SUFFICIENT_BATCH))
-        keyed = context.network.random or arrays.random or sampling.needs_keys
-        key = torch.arange(len(index)) if keyed else None
-        batch = arrays.batch(index, torch.ones(len(index)), key)
-        return trees.repeat(batch, 2) if self.stacked else batch
+    @property
+    def _clients(self) -> int:
+        return 2 if self.stacked else 1
+
+    def _state(self) -> State:
+        """Return the state before round 1, of clients with a sample of each class."""
+        variables = trees.to(self.attempt.variables, self.device)
+        counts = torch.ones(self._clients, self.attempt.context.classes, dtype=torch.int64)
+        return engine.initial_state(self.method, variables, counts)
+
+    def _roster(self, phase: Phase) -> Roster:
+        """Return the clients, with a batch for every pass of a phase."""
+        sizes = torch.full((self._clients,), self.size, dtype=torch.float64, device=self.device)
+        schedules = tuple(map(self._schedule, phase.passes))
+        return Roster(torch.arange(self._clients), sizes, schedules)
+
+    def _schedule(self, pass_: Pass | Sweep) -> Schedule:
+        """Return a batch for each client, with samples of each class if the pass asks for them."""
+        context = self.attempt.context
+        if isinstance(pass_, Sweep):
+            return self._batches(np.arange(self.size))
+        per_class, training = pass_.sampling.per_class, context.training
+        samples = np.arange(self.size)
+        if per_class:
+            samples = np.arange(context.classes).repeat(min(per_class, SUFFICIENT_BATCH))
+        is_keyed = context.network.random or self._arrays.random or pass_.sampling.needs_keys
+        is_weighted = training.class_weights != "none"
+        refresh_sizes = [refresh.batch_count * self.size for refresh in pass_.refreshes]
+        return replace(
+            self._batches(samples),
+            key=np.arange(self._clients) if is_keyed else None,
+            refresh_index=tuple(
+                self._batches(np.resize(np.arange(self.size), size)).index for size in refresh_sizes
+            ),
+            class_weights=np.ones((self._clients, context.classes)) if is_weighted else None,
+            smoothing=training.label_smoothing,
+        )
+
+    def _batches(self, samples: np.ndarray) -> Schedule:
+        """Return the same batch for every client, in which all samples count."""
+        index = np.tile(samples, (self._clients, 1, 1))
+        return Schedule(index, np.ones(index.shape, bool), np.ones(self._clients, np.int64))
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        """Random inputs, as many as a batch needs."""
+        passes = [pass_ for phase in self.method.phases for pass_ in phase.passes]
+        is_by_class = any(isinstance(p, Pass) and p.sampling.per_class for p in passes)
+        classes = self.attempt.context.classes if is_by_class else 0
+        return self._samples(max(self.size, classes))
 
     def _samples(self, count: int) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
@@ -381,15 +358,6 @@ class _Trial:
 
 
 _prepare_meta = cache(torch_internals.register_fast_meta_kernels)
-
-
-def _names(tree: Tree) -> Iterator[str]:
-    """The names of a tree's leaves, in the order of `fl.api.trees.leaves`."""
-    for name, leaf in tree.items():
-        if isinstance(leaf, Tensor):
-            yield name
-        else:
-            yield from _names(leaf)
 
 
 def _lasting(training: Values) -> Values:

@@ -1,4 +1,4 @@
-"""Count bytes and operations of one client's round, which the engine runs with one step a pass."""
+"""Count bytes and operations of one client's round, by a dry round of the engine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import PAYLOAD, Method, Pass, Phase, Sweep
+from fl.api.method import PAYLOAD, Pass, Sweep
 from fl.api.protocols import Begin, Payload
 from fl.api.trees import Tree
 from fl.api.uploads import without_upload_state
-from fl.engine import engine
-from fl.engine.batches import Schedule
+from fl.engine import dry_round
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
 from fl.pytorch.operations import OperationCounter, storage_address
-
-NEVER_AGAIN = 2**62
-"""Interval of a refresh that takes place only after the first step."""
 
 
 def count_stated_steps(pass_: Pass | Sweep, round_: int) -> int:
@@ -128,7 +124,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
     data, clients = _typical_clients(simulation.client_data)
     short = replace(
         simulation,
-        method=_with_single_steps(simulation.method),
+        method=dry_round.with_single_steps(simulation.method),
         training=replace(simulation.training, participation=1.0),
         client_data=data,
     )
@@ -145,9 +141,6 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         if payload_is_new and not phase.payload:
             result.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
         one_client = roster.take(row)
-        first_steps = [
-            s and _first_step(p, s) for p, s in zip(phase.passes, one_client.schedules, strict=True)
-        ]
         counters = [_PassCounter(operations) for _ in phase.passes]
         counted_phase = replace(
             phase,
@@ -157,9 +150,8 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
             send=lambda server, message=message: message,
             payload=phase.payload and partial(result.count_payload, make_payload=phase.payload),
         )
-        one_client = replace(one_client, schedules=tuple(first_steps))
         with operations:
-            [answers] = engine.run_phase(counted_phase, [state], [one_client], schedule, "loop")
+            answers = dry_round.run_first_steps(counted_phase, state, one_client, schedule, "loop")
         for counter, pass_, batches in zip(
             counters, original.passes, roster.schedules, strict=True
         ):
@@ -197,14 +189,6 @@ def _typical_clients(data: ClientData) -> tuple[ClientData, np.ndarray]:
     order = first.argsort()
     absent = np.setdiff1d(np.arange(data.clients), data.participants[first])
     return replace(data, absent_clients=tuple(absent.tolist())), group_sizes[order]
-
-
-def _first_step(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:
-    """Return the first step of a pass, or the first sample of a sweep."""
-    if isinstance(pass_, Pass):
-        return schedule.begin(1, pass_.refreshes)
-    index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
-    return Schedule(index, weight, schedule.steps.clip(max=1))
 
 
 class _PassCounter:
@@ -285,26 +269,3 @@ class _PassCounter:
         once = after_begin - before_begin + after_end - before_end
         calls = self.calls[-2] - self.calls[1]
         return Counts(step, once, calls, tuple(refreshes), self._memory)
-
-
-def _with_single_steps(method: Method) -> Method:
-    """Return the method with one step in each pass that states its steps, and one refresh."""
-
-    def shorten_pass(pass_: Pass | Sweep) -> Pass | Sweep:
-        if isinstance(pass_, Sweep):
-            return pass_
-        sampling, stated = pass_.sampling, pass_.sampling.steps
-        if stated is not None:
-            sampling = replace(sampling, steps=lambda round_: min(1, stated(round_)))
-        refreshes = tuple(
-            replace(refresh, interval=NEVER_AGAIN, first_step=1) for refresh in pass_.refreshes
-        )
-        return replace(pass_, sampling=sampling, refreshes=refreshes)
-
-    def shorten_phase(phase: Phase) -> Phase:
-        return replace(phase, passes=tuple(map(shorten_pass, phase.passes)))
-
-    passes = tuple(map(shorten_pass, method.passes))
-    return replace(
-        method, passes=passes, earlier_phases=tuple(map(shorten_phase, method.earlier_phases))
-    )

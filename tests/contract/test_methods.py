@@ -113,6 +113,14 @@ def test_clients_fetched_in_small_groups_make_no_difference(
     assert worlds.rows_agree(grouped_rows, rows, 1e-10)
 
 
+@every_method
+def test_building_leaves_the_network_as_it_was(method: str) -> None:
+    """Else what a second method computes would depend on the first."""
+    network = world(method, "cnn").network
+    assert not network._watched | network._tapped | network._surrounded
+    assert not any(layer._forward_hooks for layer in network._module.modules())
+
+
 # Who takes part, and in which order
 
 

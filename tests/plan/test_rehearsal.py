@@ -15,7 +15,7 @@ from fl.api import Network
 from fl.base import plugins
 from fl.base.errors import ConfigError
 from fl.cli import main
-from fl.plan import plan, rehearsal
+from fl.plan import method_entries, plan, rehearsal
 from fl.pytorch import torch_internals
 
 MODEL = '''"""A model of one's own."""
@@ -128,7 +128,7 @@ def test_a_sweep_is_tried_before_training(tmp_path: Path) -> None:
         },
     }
     config = planning.write_config(tmp_path, study)
-    with pytest.raises(ConfigError, match=r"methods.nets: .* call layers.0.self_attn.out_proj\."):
+    with pytest.raises(ConfigError, match=r"methods.nets: .* call layers.0.self_attn.out_proj[.,]"):
         plan.make(config)
 
 
@@ -167,6 +167,43 @@ def test_an_analysis_of_what_will_not_be_there_is_refused(
     assert "planning tiny: each method is tried on its model" in caplog.text
 
 
+ENTRIES: dict[str, dict[str, Any]] = {
+    "tapped": {"method": "fedavg", "terms": {"cosine": {"layers": ["2"]}}},
+    "altered": {"method": "fedavg", "alterations": {"mixstyle": {"layers": ["3"]}}},
+    "surrounded": {"method": "l2p", "start": "tapped"},
+    "channels": {"method": "fedfa", "layers": ["3"]},
+    "moments": {"method": "fedavg", "terms": {"mk-mmd": {"layers": ["2"], "every": 2}}},
+    "two-steps": {"method": "perfedavg"},
+    "two-phases": {"method": "fedproto"},
+}
+
+
+def test_a_rehearsal_does_not_depend_on_the_order_of_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dict[str, rehearsal.Rehearsed]] = []
+    rehearse = method_entries.MethodEntry.rehearse
+
+    def noted(entry: method_entries.MethodEntry, *arguments: Any) -> dict[str, Any]:
+        result = rehearse(entry, *arguments)
+        found[-1] |= {f"{entry.label} {key}": rehearsed for key, rehearsed in result.items()}
+        return result
+
+    monkeypatch.setattr(method_entries.MethodEntry, "rehearse", noted)
+    for labels in (list(ENTRIES), [*reversed(ENTRIES)]):
+        found.append({})
+        study = {
+            "datasets": ["digits"],
+            "partitions": [{"homogeneous": {"clients": 4, "val": 0.2}}],
+            "models": ["cnn"],
+            "methods": {label: ENTRIES[label] for label in labels},
+        }
+        plan.make(planning.write_config(tmp_path / labels[0], study))
+    forwards, backwards = found
+    assert forwards == backwards
+    assert len(forwards) == len(ENTRIES)
+
+
 def test_a_trial_leaves_the_network_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,12 +220,7 @@ def test_a_trial_leaves_the_network_as_it_is(
         "datasets": ["digits"],
         "partitions": [{"homogeneous": {"clients": 4, "val": 0.2}}],
         "models": ["cnn"],
-        "methods": {
-            "tapped": {"method": "fedavg", "terms": {"cosine": {"layers": ["2"]}}},
-            "altered": {"method": "fedavg", "alterations": {"mixstyle": {"layers": ["3"]}}},
-            "surrounded": {"method": "l2p", "start": "tapped"},
-            "channels": {"method": "fedfa", "layers": ["3"]},
-        },
+        "methods": ENTRIES,
     }
     plan.make(planning.write_config(tmp_path, study))
     assert networks
