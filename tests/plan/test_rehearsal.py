@@ -53,7 +53,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plugins, "_roots", {"fl": plugins.FL})
     monkeypatch.setattr(sys, "path", [*sys.path])
-    planning.write_config(tmp_path, {"models": ["mine"]}, {"plugins": ["rehearsed"]})
+    execution = {**planning.EXECUTION, "backend": "auto"}
+    settings = {"plugins": ["rehearsed"], "execution": execution}
+    planning.write_config(tmp_path, {"models": ["mine"]}, settings)
     (tmp_path / "rehearsed" / "models").mkdir(parents=True)
     yield tmp_path
     for name in [name for name in sys.modules if name.split(".")[0] == "rehearsed"]:
