@@ -130,7 +130,7 @@ def _code(stage: Path, draft: Path, names: Mapping[str, Sequence[str]]) -> None:
 
     def unneeded(folder: str, file_names: list[str]) -> list[str]:
         """Return the files of a folder of the copy that the crate does not need."""
-        plugin = next((each for each in plugin_of_copy if Path(folder).is_relative_to(each)), None)
+        plugin = next((path for path in plugin_of_copy if Path(folder).is_relative_to(path)), None)
         if plugin is None:
             return []
         source = plugin_of_copy[plugin] / Path(folder).relative_to(plugin)
