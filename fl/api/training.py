@@ -24,7 +24,8 @@ class Training:
         local_epochs: Epochs of a client's training in a round; 1 if `local_steps` is not given.
         local_steps: Steps of a client's training in a round, instead of `local_epochs`.
         batch_size: Samples in a step. The last batch of an epoch is filled up with other samples of
-            the client, which count for batch statistics but not for the loss.
+            the client, which count for batch statistics but not for the loss. Samples of a client
+            with fewer than `batch_size` repeat in its batch.
         drop_last: Whether the last batch of an epoch is left out if it is smaller than `batch_size`
             (unless it is the only batch).
         optimizer: `sgd` or `adam` as in PyTorch (weight decay is added to the gradient), or `adamw`

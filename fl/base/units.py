@@ -23,8 +23,8 @@ def quantity(count: int, noun: str) -> str:
 
 def first_of(names: Sequence[str], noun: str) -> str:
     """Return the first name and the number of others: ``a``, ``a and 2 other runs``."""
-    others = len(names) - 1
-    return f"{names[0]} and {quantity(others, f'other {noun}')}" if others else names[0]
+    count = len(names) - 1
+    return f"{names[0]} and {quantity(count, f'other {noun}')}" if count else names[0]
 
 
 def duration(seconds: float) -> str:

@@ -278,12 +278,12 @@ def points(
     merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
     varied = [k for k, v in merged.items() if is_grid(declared_fields.get(k), v) and len(v) > 1]
     check_size(declared_fields, merged, study.max_runs, own_location)
-    made: list[Point] = []
+    entry_points: list[Point] = []
     for values in grid(declared_fields, merged):
         hyper = {key: value for key, value in values.items() if key in hyper_fields}
         training = {key: value for key, value in values.items() if key in training_fields}
         training = fields.parse(Training, training, own_location)
-        made.append(
+        entry_points.append(
             Point(
                 component=component,
                 values=component.parse(hyper, own_location),
@@ -292,8 +292,8 @@ def points(
                 grid={key: values[key] for key in varied},
             )
         )
-    _check_effects(made, varied, layers, own_location)
-    yield from made
+    _check_effects(entry_points, varied, layers, own_location)
+    yield from entry_points
 
 
 def _check_effects(

@@ -202,6 +202,21 @@ class Facts:
         """The summary of the clients that were held out of training; NaN if there are none."""
         return self.summarised(self.metric, UNSEEN)
 
+    @cached_property
+    def honest(self) -> Facts | None:
+        """Return these facts without clients that attack in any run of their setting and seed.
+
+        None if no client is known to attack. Of runs that do not tell, no client is left.
+        """
+        if summaries.ATTACKS not in self.rows:
+            return None
+        of_client = [*SETTING, "seed", "client"]
+        attacks = self.rows[summaries.ATTACKS]
+        places = pd.MultiIndex.from_frame(self.rows[of_client])
+        attackers = places[attacks.fillna(False).to_numpy(bool)]
+        is_honest = attacks.notna().to_numpy() & ~places.isin(attackers)
+        return replace(self, rows=self.rows[is_honest])
+
     def of_clients(self, rows: pd.DataFrame, trait: str, value: Any) -> pd.DataFrame:
         """The rows of clients with one ``modality``, or of one ``domain``."""
         chosen: pd.DataFrame = rows[self.traits(rows, trait) == value]

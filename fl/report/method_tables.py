@@ -190,6 +190,20 @@ def unseen_table(facts: Facts) -> Table | None:
     return replace(table, caption=caption, note=note)
 
 
+def honest_table(facts: Facts) -> Table | None:
+    """The main table without the clients that attack, if any do."""
+    if facts.honest is None:
+        return None
+    summary = facts.honest.summary
+    caption = (
+        f"Clients that do not attack: final {unit(facts.metric)}, mean over these clients, then "
+        f"mean ± standard deviation over {_count_of(facts, summary)}."
+    )
+    note = "Clients that attack in any run of a setting and seed are left out, for all methods."
+    table = _across(facts, "honest", facts.metric, summary)
+    return replace(table, caption=caption, note=note)
+
+
 def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
     values = (
         "Each client is tested on the test samples of all." if facts.uses_all_test_samples else ""

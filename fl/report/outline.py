@@ -110,6 +110,7 @@ def _sections(study: Facts) -> list[Section]:
     lead = f"{facts.everywhere} {followed} to the runs behind it.".strip()
     sections = [
         Section("results", "Results", tuple(main), claimed, lead),
+        Section("honest", "Honest clients", _present(method_tables.honest_table(facts))),
         Section("unseen", "Unseen clients", _present(method_tables.unseen_table(facts))),
         Section("rounds", "Over rounds", _present(_lines(facts), effort.pace_table(facts))),
         Section(

@@ -31,6 +31,8 @@ REPORTED = "reported"
 """A column of rows: whether a row is of the stage that the report shows at that round."""
 SCORED = "scored"
 """A column of rows in which another round than a run's last one counts: whether it is this."""
+ATTACKS = "attacks"
+"""A column of rows of a study in which clients attack: whether the row's client does."""
 COUNTS = {"n_diverged": "sum", "n_missing": "sum", "n_points": "max", "n_points_there": "min"}
 """Columns that count runs and points of grids, and how those of draws are put in one."""
 

@@ -2,10 +2,10 @@
 
 The long table holds every recorded value of every finished run, in the columns of
 `fl.base.schema.RESULT_COLUMNS`, `REPORTED` and `POINT_COLUMNS`, with a column ``hp.<key>`` for each
-hyper-parameter that varies, and `SCORED` where the best round of each client counts. In the last
-round it also has the metrics of `fl.report.metrics` that a study asks for. It is the same, byte for
-byte, whenever the same runs give the same numbers. Timings and machines are only in the runs table,
-`RUN_COLUMNS`.
+hyper-parameter that varies, `SCORED` where the best round of each client counts, and `ATTACKS`
+where clients attack. In the last round it also has the metrics of `fl.report.metrics` that a study
+asks for. It is the same, byte for byte, whenever the same runs give the same numbers. Timings and
+machines are only in the runs table, `RUN_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fl.plan.analyses import PlannedAnalysis
 from fl.plan.config import Values
 from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
-from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
+from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
 from fl.store.run_record import RunRecord, UnknownCosts
@@ -130,6 +130,8 @@ def collect(plan: StudyPlan | PlannedAnalysis, store: Path) -> tuple[pd.DataFram
     rows[REPORTED] = _reported(rows, owner)
     if isinstance(plan, StudyPlan) and plan.scored == "best":
         rows[SCORED] = best_rounds(rows, plan.metric)
+    if (attacks := _attacks(rows, by_run)).any():
+        rows[ATTACKS] = attacks
     runs["selected"] = _selected(rows, runs, plan.metric)
     about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
     return pd.concat([rows, about], axis=1), runs
@@ -145,6 +147,20 @@ def _reported(rows: pd.DataFrame, owner: np.ndarray) -> pd.Series:
     first = rounds.groupby([owner, rows["split"], rows["metric"]]).transform("min")
     # A run without a personal stage has NaN here, which no round reaches.
     return personal | ~(rows["round"] >= first)
+
+
+def _attacks(rows: pd.DataFrame, records: Mapping[str, RunRecord]) -> pd.Series:
+    """Return whether the client of each row attacks; NA where its run's record does not tell."""
+    attacks = pd.Series(False, rows.index, dtype="boolean")
+    for run, places in rows.groupby("run").groups.items():
+        record = records[str(run)]
+        if not record.spec.get("wire"):
+            continue
+        if record.attackers is None:
+            attacks = attacks.mask(rows["run"] == run)
+        else:
+            attacks[places] = rows.loc[places, "client"].isin(record.attackers)
+    return attacks
 
 
 def _record(store: Store, run: str) -> RunRecord | None:

@@ -76,6 +76,21 @@ def _named(facts: Facts) -> Iterator[tuple[str, str]]:
         for text, title in titles.get(kind, {}).items():
             yield f"{word}: {title}", text
     yield "Training seeds", _list(facts.plan.seeds)
+    entries = facts.plan.entries.values()
+    batch = max((max(entry.training.get("batch_size", [0])) for entry in entries), default=0)
+    if small := _small_clients(facts, batch):
+        yield (
+            "Small clients",
+            f"{small} have fewer training samples than a batch of {batch}: their samples repeat in "
+            "it, which batch normalisation counts and the loss does not",
+        )
+
+
+def _small_clients(facts: Facts, batch: int) -> str:
+    """Return of how many clients a batch repeats samples, ``3 of 10``; empty of none."""
+    sizes = [p.counts["train"].sum(axis=1) for p in facts.partitions.values()]
+    counts = sorted({(int(((size > 0) & (size < batch)).sum()), len(size)) for size in sizes})
+    return " or ".join(f"{n} of {m} clients" for n, m in counts if n)
 
 
 def _methods_table(

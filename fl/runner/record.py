@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 
 import torch
 
+from fl.api.uploads import attacker_mask
 from fl.base.errors import FedloomError
 from fl.data import partitioning
+from fl.engine.client_data import ClientData
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
@@ -76,4 +78,14 @@ def make_record(
         seconds=round(stack.seconds, 3),
         note=last.divergence or last.stop_reason,
         costs=costs,
+        attackers=_attackers(member, stack.simulations[member.run].client_data),
     )
+
+
+def _attackers(member: Member, data: ClientData) -> list[int]:
+    """Return the clients that attack in a run; of those held out of training, none does."""
+    filters = RunSpec(member.spec).method_components.upload_filters
+    # The attackers of a smaller share are among those of a larger one.
+    share = max((f.share for f in filters if getattr(f, "attacks", False)), default=0.0)
+    mask = attacker_mask(member.seed, share, data.clients).numpy()
+    return [int(client) for client in data.participants if mask[client]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_o
 
 from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Location
-from fl.base.fields import Bound, Count, NonNegative, Seed
+from fl.base.fields import Bound, Count, Index, NonNegative, Seed
 from fl.base.schema import GLOBAL, GROUP, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 from fl.store.layout import is_name
 from fl.store.run_record import Costs, ExecutionRecord, RunRecord
@@ -77,6 +77,7 @@ class _TableRecord:
     environment: dict[str, str | bool | None] = field(default_factory=dict)
     costs: Costs = field(default_factory=Costs)
     start: str | None = None
+    attackers: list[Index] | None = None
 
 
 @dataclass(frozen=True)

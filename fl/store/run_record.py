@@ -102,6 +102,7 @@ class RunRecord:
         costs: The costs of the run.
         trained_as: Id that the run had when it was trained, if its code was certified later
             (`fl.plan.adoption`); else empty.
+        attackers: Ids of the clients that attack, in ascending order; None: not recorded.
     """
 
     run: str
@@ -121,6 +122,7 @@ class RunRecord:
     note: str = ""
     costs: Costs | UnknownCosts
     trained_as: str = ""
+    attackers: list[Index] | None = None
 
     @property
     def traffic(self) -> list[list[float]] | None:

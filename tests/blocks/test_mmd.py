@@ -184,6 +184,16 @@ def test_weights_are_those_of_a_solver(kind: str) -> None:
     assert (weights >= 0).all()
 
 
+@pytest.mark.parametrize("times", [1e-9, 1e-4, 1e6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_have_no_unit(kind: str, times: float) -> None:
+    """Samples that nearly coincide have tiny discrepancies, and weights nevertheless."""
+    mmd2, covariance = problems(kind, 40, seed=2)
+    expected = optimal_kernel_weights(mmd2, covariance, 1e-3)
+    found = optimal_kernel_weights(times * mmd2, covariance, 1e-3)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_meet_the_conditions_of_the_optimum(kind: str, ridge: float) -> None:

@@ -49,6 +49,11 @@ def test_moments_leave_out_what_weighs_nothing() -> None:
     np.testing.assert_allclose(found["second"], X[0, :20].T @ X[0, :20], rtol=1e-13)
     np.testing.assert_allclose(found["first"], X[0, :20].sum(0), rtol=1e-12)
     assert found["count"] == 20
+    weight[:20] = torch.linspace(0.5, 3.0, 20)
+    found = feature_moments(torch.from_numpy(X[0]), {"weight": weight})
+    weighed = X[0, :20] * np.linspace(0.5, 3.0, 20)[:, None]
+    np.testing.assert_allclose(found["second"], weighed.T @ X[0, :20], rtol=1e-6)
+    np.testing.assert_allclose(found["first"], weighed.sum(0), rtol=1e-5)
 
 
 def test_directions_without_variance_do_not_hang_on_rounding() -> None:

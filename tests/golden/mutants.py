@@ -16,7 +16,7 @@ annotations, the flags ``strict``, ``stable`` and ``ignore_index``, what only ch
 
 No world enters functions for stacks of clients (``_joined``, ``_stacked``, ``_chosen`` in
 siamese), functions that only plugins and analyses call (``hypergradient``, ``mixed_batch_norm``,
-``distribution_distance``; tests/parts has them), and the solver ``cvxpy``.
+``distribution_distance``; tests/blocks has them), and the solver ``cvxpy``.
 
 Of the 60 drawn by seed 1, worlds caught 53, and worlds added since two more (a client of one sample
 that weighs alike, CFL near its bound). The others, by reading:
@@ -54,7 +54,8 @@ FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),
     "pytorch": ["random_numbers", "keyed"],
-    **{folder: ["*"] for folder in ("methods", "parts", "terms", "data/schemes")},
+    **{f"uploads/{folder}": ["*"] for folder in ("filters", "aggregations")},
+    **{folder: ["*"] for folder in ("methods", "blocks", "terms", "data/schemes")},
 }
 MOST, SECONDS = 40, 200
 SWAPS: dict[type, type] = {

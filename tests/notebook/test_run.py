@@ -20,10 +20,12 @@ from torch import Tensor
 
 import fl
 from fl.api import BuildContext, Forward, Method, declare, recipe, task_loss
+from fl.api.uploads import attacker_mask
 from fl.base.errors import FedloomError
 from fl.cli import main
 from fl.notebook import kernel, progress_bar, training
 from fl.plan import plan
+from fl.report import result_files
 from fl.runner.runs import Failure
 from fl.store import maintenance
 from fl.store.store import Store
@@ -310,6 +312,35 @@ def test_a_method_that_cannot_be_stacked_is_told_of_or_refused(lab: Path) -> Non
     problem = "mine.execution.backend: is stacked, but clients of mine cannot be stacked: .*Allowed"
     with pytest.raises(FedloomError, match=problem):
         fl.run(**call, execution={"backend": "stacked"})
+
+
+def test_who_attacks_is_told_and_honest_clients_have_a_mean(lab: Path) -> None:
+    """The mean is over clients that attack in no run, also for the run that nobody attacks."""
+    attacks = {name: {"method": "fedavg"} for name in ("plain", "flipped", "noisy")}
+    attacks["flipped"]["upload_filters"] = {"label-flip": {"share": 0.25}}
+    attacks["noisy"]["upload_filters"] = {"gaussian": {"share": 0.5}}
+    result = fl.run(methods=attacks, **{**CALL, "seeds": 2})
+    rows = result_files.read(result.study, lab / "runs", lab / "results")[0]
+    rows = rows.query("metric == 'accuracy' and split == 'test' and round == 6")
+    attackers = {
+        key: set(group.loc[group["attacks"], "client"])
+        for key, group in rows.groupby(["method", "seed"])
+    }
+    for seed in (0, 1):
+        drawn = attacker_mask(seed, 0.5, 4).nonzero().flatten().tolist()
+        assert attackers["plain", seed] == set()
+        assert attackers["noisy", seed] == set(drawn)
+        assert attackers["flipped", seed] < set(drawn)
+    assert attackers["noisy", 0] != attackers["noisy", 1]
+    honest = [
+        row["client"] not in attackers["noisy", row["seed"]] for row in rows.to_dict("records")
+    ]
+    expected = 100 * rows[honest].groupby(["method", "seed"])["value"].mean()
+    page = result.report().read_text()
+    table = page[page.index("Clients that do not attack") :]
+    table = table[: table.index("</table>")]
+    for method, mean in expected.groupby("method").mean().items():
+        assert re.search(rf">{method}<.*?>{mean:.1f} ±", table, re.DOTALL), (method, mean)
 
 
 def test_runs_that_diverge_are_told_of(lab: Path) -> None:

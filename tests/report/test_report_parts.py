@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from make_results import clients, entry, plan, told, write_partition, write_plan, write_run
 
@@ -134,6 +136,16 @@ def test_runs_without_a_common_round_have_no_mean_curve(tmp_path):
 def _folded(sections: list[Section]) -> list[Table]:
     folds = [b for s in sections for b in s.blocks if isinstance(b, Fold)]
     return [b for fold in folds for b in fold.blocks if isinstance(b, Table)]
+
+
+def test_clients_smaller_than_a_batch_are_told(tmp_path):
+    """Batches have 32 samples: those of the second client repeat, the third trains on nothing."""
+    facts = facts_of(tmp_path, entry("a", "fedavg"), **told(["digits"]))
+    partition = SimpleNamespace(counts={"train": np.array([[20, 12], [3, 2], [0, 0]])})
+    small = replace(facts, partitions={"p": partition})
+    lines = {head: text for head, (text,) in shown(training.training_tables(small)[0]).items()}
+    assert lines["Small clients"].startswith("1 of 3 clients have fewer training samples than a ")
+    assert "Small clients" not in shown(training.training_tables(facts)[0])
 
 
 def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):

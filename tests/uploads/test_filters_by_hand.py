@@ -191,6 +191,10 @@ def test_alies_own_z_is_the_papers() -> None:
     """50 workers, of which 24 attack: s = 26 - 24 = 2, Phi(z) = (50 - 24 - 2) / (50 - 24)."""
     assert largest_deviation(50, 24) == pytest.approx(NormalDist().inv_cdf(24 / 26))
     assert largest_deviation(10, 2) == 0.0, "(10 - 2 - 4) / 8 is one half"
+    for clients, attackers, needed in ((7, 3, 1), (9, 3, 2), (11, 2, 4), (30, 7, 9)):
+        honest = clients - attackers
+        expected = NormalDist().inv_cdf((honest - needed) / honest)
+        assert largest_deviation(clients, attackers) == pytest.approx(max(0.0, expected))
 
 
 def test_median_and_trimmed_mean() -> None:
