@@ -125,11 +125,11 @@ def _metrics(
     """
     summary = summaries.summarise(rows, runs, metric)
     distinct_keys = [key for key in SETTING if summary[key].nunique() > 1]
-    means: dict[str, MeanByMethod] = {}
+    by_setting: dict[str, MeanByMethod] = {}
     for row in summary[summary["mean"].notna()].to_dict("records"):
         place = " / ".join(str(row[key]) for key in distinct_keys)
-        means.setdefault(place, {})[row["method"]] = row["mean"]
-    return means if distinct_keys else means.get("", {})
+        by_setting.setdefault(place, {})[row["method"]] = row["mean"]
+    return by_setting if distinct_keys else by_setting.get("", {})
 
 
 def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:
