@@ -18,7 +18,9 @@ MIN_NORM = 1e-12
 """The smallest norm of a gradient by which a step divides."""
 
 
-def sharpness_aware(pass_: Pass, radius: float, update_buffers_twice: bool = True) -> Pass:
+def sharpness_aware(
+    pass_: Pass, radius: float, update_buffers_twice: bool = True, share: float = 1.0
+) -> Pass:
     """Return the pass with loss and gradient at w + radius g/||g||, where g is the gradient at w.
 
     No gradient flows through g. A step makes two passes over the batch, with the same random
@@ -29,6 +31,7 @@ def sharpness_aware(pass_: Pass, radius: float, update_buffers_twice: bool = Tru
         radius: The distance of the worst point.
         update_buffers_twice: Whether both passes move running statistics, one after the other, or
             only the first.
+        share: Weight of the worst point; the loss at w itself has the rest.
     """
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -43,6 +46,8 @@ def sharpness_aware(pass_: Pass, radius: float, update_buffers_twice: bool = Tru
         value, aux = pass_.loss(
             server, {**work, "params": perturbed, "buffers": first["buffers"]}, batch
         )
+        if share < 1:
+            value = share * value + (1 - share) * pass_.loss(server, work, batch)[0]
         return value, aux if update_buffers_twice else {**aux, "buffers": first["buffers"]}
 
     return replace(pass_, loss=loss)

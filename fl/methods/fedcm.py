@@ -10,24 +10,9 @@ alpha times as long as those of FedAvg.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from torch import Tensor
-
-from fl.api import (
-    BuildContext,
-    Method,
-    Positive,
-    Rate,
-    Share,
-    Tree,
-    WeightedAverage,
-    declare,
-    recipe,
-    single_pass,
-    trees,
-)
-from fl.blocks.path_length import check_sgd, start_path, step_path
+from fl.api import BuildContext, Method, Positive, Share, declare, recipe
+from fl.blocks.path_length import check_sgd
+from fl.blocks.server_direction import with_server_direction
 
 
 @declare("global", title="FedCM", tasks="any")
@@ -45,35 +30,4 @@ class FedCM:
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with a direction D that the server sends, algorithm 2."""
         check_sgd(context, "fedcm")
-        base = recipe(context)
-        local, momentum = single_pass(base), context.training.momentum
-
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            return {**server, "direction": trees.zeros_like(variables["params"])}, client
-
-        def begin(server: Tree, client: Tree) -> Tree:
-            return start_path(local.begin(server, client))
-
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            blended = trees.apply(
-                lambda g, d: self.alpha * g + (1 - self.alpha) * d, grads, server["direction"]
-            )
-            return step_path(local.update(server, work, blended, aux, lr), momentum, lr)
-
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            return client_state, {**upload, "path": work["path"]}
-
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = {**trees.mean(uploads, n)}
-            path = mean.pop("path")
-            moved = trees.apply(lambda w, m: w - m, server["params"], mean["params"])
-            # Without a step nothing has moved.
-            divisor = path + (path == 0)
-            direction = trees.apply(lambda d: d / divisor.to(d.dtype), moved)
-            params = trees.apply(lambda w, d: w - self.eta_g * d, server["params"], moved)
-            return {**server, **mean, "params": params, "direction": direction}, dict(clients)
-
-        step = replace(local, begin=begin, update=update, end=end)
-        return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))
+        return with_server_direction(recipe(context), context, self.alpha, self.eta_g)

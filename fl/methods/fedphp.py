@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -101,7 +100,7 @@ def inherited_term(lam: Share) -> ReferenceTerm:
         outputs, batch = forward.output.outputs, forward.batch
         teacher = F.softmax(batch["reference"][TEACHER] / TEMPERATURE, dim=-1)
         distilled = weighted_mean(-(teacher * outputs.log_softmax(-1)).sum(-1), batch)
-        share = torch.where(forward.work["rounds"] > 0, lam, 0.0).to(outputs.dtype)
+        share = lam * (forward.work["rounds"] > 0).to(outputs.dtype)
         return (1 - share) * cross_entropy(forward) + share * distilled
 
     return ReferenceTerm(term, reference)

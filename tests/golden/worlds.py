@@ -114,6 +114,7 @@ METHODS: dict[str, list[World]] = {
         {"lite": True, "first": 2, "lam": 1.0},
         {"lite": True, "first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
+    "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediot": [{"server_epochs": 2, "width": 4}],
@@ -125,6 +126,7 @@ METHODS: dict[str, list[World]] = {
         {**L2P, "told": "nothing"},
         {**L2P, "bn_output": "sigmoid", "bn_begin": 0.2},
     ],
+    "fedlesam": [{"rho": 0.1}, {"rho": 0.1, "direction": "server"}],
     "fedlgd": [
         FEDLGD,
         {**FEDLGD, "initial": "noise", "regulariser": "mmd"},
@@ -166,6 +168,8 @@ METHODS: dict[str, list[World]] = {
         {"noise": 0.5, "crop": 0.8, "k": 2},
     ],
     "fedsam": [{}, {"statistics": "first"}],
+    "fedsmoo": [{"rho": 0.1}],
+    "fedspeed": [{"rho": 0.1}, {"rho": 0.1, "alpha": 0.5}],
     "fedsr": [{"alpha_l2r": 0.1, "alpha_cmi": 0.1}],
     "fedtgp": [{"server_steps": 3, "server_lr": 0.5}],
     "finetune": [{}, {"keep_optimizer": False}],
@@ -175,6 +179,7 @@ METHODS: dict[str, list[World]] = {
         {"statistics": "batch", "scored": 3, "keep_optimizer": False},
     ],
     "finetune-l2p": [{}, {"samples": "train"}],
+    "fml": [{}, {"alpha": 0.3, "beta": 0.8}],
     "fpl": [{"tau": 0.2}],
     "ifca": [{}, {"models": 3, "spread": 0.5}],
     "knn-per": [
@@ -185,6 +190,7 @@ METHODS: dict[str, list[World]] = {
     "l2p": [{**L2P, "iterations": 1}, {**L2P, "iterations": 1, "samples": "train"}],
     "lg-fedavg": [{}, {"layers": ["0"]}],
     "local": [{}, {"keep_optimizer": False}],
+    "mofedsam": [{"rho": 0.1, "alpha": 0.3}],
     "moon": [{}, {"second": "squared", "mu": 0.3}, {"second": "none", "tau": 1.0}],
     "mrmtl": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}],
     "perfedavg": [
@@ -233,7 +239,7 @@ OF_IMAGES = {
 NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
 DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
-OF_SGD = {"fedamp", "fedcm", "fednova", "scaffold"}
+OF_SGD = {"fedamp", "fedcm", "fedgamma", "fednova", "mofedsam", "scaffold"}
 MASKED = (
     *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
     *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),

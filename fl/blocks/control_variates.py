@@ -1,0 +1,65 @@
+"""Control variates on both sides: steps along g + c - c_k, as in SCAFFOLD."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl.api import BuildContext, MeanBased, Method, Rate, Tree, single_pass, trees
+from fl.blocks.path_length import path_divisor, start_path, step_path
+
+
+def with_control_variates(
+    base: Method, context: BuildContext, eta_g: float, momentum: float
+) -> Method:
+    """Return a method of one pass whose steps are corrected by control variates.
+
+    They follow option II of SCAFFOLD's algorithm 1: c_k <- c_k - c + (w - w_k) / path, where the
+    path is the sum of the weights of the round's gradients in what the client moved.
+
+    Args:
+        base: The method; its server averages.
+        context: The context in which it was built.
+        eta_g: Learning rate of the server, which counts clients alike.
+        momentum: Momentum by which the path grows; 0 makes it steps times the rate.
+    """
+    local = single_pass(base)
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        server, client = base.init(variables)
+        zeros = trees.zeros_like(variables["params"])
+        return {**server, "control": zeros}, {**client, "control": zeros}
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        return {**start_path(local.begin(server, client)), "control": client["control"]}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        corrected = trees.apply(
+            lambda g, c, c_k: g + c - c_k, grads, server["control"], work["control"]
+        )
+        return step_path(local.update(server, work, corrected, aux, lr), momentum, lr)
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        client, upload = local.end(server, client, work)
+        control = trees.apply(
+            lambda c_k, c, x, y: c_k - c + (x - y) / path_divisor(work),
+            client["control"],
+            server["control"],
+            server["params"],
+            upload["params"],
+        )
+        change = trees.apply(torch.sub, control, client["control"])
+        return {**client, "control": control}, {**upload, "control": change}
+
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        mean = trees.mean(uploads, torch.ones_like(n))
+        params = trees.apply(lambda x, y: x + eta_g * (y - x), server["params"], mean["params"])
+        control = trees.apply(
+            lambda c, d: c + len(n) / context.participants * d, server["control"], mean["control"]
+        )
+        return {**server, **mean, "params": params, "control": control}, dict(clients)
+
+    step = replace(local, begin=begin, update=update, end=end)
+    return Method(init, (step,), MeanBased(aggregate), base.views)

@@ -1,0 +1,91 @@
+"""FedLESAM: gradients at a point towards which the shared model came, without a second gradient.
+
+Fan, Hu, Yao, Liu, Zhang, Zhang. Locally Estimated Global Perturbations are Better than Local
+Perturbations for Federated Sharpness-aware Minimization. ICML 2024. arXiv:2405.18890.
+
+The perturbation points from the model that was sent now to the one that the client got when it last
+took part; there is none in its first round. The authors' code (MediaBrain-SJTU/FedLESAM) has the
+last move of the server for all clients (``direction: server``), and indexes it by the number of the
+tensor, so that a whole tensor moves by one number; here every weight has its own. The variants with
+control variates and with a dual variable are not built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    Batch,
+    BuildContext,
+    Method,
+    NonNegative,
+    Tree,
+    WeightedAverage,
+    declare,
+    recipe,
+    single_pass,
+    trees,
+)
+from fl.blocks.sharpness import MIN_NORM, tree_norm
+
+
+@declare("global", title="FedLESAM", tasks="any")
+class FedLESAM:
+    """FedAvg with gradients at a perturbed point.
+
+    Attributes:
+        rho: Distance of the perturbed point; 0 is FedAvg.
+        direction: From the sent model to the one that the `client` got last (the paper), or to the
+            `server`'s previous one (the code).
+    """
+
+    rho: NonNegative = 0.1
+    direction: Literal["client", "server"] = "client"
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg with gradients at w + rho (w_old - w^t) / ||w_old - w^t||, equation 7."""
+        base = recipe(context)
+        local, of_client = single_pass(base), self.direction == "client"
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            previous = {"previous": variables["params"]}
+            zero = {"rounds": trees.leaves(variables["params"])[0].new_zeros(())}
+            return (
+                (server, {**client, **previous, **zero})
+                if of_client
+                else ({**server, **previous}, client)
+            )
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            old = (client if of_client else server)["previous"]
+            direction = trees.apply(torch.sub, old, server["params"])
+            length = tree_norm(direction).clamp(min=MIN_NORM)
+            scale = self.rho / length
+            if of_client:
+                scale = scale * (client["rounds"] > 0).to(length.dtype)
+            step = trees.apply(lambda d: scale * d, direction)
+            return {**local.begin(server, client), "perturbation": step}
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+            params = trees.apply(torch.add, work["params"], work["perturbation"])
+            return local.loss(server, {**work, "params": params}, batch)
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            if not of_client:
+                return client_state, upload
+            rounds = client["rounds"] + 1
+            return {**client_state, "previous": server["params"], "rounds": rounds}, upload
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            next_server, client_states = base.aggregate(server, clients, uploads, n)
+            kept = {} if of_client else {"previous": server["params"]}
+            return {**next_server, **kept}, client_states
+
+        step = replace(local, begin=begin, loss=loss, end=end)
+        return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))

@@ -1,0 +1,102 @@
+"""FedSMOO: FedSpeed whose clients agree on the perturbation as well, by dual variables of their own.
+
+Sun, Shen, Chen, Ding, Tao. Dynamic Regularized Sharpness Aware Minimization in Federated Learning:
+Approaching Global Consistency and Smooth Landscape. ICML 2023. arXiv:2305.11584.
+
+As in the authors' code (woodenchild95/FL-Simulator, 502bec6), the shared perturbation s is rho
+times the direction of the mean of the clients' variables mu_k, without a further term whose norm is
+small, and mu_k changes at every step. That code adds the mean dual variable of all clients to the
+server's model, also of those that did not take part; here the server averages what the round's
+clients send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fl.api import (
+    Batch,
+    BuildContext,
+    MeanBased,
+    Method,
+    NonNegative,
+    Rate,
+    Tree,
+    declare,
+    recipe,
+    single_pass,
+    trees,
+)
+from fl.blocks.dual_correction import with_dual_correction
+from fl.blocks.sharpness import tree_norm
+
+MIN_NORM = 1e-7
+"""Added to norms, as in the authors' code."""
+
+
+@declare("global", title="FedSMOO", tasks="any")
+class FedSMOO:
+    """FedAvg with a shared perturbation and a dual variable.
+
+    Attributes:
+        rho: Length of the perturbation.
+        lam: Weight of the proximal term and its correction.
+    """
+
+    rho: NonNegative = 0.1
+    lam: NonNegative = 0.1
+
+    def build(self, context: BuildContext) -> Method:
+        """Return gradients at w + e with e = rho d / ||d||, d = g - mu_k - s; mu_k += e - s."""
+        base = recipe(context)
+        local = single_pass(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            zeros = trees.zeros_like(variables["params"])
+            return {**server, "perturbation": zeros}, {**client, "mu": zeros}
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return {**local.begin(server, client), "mu": client["mu"]}
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+            def loss_at(params: Tree) -> tuple[Tensor, Tree]:
+                return local.loss(server, {**work, "params": params}, batch)
+
+            weights = trees.apply(Tensor.detach, work["params"])
+            gradient, first = grad(loss_at, has_aux=True)(weights)
+            direction = trees.apply(
+                lambda g, mu, s: g.detach() - mu - s, gradient, work["mu"], server["perturbation"]
+            )
+            scale = self.rho / (tree_norm(direction) + MIN_NORM)
+            e = trees.apply(lambda d: scale * d, direction)
+            perturbed = trees.apply(torch.add, work["params"], e)
+            moved = {**work, "params": perturbed, "buffers": first["buffers"]}
+            value, aux = local.loss(server, moved, batch)
+            return value, {**aux, "e": e}
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            mu = trees.apply(
+                lambda mu, e, s: mu + e - s, work["mu"], aux["e"], server["perturbation"]
+            )
+            return {**local.update(server, work, grads, aux, lr), "mu": mu}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            return {**client_state, "mu": work["mu"]}, {**upload, "mu": work["mu"]}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            models = {key: tree for key, tree in uploads.items() if key != "mu"}
+            next_server, client_states = base.aggregate(server, clients, models, n)
+            mean = trees.mean(uploads["mu"], torch.ones_like(n))
+            scale = self.rho / (tree_norm(mean) + MIN_NORM)
+            perturbation = trees.apply(lambda mu: scale * mu, mean)
+            return {**next_server, "perturbation": perturbation}, client_states
+
+        step = replace(local, begin=begin, loss=loss, update=update, end=end)
+        method = replace(base, init=init, passes=(step,), aggregate=MeanBased(aggregate))
+        return with_dual_correction(method, self.lam)
