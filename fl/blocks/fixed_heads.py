@@ -38,13 +38,13 @@ def simplex_etf(context: BuildContext, variables: Tree) -> dict[str, Tensor]:
         FedloomError: If there are more classes than features.
     """
     network = context.network
-    like = head_parameters(network, variables["params"])
-    classes, width = like["weight"].shape
+    example = head_parameters(network, variables["params"])
+    classes, width = example["weight"].shape
     p = orthonormal_columns(context, width, classes)
     centred = torch.eye(classes, dtype=p.dtype) - 1 / classes
     frame = (classes / max(classes - 1, 1)) ** 0.5 * (p @ centred)
-    given = {"weight": frame.T.contiguous().to(like["weight"])}
-    if "bias" in like:
-        given["bias"] = torch.zeros_like(like["bias"])
+    parameters = {"weight": frame.T.contiguous().to(example["weight"])}
+    if "bias" in example:
+        parameters["bias"] = torch.zeros_like(example["bias"])
     names = [name for name in network.names["params"] if name in network.head]
-    return {name: given[name.rpartition(".")[2]] for name in names}
+    return {name: parameters[name.rpartition(".")[2]] for name in names}

@@ -45,13 +45,13 @@ def labels_of_means(uploads: Tree) -> tuple[Tensor, Tensor]:
     return labels, (counts > 0).flatten().to(counts.dtype)
 
 
-def empty_class_means(context: BuildContext, like: Tensor) -> dict[str, Tensor]:
+def empty_class_means(context: BuildContext, example: Tensor) -> dict[str, Tensor]:
     """Return uploads of the size of a round's, so that the work on them can be counted.
 
     Args:
         context: The context in which the method is built.
-        like: A tensor [C, d] of one value for each class and feature.
+        example: A tensor [C, d] of one value for each class and feature.
     """
     clients = max(1, round(context.training.participation * context.participants))
-    means = like.new_zeros((clients, *like.shape))
-    return {"means": means, "counts": means[..., 0]}
+    class_means = example.new_zeros((clients, *example.shape))
+    return {"means": class_means, "counts": class_means[..., 0]}

@@ -59,14 +59,14 @@ class APFL:
             return {"v": variables["params"], "alpha": alpha}
 
         def outputs(
-            own: Tree, w: Tree, buffers: Tree, x: Tensor, key: Tensor | None
+            private: Tree, w: Tree, buffers: Tree, x: Tensor, key: Tensor | None
         ) -> tuple[Tensor, Tree]:
             """Outputs of the mixture in training mode, and its buffers."""
-            alpha = own["alpha"]
+            alpha = private["alpha"]
             if self.mixed == "weights":
-                output = network.train(mixture(own, w), buffers, x, key=key)
+                output = network.train(mixture(private, w), buffers, x, key=key)
                 return output.outputs, output.buffers
-            first = network.train(own["v"], buffers, x, key=key)
+            first = network.train(private["v"], buffers, x, key=key)
             second = network.train(w, buffers, x, key=key)
             return alpha * first.outputs + (1 - alpha) * second.outputs, first.buffers
 
@@ -92,9 +92,9 @@ class APFL:
             return {**work, "first": trees.leaves(work["params"])[0].new_ones(())}
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            own, slope = work["params"][PERSONAL_PARAMS], grads[PERSONAL_PARAMS]["alpha"]
+            private, slope = work["params"][PERSONAL_PARAMS], grads[PERSONAL_PARAMS]["alpha"]
             step = work["first"] * lr if self.adapt else 0
-            alpha = (own["alpha"] - step * slope).clamp(0, 1)
+            alpha = (private["alpha"] - step * slope).clamp(0, 1)
             next_work = local.update(server, work, grads, aux, lr)
             params = next_work["params"]
             next_own = {**params[PERSONAL_PARAMS], "alpha": alpha}
@@ -106,14 +106,18 @@ class APFL:
 
         def personal(server: Tree, client: Tree | None) -> Tree:
             client = client or {}
-            own, buffers = client[PERSONAL_PARAMS], client["terms"]["mixture"]["buffers"]
+            private, buffers = client[PERSONAL_PARAMS], client["terms"]["mixture"]["buffers"]
             if self.mixed == "outputs":
-                return {**shared(server, None), PERSONAL_PARAMS: dict(own), "own_buffers": buffers}
-            return {"params": mixture(own, server["params"]), "buffers": buffers}
+                return {
+                    **shared(server, None),
+                    PERSONAL_PARAMS: dict(private),
+                    "own_buffers": buffers,
+                }
+            return {"params": mixture(private, server["params"]), "buffers": buffers}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            own, alpha = variables[PERSONAL_PARAMS], variables[PERSONAL_PARAMS]["alpha"]
-            first = network.eval(own["v"], variables["own_buffers"], x)
+            private, alpha = variables[PERSONAL_PARAMS], variables[PERSONAL_PARAMS]["alpha"]
+            first = network.eval(private["v"], variables["own_buffers"], x)
             second = network.eval(variables["params"], variables["buffers"], x)
             return alpha * first.outputs + (1 - alpha) * second.outputs
 
@@ -122,7 +126,7 @@ class APFL:
         return replace(base, passes=(step,), views={"global": shared, "personal": view})
 
 
-def mixture(own: Tree, w: Tree) -> Tree:
+def mixture(private: Tree, w: Tree) -> Tree:
     """Return the weights alpha v + (1 - alpha) w."""
-    alpha = own["alpha"]
-    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, own["v"], w)
+    alpha = private["alpha"]
+    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, private["v"], w)

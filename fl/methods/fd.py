@@ -34,7 +34,7 @@ from fl.api import (
 )
 from fl.blocks.anchor_exchange import ANCHORS, class_means_sweep, keep_trained_model
 
-OWN = "own_outputs"
+LAST_UPLOAD = "own_outputs"
 """Key of a client's latest upload in its tree."""
 
 
@@ -64,13 +64,16 @@ class FD:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zero = trees.leaves(variables["params"])[0].new_zeros(())
-            own = {**empty(variables), "round": zero - 1}
-            return {**server, "others": {**empty(variables), "round": zero}}, {**client, OWN: own}
+            last_upload = {**empty(variables), "round": zero - 1}
+            return {**server, "others": {**empty(variables), "round": zero}}, {
+                **client,
+                LAST_UPLOAD: last_upload,
+            }
 
         def begin(server: Tree, client: Tree) -> Tree:
             return {
                 **local.begin(server, client),
-                "targets": targets(server["others"], client[OWN]),
+                "targets": targets(server["others"], client[LAST_UPLOAD]),
             }
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
@@ -84,9 +87,11 @@ class FD:
         def keep_own(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
             client_state, sent = sweep.end(server, client, upload, totals)
             has_class = (sent[ANCHORS]["counts"] > 0).to(sent[ANCHORS]["means"].dtype)
-            own = {"sum": sent[ANCHORS]["means"] * has_class[:, None], "count": has_class}
+            last_upload = {"sum": sent[ANCHORS]["means"] * has_class[:, None], "count": has_class}
             next_round = server["others"]["round"] + 1
-            return {**client_state, OWN: {**own, "round": next_round}}, {ANCHORS: own}
+            return {**client_state, LAST_UPLOAD: {**last_upload, "round": next_round}}, {
+                ANCHORS: last_upload
+            }
 
         passes = (keep_trained_model(replace(local, begin=begin)), replace(sweep, end=keep_own))
         return replace(base, init=init, passes=passes, aggregate=aggregate)
@@ -98,14 +103,14 @@ class FD:
         return self.gamma * weighted_mean(values, batch)
 
 
-def targets(others: Tree, own: Tree) -> Tensor:
+def targets(sums: Tree, last_upload: Tree) -> Tensor:
     """Return the mean probabilities of the other clients by class, [C, C]; 0 for a class without.
 
     Args:
-        others: Sum of probabilities [C, C] and number of clients [C] of the last round.
-        own: The client's summand, and the round in which it was sent.
+        sums: Sum of probabilities [C, C] and number of clients [C] of the last round.
+        last_upload: The client's summand, and the round in which it was sent.
     """
-    took_part = (own["round"] == others["round"]).to(others["sum"].dtype)
-    count = others["count"] - took_part * own["count"]
-    total = others["sum"] - took_part * own["sum"]
+    took_part = (last_upload["round"] == sums["round"]).to(sums["sum"].dtype)
+    count = sums["count"] - took_part * last_upload["count"]
+    total = sums["sum"] - took_part * last_upload["sum"]
     return torch.where(count > 0.5, 1 / count.clamp(min=1), 0)[:, None] * total

@@ -66,12 +66,12 @@ class FedALA:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            own = {name: variables["params"][name] for name in names}
+            local_weights = {name: variables["params"][name] for name in names}
             zero = trees.leaves(variables["params"])[0].new_zeros(())
             return server, {
                 **client,
-                "own": own,
-                "shares": trees.apply(torch.ones_like, own),
+                "own": local_weights,
+                "shares": trees.apply(torch.ones_like, local_weights),
                 "rounds": zero,
             }
 
@@ -100,18 +100,18 @@ class FedALA:
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client_state, upload = local.end(server, client, work)
-            own = {name: upload["params"][name] for name in names}
-            return {**client_state, "own": own, "rounds": client["rounds"] + 1}, upload
+            local_weights = {name: upload["params"][name] for name in names}
+            return {**client_state, "own": local_weights, "rounds": client["rounds"] + 1}, upload
 
         def personal(server: Tree, client: Tree | None) -> Tree:
             client = client or {}
             has_trained = client["rounds"] > 0
-            own = {
+            local_weights = {
                 name: torch.where(has_trained, tensor, server["params"][name])
                 for name, tensor in client["own"].items()
             }
             model = select(server, all_weights)
-            return {**model, "params": start(server["params"], own, client["shares"])}
+            return {**model, "params": start(server["params"], local_weights, client["shares"])}
 
         def shares_pass(sampling: Sampling) -> Pass:
             return Pass(begin_shares, loss_of_shares, update_shares, end_shares, sampling)
@@ -123,8 +123,8 @@ class FedALA:
 
 
 def start(
-    shared: Tree, own: Mapping[str, Tensor], shares: Mapping[str, Tensor]
+    shared: Tree, local_weights: Mapping[str, Tensor], shares: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the weights with which a client begins: mixtures of those in ``own``, else shared."""
-    mixed = {name: w + (shared[name] - w) * shares[name] for name, w in own.items()}
+    """Return the weights with which a client begins: mixtures, or shared without local ones."""
+    mixed = {name: w + (shared[name] - w) * shares[name] for name, w in local_weights.items()}
     return {**shared, **mixed}

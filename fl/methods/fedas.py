@@ -76,20 +76,24 @@ class FedAS:
             return {"sums": sums, "counts": counts}
 
         def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            means, _ = means_from_sums(totals["sums"], totals["counts"])
-            return {**client, PROTOTYPES: means}, {}
+            class_means, _ = means_from_sums(totals["sums"], totals["counts"])
+            return {**client, PROTOTYPES: class_means}, {}
 
         def begin_alignment(server: Tree, client: Tree) -> Tree:
-            kept = {key: client[key] for key in (PROTOTYPES, "params", "rounds")}
-            return {"params": server["params"], "buffers": server["buffers"], "kept": kept}
+            client_state = {key: client[key] for key in (PROTOTYPES, "params", "rounds")}
+            return {
+                "params": server["params"],
+                "buffers": server["buffers"],
+                "client_state": client_state,
+            }
 
         def misalignment(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-            params = {**work["kept"]["params"], **work["params"]}
+            params = {**work["client_state"]["params"], **work["params"]}
             output = network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
-            targets = work["kept"][PROTOTYPES][batch["y"]]
+            targets = work["client_state"][PROTOTYPES][batch["y"]]
             distances = (output.features.flatten(1) - targets).square().mean(1)
             # Before its first training a client has no body of its own.
-            value = weighted_mean(distances, batch) * (work["kept"]["rounds"] > 0)
+            value = weighted_mean(distances, batch) * (work["client_state"]["rounds"] > 0)
             return value, {"buffers": output.buffers}
 
         def align(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
@@ -116,8 +120,8 @@ class FedAS:
 
             def loss(params: Tree, x: Tensor, y: Tensor) -> Tensor:
                 output = network.eval(params, model["buffers"], x[None], nested=True)
-                one = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
-                return context.task.loss(output.outputs, one)
+                single_batch = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
+                return context.task.loss(output.outputs, single_batch)
 
             slopes = vmap(grad(loss), (None, 0, 0))(dict(model["params"]), batch["x"], batch["y"])
             squares = [g.flatten(1).square().sum(1) for g in trees.leaves(slopes)]

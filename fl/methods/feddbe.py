@@ -70,8 +70,10 @@ class FedDBE:
             )
             return context.task.loss(outputs, forward.batch)
 
-        def biased_outputs(params: Tree, features: Tensor, own: Tree) -> Tensor:
-            return head_outputs(head_parameters(network, params), features.flatten(1) + own["mean"])
+        def biased_outputs(params: Tree, features: Tensor, bias: Tree) -> Tensor:
+            return head_outputs(
+                head_parameters(network, params), features.flatten(1) + bias["mean"]
+            )
 
         def distance(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
             features = forward.output.features.flatten(1)
@@ -120,13 +122,15 @@ def first_means(context: BuildContext) -> Phase:
     network, plain = context.network, single_pass(recipe(replace(context, terms=())))
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return plain.begin({key: server[key] for key in ("params", "buffers")}, without(client))
+        return plain.begin(
+            {key: server[key] for key in ("params", "buffers")}, without_added(client)
+        )
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         # Only what is uploaded outlives this training.
-        return dict(client), plain.end(server, without(client), work)[1]
+        return dict(client), plain.end(server, without_added(client), work)[1]
 
-    def without(client: Tree) -> Tree:
+    def without_added(client: Tree) -> Tree:
         added = (PERSONAL_PARAMS, "terms", "optimizer")
         return {key: leaf for key, leaf in client.items() if key not in added}
 

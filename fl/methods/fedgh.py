@@ -56,10 +56,10 @@ class FedGH:
             return local.end(server, client, work)[0], {}
 
         def trained_head(params: Tree, uploads: Tree, steps: int) -> Tree:
-            means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
+            class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
 
             def loss(head: Tree) -> Tensor:
-                outputs = head_outputs(head_parameters(network, head), means)
+                outputs = head_outputs(head_parameters(network, head), class_means)
                 return weighted_mean(cross_entropy(outputs, labels), {"weight": weight})
 
             return descend(params, loss, steps, self.server_lr)

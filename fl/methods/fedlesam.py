@@ -84,8 +84,8 @@ class FedLESAM:
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             next_server, client_states = base.aggregate(server, clients, uploads, n)
-            kept = {} if of_client else {"previous": server["params"]}
-            return {**next_server, **kept}, client_states
+            server_state = {} if of_client else {"previous": server["params"]}
+            return {**next_server, **server_state}, client_states
 
         step = replace(local, begin=begin, loss=loss, end=end)
         return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))

@@ -122,8 +122,8 @@ class FedPAC:
             models = {key: uploads[key] for key in ("params", "buffers")}
             mean, client_states = base.aggregate(server, clients, models, n)
             heads = mix(head_weights(uploads["statistics"]), uploads["head"])
-            kept = trees.replace_clients(server["heads"], clients["id"], heads)
-            return {**mean, "heads": kept}, client_states
+            all_heads = trees.replace_clients(server["heads"], clients["id"], heads)
+            return {**mean, "heads": all_heads}, client_states
 
         def own_model(server: Tree, client: Tree | None) -> Tree:
             return personal(server, {**(client or {}), "params": payload(server, client or {})})
@@ -150,11 +150,11 @@ def head_statistics(totals: Tree) -> dict[str, Tensor]:
     the client's class shares and m_c the mean features of its classes.
     """
     counts, n = totals["counts"], totals["counts"].sum().clamp(min=1)
-    means, _ = means_from_sums(totals["sums"], counts)
+    class_means, _ = means_from_sums(totals["sums"], counts)
     shares = (counts / n)[:, None]
     second_moments = totals["squares"].sum() / n
-    variance = (second_moments - (shares * means).square().sum()) / n
-    return {"variance": variance, "means": shares * means}
+    variance = (second_moments - (shares * class_means).square().sum()) / n
+    return {"variance": variance, "means": shares * class_means}
 
 
 def head_weights(statistics: Tree) -> Tensor:
@@ -163,8 +163,8 @@ def head_weights(statistics: Tree) -> Tensor:
     Row i minimises a' (diag V + D_i) a over the simplex, D_i[j, l] = sum_c <H_ic - H_jc, H_ic -
     H_lc>.
     """
-    means = statistics["means"].flatten(1).double()
-    gaps = means[:, None] - means[None]
+    class_means = statistics["means"].flatten(1).double()
+    gaps = class_means[:, None] - class_means[None]
     matrices = gaps @ gaps.transpose(-1, -2) + torch.diag(statistics["variance"].double())
     weights = minimise_on_simplex(matrices)
     weights = torch.where(weights > SMALLEST_WEIGHT, weights, 0)

@@ -64,8 +64,8 @@ class FedPHP:
             return server, {**client, "inherited": select(variables, all_weights), "rounds": zero}
 
         def begin(server: Tree, client: Tree) -> Tree:
-            kept = {key: client[key] for key in ("inherited", "rounds")}
-            return {**local.begin(server, client), **kept}
+            client_trees = {key: client[key] for key in ("inherited", "rounds")}
+            return {**local.begin(server, client), **client_trees}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client_state, upload = local.end(server, client, work)

@@ -1,4 +1,4 @@
-"""FedSMOO: FedSpeed whose clients agree on the perturbation as well, by dual variables of their own.
+"""FedSMOO: FedSpeed whose clients agree on a perturbation, by dual variables of their own.
 
 Sun, Shen, Chen, Ding, Tao. Dynamic Regularized Sharpness Aware Minimization in Federated Learning:
 Approaching Global Consistency and Smooth Landscape. ICML 2023. arXiv:2305.11584.

@@ -74,13 +74,13 @@ class FedTGP:
             return {**server, "prototypes": self.generator(context, variables)}, client
 
         def learned(params: Tree, uploads: Tree, steps: int) -> Tree:
-            means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
+            class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
             margin = self.margin_of(uploads)
 
             def loss(params: Tree) -> Tensor:
-                distances = distances_between(means, prototypes(params))
-                own = F.one_hot(labels, context.classes).to(distances.dtype)
-                values = cross_entropies(-(distances + margin * own), labels)
+                distances = distances_between(class_means, prototypes(params))
+                is_own_class = F.one_hot(labels, context.classes).to(distances.dtype)
+                values = cross_entropies(-(distances + margin * is_own_class), labels)
                 return weighted_mean(values, {"weight": weight})
 
             return descend(params, loss, steps, self.server_lr)
@@ -128,9 +128,9 @@ class FedTGP:
     def margin_of(self, uploads: Tree) -> Tensor:
         """Largest distance of a class's mean prototype to its nearest other, at most ``margin``."""
         counts = uploads["counts"]
-        means, exists = uniform_anchors(uploads["means"], counts), counts.sum(0) > 0
-        distances = distances_between(means, means)
-        is_same = torch.eye(len(means), dtype=torch.bool, device=means.device)
+        class_means, exists = uniform_anchors(uploads["means"], counts), counts.sum(0) > 0
+        distances = distances_between(class_means, class_means)
+        is_same = torch.eye(len(class_means), dtype=torch.bool, device=class_means.device)
         is_pair = exists[:, None] & exists[None] & ~is_same
         nearest = torch.where(is_pair, distances, float("inf")).amin(1)
         return torch.where(nearest.isfinite(), nearest, 0).amax().clamp(max=self.margin)

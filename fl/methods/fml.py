@@ -32,7 +32,7 @@ from fl.api import (
     weighted_mean,
 )
 
-OWN = "private_model"
+PRIVATE_MODEL = "private_model"
 
 
 @declare("global", "personal", title="FML")
@@ -65,7 +65,7 @@ class FML:
             return of_shared + of_private, {"buffers": private.buffers}
 
         mutual = AdaptiveTerm(
-            OWN,
+            PRIVATE_MODEL,
             lambda variables: {"buffers": variables["buffers"]},
             term,
             lambda state, statistics: statistics,
@@ -75,10 +75,10 @@ class FML:
         )
 
         def personal(server: Tree, client: Tree | None) -> Tree:
-            own = client or {}
+            client_tree = client or {}
             return {
-                "params": dict(own[PERSONAL_PARAMS]),
-                "buffers": dict(own["terms"][OWN]["buffers"]),
+                "params": dict(client_tree[PERSONAL_PARAMS]),
+                "buffers": dict(client_tree["terms"][PRIVATE_MODEL]["buffers"]),
             }
 
         return replace(base, views={"global": shared, "personal": personal})

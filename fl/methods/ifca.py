@@ -87,18 +87,20 @@ class IFCA:
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             cluster = uploads["cluster"]
             models = {key: tree for key, tree in uploads.items() if key != "cluster"}
-            means = []
+            mean_models = []
             for number in range(self.models):
                 weights = n * (cluster == number)
                 previous = trees.take(server["models"], number)
                 mean = trees.mean(models, torch.where(weights.sum() > 0, weights, n))
                 has_clients = weights.sum() > 0
-                means.append(
+                mean_models.append(
                     trees.apply(
-                        lambda m, p, has=has_clients: torch.where(has, m, p), mean, previous
+                        lambda m, p, is_chosen=has_clients: torch.where(is_chosen, m, p),
+                        mean,
+                        previous,
                     )
                 )
-            return {"models": trees.stack(means)}, dict(clients)
+            return {"models": trees.stack(mean_models)}, dict(clients)
 
         passes = (Sweep(look, choose), replace(local, begin=begin, end=end))
         view = replace(base, init=init, passes=passes, aggregate=aggregate)
