@@ -220,7 +220,7 @@ def augmentation_steps(text: str) -> list[tuple[str, float]]:
 
 
 class Need(NamedTuple):
-    """What a key needs to have an effect.
+    """Condition under which a key has an effect.
 
     Attributes:
         text: In words.

@@ -26,7 +26,7 @@ MAX_DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """What is compared of two runs.
+    """Properties of a run that are compared with those of another run.
 
     Attributes:
         spec: The spec of the run; under ``start``, that of the run from which it starts.
