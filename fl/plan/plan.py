@@ -25,13 +25,7 @@ from fl.plan import adoption, config, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study
-from fl.plan.plan_files import (
-    AnalysisSummary,
-    BundleSummary,
-    PlannedPartition,
-    PlanSummary,
-    StudySummary,
-)
+from fl.plan.plan_files import PlannedPartition, PlanSummary
 from fl.plan.study_plan import StudyPlan
 from fl.pytorch import memory
 from fl.store.layout import PREDICTIONS, WEIGHTS
@@ -387,7 +381,7 @@ def _summary(plan: Plan, key: str) -> PlanSummary:
         watched=plan.watched,
         runs=sorted(plan.members),
         studies={
-            name: StudySummary(
+            name: plan_files.StudySummary(
                 hash=study.hash,
                 bundles=study.bundles,
                 partitions=sorted({run.partition_id for run in study.runs}),
@@ -396,7 +390,7 @@ def _summary(plan: Plan, key: str) -> PlanSummary:
             for name, study in plan.studies.items()
         },
         bundles={
-            name: BundleSummary(
+            name: plan_files.BundleSummary(
                 runs=[member.run for member in bundle.runs],
                 keep={member.run: member.keep for member in bundle.runs if member.keep},
                 dataset=bundle.dataset,
@@ -406,8 +400,7 @@ def _summary(plan: Plan, key: str) -> PlanSummary:
             for name, bundle in plan.bundles.items()
         },
         analyses={
-            name: AnalysisSummary(bundles=analysis.bundles)
-            for name, analysis in plan.analyses.items()
+            name: plan_files.AnalysisSummary(item.bundles) for name, item in plan.analyses.items()
         },
     )
 

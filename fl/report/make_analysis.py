@@ -17,16 +17,8 @@ from fl.base import files, identity, registry
 from fl.base.dataclass_json import as_json
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import COMPLETE, MISSING, StudySetting
-from fl.plan import plan_files
-from fl.plan.analyses import (
-    PAGE,
-    RECORD,
-    TABLE,
-    AnalysisRecord,
-    PanelRecord,
-    PlannedAnalysis,
-    folder_of,
-)
+from fl.plan import analyses, plan_files
+from fl.plan.analyses import AnalysisRecord, PanelRecord, PlannedAnalysis
 from fl.plan.run_spec import RunSpec
 from fl.plan.study_plan import PlannedRun
 from fl.report import partitions, tables
@@ -48,8 +40,8 @@ def write_analysis(planned: PlannedAnalysis, results: Path, store: Path) -> Path
         FedloomError: If runs are missing, if the code differs from that it was planned with, or if
             the disk refuses.
     """
-    folder = folder_of(results, planned.analysis)
-    if (folder / RECORD).is_file():
+    folder = analyses.folder_of(results, planned.analysis)
+    if (folder / analyses.RECORD).is_file():
         return folder
     entry, analysis = registry.component_of("analysis", planned.spec)
     if identity.root_code(identity.entry("analysis", entry.name)) != planned.code:
@@ -178,10 +170,10 @@ def _write(
     folder: Path, planned: PlannedAnalysis, result: Result, notes: list[str], device: str
 ) -> None:
     """Write the table, the figures and, last, the record."""
-    files.write_table(folder / TABLE, result.table)
-    names, panels = [TABLE], []
+    files.write_table(folder / analyses.TABLE, result.table)
+    names, panels = [analyses.TABLE], []
     for i, panel in enumerate(result.panels, start=1):
-        pictures = {**panel.picture.files(), PAGE: panel.picture.svg.encode()}
+        pictures = {**panel.picture.files(), analyses.PAGE: panel.picture.svg.encode()}
         for end, content in pictures.items():
             files.write_bytes(folder / f"figure-{i}{end}", content)
             names.append(f"figure-{i}{end}")
@@ -202,4 +194,4 @@ def _write(
         notes=notes,
         panels=panels,
     )
-    files.write_sealed(folder / RECORD, as_json(record), files=names)
+    files.write_sealed(folder / analyses.RECORD, as_json(record), files=names)
