@@ -24,7 +24,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.blocks import decoder
 from fl.blocks.path_length import start_path, step_path
 from fl.engine import simulate
-from fl.methods.cfl import bipartition
+from fl.methods.cfl import CFL, bipartition
 from fl.methods.fedamp import FedAMP, softmax_of_others
 
 ONE: list[Samples] = [[(1, 0)]]
@@ -139,6 +139,14 @@ def test_cfl_splits_a_stationary_cluster_whose_clients_still_move() -> None:
     for client, expected in ((0, 0.05), (1, -0.05)):
         view = split.method.views[PERSONAL](state.server, trees.take(state.clients, client))
         assert is_pair(view["params"]["weight"], expected)
+
+
+@pytest.mark.parametrize(("samples", "split"), [((1, 3), False), ((3, 1), False), ((2, 2), True)])
+def test_cfl_weights_the_mean_update_by_samples(samples: tuple[int, int], split: bool) -> None:
+    """Updates 1 and -1: means -.5, .5 and 0, of which the bound .4 lets only the last be split."""
+    method = CFL(eps1=0.4, eps2=0.6)
+    update, n = torch.tensor([[1.0], [-1.0]]), torch.tensor(samples)
+    assert bool(method.at_odds(update, n, torch.tensor(1.0))) == split
 
 
 @pytest.mark.parametrize(("eps2", "cluster"), [(0.07, [0, 1]), (0.08, [0, 0])])
