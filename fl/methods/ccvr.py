@@ -28,13 +28,12 @@ from fl.api import (
     Sweep,
     Tree,
     all_weights,
+    classification_loss,
     declare,
     rng,
     select,
     shared,
-    weighted_mean,
 )
-from fl.api.tasks.classification import cross_entropy
 from fl.blocks.anchors import class_sums
 from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.linear_layers import head_outputs, head_parameters
@@ -124,10 +123,10 @@ class CCVR:
         head = {name: params[name] for name in network.names["params"] if name in network.head}
         rows = features.flatten(0, 1).to(next(iter(head.values())))
         labels = torch.arange(len(weight), device=rows.device).repeat_interleave(features.shape[1])
-        batch = {"weight": weight.to(rows)[labels]}
+        batch = {"y": labels, "weight": weight.to(rows)[labels]}
 
         def loss(head: Tree) -> Tensor:
             outputs = head_outputs(head_parameters(network, head), rows)
-            return weighted_mean(cross_entropy(outputs, labels), batch)
+            return classification_loss(outputs, batch)
 
         return {**params, **descend(head, loss, steps, self.lr, self.momentum)}

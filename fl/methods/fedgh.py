@@ -22,13 +22,12 @@ from fl.api import (
     Positive,
     ServerWork,
     Tree,
+    classification_loss,
     declare,
     recipe,
     single_pass,
-    weighted_mean,
     weights_not_in,
 )
-from fl.api.tasks.classification import cross_entropy
 from fl.blocks.anchor_exchange import ANCHORS, class_means_sweep, keep_trained_model
 from fl.blocks.linear_layers import head_outputs, head_parameters
 from fl.blocks.server_learning import descend, empty_class_means, labels_of_means
@@ -60,7 +59,7 @@ class FedGH:
 
             def loss(head: Tree) -> Tensor:
                 outputs = head_outputs(head_parameters(network, head), class_means)
-                return weighted_mean(cross_entropy(outputs, labels), {"weight": weight})
+                return classification_loss(outputs, {"y": labels, "weight": weight})
 
             return descend(params, loss, steps, self.server_lr)
 

@@ -28,15 +28,14 @@ from fl.api import (
     ServerWork,
     Tree,
     all_weights,
+    classification_loss,
     cross_entropy,
     declare,
     personal,
     recipe,
     rng,
     trees,
-    weighted_mean,
 )
-from fl.api.tasks.classification import cross_entropy as cross_entropies
 from fl.blocks.anchor_exchange import ANCHOR_ROUND, ANCHORS, anchors_after_training
 from fl.blocks.anchors import towards_anchors, uniform_anchors
 from fl.blocks.exchange import send_all_but
@@ -80,8 +79,9 @@ class FedTGP:
             def loss(params: Tree) -> Tensor:
                 distances = distances_between(class_means, prototypes(params))
                 is_own_class = F.one_hot(labels, context.classes).to(distances.dtype)
-                values = cross_entropies(-(distances + margin * is_own_class), labels)
-                return weighted_mean(values, {"weight": weight})
+                return classification_loss(
+                    -(distances + margin * is_own_class), {"y": labels, "weight": weight}
+                )
 
             return descend(params, loss, steps, self.server_lr)
 

@@ -140,7 +140,7 @@ def test_costs_are_finite_and_the_same_wherever_a_run_stands(method: str) -> Non
     numbers = [value for key, value in asdict(begun).items() if key != "traffic"]
     assert all(math.isfinite(number) and number >= 0 for number in numbers)
     assert sum(rounds for rounds, *_ in begun.traffic) == simulation.training.rounds
-    assert bool(begun.flops) == bool(simulation.method.passes)
+    assert bool(begun.flops) == any(phase.passes for phase in simulation.method.phases)
     state, _ = worlds.run(simulation, "stacked")
     before = trees.apply(Tensor.clone, worlds.tree(state))
     assert costs.measure_or_explain(simulation, state) == begun
