@@ -87,7 +87,7 @@ METHODS: dict[str, list[World]] = {
     "fedbabu": [{}],
     "fedbn": [{}],
     "fd": [{"gamma": 0.5}],
-    "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["0"]}],
+    "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["1"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
@@ -139,7 +139,7 @@ METHODS: dict[str, list[World]] = {
     "fednova": [{}, {"mu": 0.2}],
     "fedntd": [{"beta": 0.5, "tau": 2.0}],
     "fedpac": [{}, {"lam": 0.5, "head_lr": None}],
-    "fedper": [{}, {"layers": ["0"]}],
+    "fedper": [{}, {"layers": ["1"]}],
     "fedphp": [{"lam": 0.3}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
     "fedopt": [
@@ -188,7 +188,7 @@ METHODS: dict[str, list[World]] = {
         {"k": 4, "lam": 0.5, "distances": "summed", "votes": "softmax"},
     ],
     "l2p": [{**L2P, "iterations": 1}, {**L2P, "iterations": 1, "samples": "train"}],
-    "lg-fedavg": [{}, {"layers": ["0"]}],
+    "lg-fedavg": [{}, {"layers": ["1"]}],
     "local": [{}, {"keep_optimizer": False}],
     "mofedsam": [{"rho": 0.1, "alpha": 0.3}],
     "moon": [{}, {"second": "squared", "mu": 0.3}, {"second": "none", "tau": 1.0}],
@@ -516,7 +516,7 @@ def _on_numbers(name: str) -> tuple[World, World]:
 
 def _of_term(name: str, number: int, values: World) -> Iterator[tuple[str, World]]:
     for model, data, layers in ((MLP, "numbers", ["1"]), (CNN, "images", ["2", "6"])):
-        keys = values if name == "fedfm" else {"layers": layers, **values}
+        keys = values if name in ("feddecorr", "fedfm") else {"layers": layers, **values}
         for method in ("fedavg", "fedprox" if values.get("lite") else "ditto"):
             world = {"data": data, "model": model, "method": {"name": method}, "training": TRAINING}
             yield (
