@@ -21,6 +21,7 @@ from fl.blocks.calibration import margin_logits, restricted_logits
 from fl.methods.feddisco import FedDisco
 from fl.methods.fedntd import TEACHER, not_true_distillation
 from fl.terms.feddecorr import FedDecorr
+from fl.terms.feduv import FedUV
 
 EVEN: list[Samples] = [[(1, 0)], [(3, 1)]]
 """Two clients of one sample; from w = 0 and rate .1 they move to .05 and -.15."""
@@ -202,3 +203,42 @@ def test_afl_without_a_weighted_participant_counts_them_alike() -> None:
     """A large rate leaves the client with the smaller loss no weight."""
     state = trained(of("afl", EVEN, {"eta_lambda": 100.0}, rounds=1), begin=0.2)
     assert state.server["lambda"].tolist() == [0.0, 1.0]
+
+
+def released_feduv(outputs: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    """`UVReg` of sonhamin/FedUV, dd2e3c59, typed once more."""
+    squares = torch.pdist(features).pow(2)
+    uniformity = (-squares / torch.median(squares[squares != 0])).exp().mean()
+    goal = torch.eye(outputs.shape[1]).std(dim=0).mean().item()
+    variance = F.relu(goal - outputs.softmax(1).std(dim=0)).mean()
+    return 2.5 * variance + 0.5 * uniformity
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_feduv_is_the_released_penalty_and_ignores_padding(count: int) -> None:
+    draw = torch.Generator().manual_seed(3)
+    outputs, features = (
+        torch.randn(count, width, generator=draw, dtype=torch.float64).requires_grad_()
+        for width in (4, 6)
+    )
+    expected = released_feduv(outputs, features)
+    padded = [
+        torch.cat([t, torch.full((2, t.shape[1]), 5.0).double()]) for t in (outputs, features)
+    ]
+    weight = torch.tensor([1.0] * count + [0.0] * 2).double()
+    term = FedUV().build(None)  # type: ignore[arg-type]
+    output = Output(padded[0], padded[1], {})
+    value = term(Forward(None, output, {}, {}, {}, {"weight": weight}))  # type: ignore[arg-type]
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-7)
+    for leaf in (outputs, features):
+        [slope], [expected_slope] = (
+            torch.autograd.grad(loss, leaf, retain_graph=True) for loss in (value, expected)
+        )
+        torch.testing.assert_close(slope, expected_slope, rtol=0, atol=1e-7)
+
+
+def test_feduv_of_one_sample_is_zero() -> None:
+    output = Output(torch.ones(1, 3), torch.ones(1, 2), {})
+    term = FedUV().build(None)  # type: ignore[arg-type]
+    forward_of_one = Forward(None, output, {}, {}, {}, {"weight": torch.ones(1)})  # type: ignore[arg-type]
+    assert float(term(forward_of_one)) == 0

@@ -97,7 +97,7 @@ def test_any_base_takes_it_and_trains_otherwise_for_it(term: str) -> None:
         _, plain = worlds.run(world(base, "mlp", rounds=1), "stacked")
         assert np.isfinite(rows["value"]).all()
         assert not worlds.rows_agree(rows, plain, 1e-6)
-    nothing = {"mu": 0.0, "lam": 0.0, "beta": 0.0}
+    nothing = dict.fromkeys(("mu", "lam", "beta", "variance", "uniformity"), 0.0)
     _, none = worlds.run(with_term(term, base, "mlp", nothing, rounds=1), "stacked")
     assert worlds.rows_agree(none, plain, 1e-10), "without weight it is not there"
 

@@ -90,6 +90,7 @@ METHODS: dict[str, list[World]] = {
     "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["1"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
+    "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
@@ -181,6 +182,7 @@ METHODS: dict[str, list[World]] = {
     "finetune-l2p": [{}, {"samples": "train"}],
     "fml": [{}, {"alpha": 0.3, "beta": 0.8}],
     "fpl": [{"tau": 0.2}],
+    "gpfl": [{"lam": 0.5}],
     "ifca": [{}, {"models": 3, "spread": 0.5}],
     "knn-per": [
         {"k": 3},
@@ -249,6 +251,7 @@ TERMS: dict[str, list[World]] = {
     "cosine": [{"mu": 0.5}],
     "feddecorr": [{"beta": 0.5}, {"beta": 0.5, "scale": "paper"}],
     "fedfm": [{"first": 2, "lam": 0.5}, {"first": 1, "lam": 0.5, "loss": "squared", "lite": True}],
+    "feduv": [{"variance": 0.5}],
     "mk-mmd": [
         {"mu": 0.5},
         {"mu": 0.5, "update": "periodic", "first": 2, "every": 3, "batches": 2},
@@ -516,7 +519,7 @@ def _on_numbers(name: str) -> tuple[World, World]:
 
 def _of_term(name: str, number: int, values: World) -> Iterator[tuple[str, World]]:
     for model, data, layers in ((MLP, "numbers", ["1"]), (CNN, "images", ["2", "6"])):
-        keys = values if name in ("feddecorr", "fedfm") else {"layers": layers, **values}
+        keys = values if name in ("feddecorr", "fedfm", "feduv") else {"layers": layers, **values}
         for method in ("fedavg", "fedprox" if values.get("lite") else "ditto"):
             world = {"data": data, "model": model, "method": {"name": method}, "training": TRAINING}
             yield (

@@ -1,0 +1,182 @@
+"""FedCP: a selector divides each sample's features between a shared head and one of the client's.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedCP: Separating Feature Information for Personalized
+Federated Learning via Conditional Policy. KDD 2023. arXiv:2307.01217.
+
+While clients train, the shared head and a copy of the arrived body stand still: features are held
+near those of the copy. The head that a client sends is the mean of its own and the shared one. The
+selector's noise is drawn in training only; in the authors' code (TsingZ0/PFLlib, d832e76) it is
+drawn in tests as well, so that predictions are random, and a client that did not take part in the
+last round trains with an older shared head and selector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    PERSONAL_PARAMS,
+    SHARED,
+    SHARED_PARAMS,
+    BuildContext,
+    Forward,
+    Method,
+    NonNegative,
+    Predictor,
+    ReferencePass,
+    ReferenceTerm,
+    TrainingPass,
+    Tree,
+    classification_loss,
+    declare,
+    keyed,
+    recipe,
+    rng,
+    shared,
+    single_pass,
+    trees,
+    weights_not_in,
+)
+from fl.blocks.linear_layers import (
+    feature_width,
+    head_outputs,
+    head_parameters,
+    linear_parameters,
+)
+
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
+"""Bandwidths a of the kernels exp(-|x - y|^2 / (2 a))."""
+NOISE = keyed.stream_number("fedcp selector")
+SENT_FEATURES = "features of the sent body"
+
+
+@declare("personal", title="FedCP")
+class FedCP:
+    """FedAvg with a head of the client's own and a selector of features.
+
+    Attributes:
+        lam: Weight of the discrepancy between features and those of the sent body (the authors'
+            script for MNIST: 5).
+    """
+
+    lam: NonNegative = 5.0
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg of body and selector; outputs h_k(r z) + h(s z) with r + s = 1."""
+        network = context.network
+
+        def loss(forward: Forward) -> Tensor:
+            batch, features = forward.batch, forward.output.features.flatten(1)
+            selected = selection(
+                forward.shared_params, features, forward.work["context"], batch["key"]
+            )
+            shared_head = head_parameters(network, forward.params)
+            outputs = mixed_outputs(forward.personal_params, shared_head, features, selected)
+            sent = batch["reference"][SENT_FEATURES]
+            discrepancy = kernel_discrepancy(features, sent, batch["weight"])
+            return classification_loss(outputs, batch) + self.lam * discrepancy
+
+        def reference(reference_pass: ReferencePass) -> dict[str, Tensor]:
+            return {SENT_FEATURES: reference_pass(SHARED).features.flatten(1)}
+
+        base = recipe(
+            context,
+            terms=(ReferenceTerm(loss, reference),),
+            passes=(TrainingPass(weights_not_in(network.head)),),
+            personal_params=lambda variables: dict(head_parameters(network, variables["params"])),
+            shared_params=lambda variables: self.selector(context, variables),
+        )
+        local = single_pass(base)
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            condition = head_context(client[PERSONAL_PARAMS])
+            return {**local.begin(server, client), "context": condition}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            own_head = client_state[PERSONAL_PARAMS]
+            params = {
+                name: (tensor + own_head[name.rpartition(".")[2]]) / 2
+                if name in network.head
+                else tensor
+                for name, tensor in upload["params"].items()
+            }
+            return client_state, {**upload, "params": params}
+
+        def own_model(server: Tree, client: Tree | None) -> Tree:
+            own_head = dict((client or {})[PERSONAL_PARAMS])
+            selector = dict(server[SHARED_PARAMS])
+            return {**shared(server, None), PERSONAL_PARAMS: own_head, SHARED_PARAMS: selector}
+
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            output = network.eval(variables["params"], variables["buffers"], x)
+            features, own_head = output.features.flatten(1), variables[PERSONAL_PARAMS]
+            selected = selection(variables[SHARED_PARAMS], features, head_context(own_head), None)
+            shared_head = head_parameters(network, variables["params"])
+            return mixed_outputs(own_head, shared_head, features, selected)
+
+        sampling = replace(local.sampling, needs_keys=True)
+        step = replace(local, begin=begin, end=end, sampling=sampling)
+        views = {"personal": Predictor(own_model, predict, is_per_sample=True)}
+        return replace(base, passes=(step,), views=views)
+
+    def selector(self, context: BuildContext, variables: Tree) -> Tree:
+        """A linear layer from d to 2 d numbers, and the scale and shift of its normalisation."""
+        leaf = trees.leaves(variables["params"])[0]
+        width = feature_width(context.network, variables["params"])
+        generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "fedcp"))
+        norm = {"scale": leaf.new_ones(2 * width), "shift": leaf.new_zeros(2 * width)}
+        return {**linear_parameters(generator, leaf, width, 2 * width), **norm}
+
+
+def head_context(head: Tree) -> Tensor:
+    """Return the sum of a head's rows, divided by its length: the client's context, [d]."""
+    return F.normalize(head["weight"].detach().sum(0), dim=0)
+
+
+def selection(selector: Tree, features: Tensor, context: Tensor, key: Tensor | None) -> Tensor:
+    """Return the shares r of features [b, d] that go to the client's own head.
+
+    Args:
+        selector: The selector's parameters.
+        features: Features z, [b, d].
+        context: The client's context, [d].
+        key: Keys of the samples, [b], for Gumbel noise; None: no noise.
+    """
+    hidden = F.linear(features * context, selector["weight"], selector["bias"])
+    hidden = F.layer_norm(hidden, hidden.shape[-1:], selector["scale"], selector["shift"])
+    first, second = F.relu(hidden).chunk(2, dim=-1)
+    logit = first - second
+    if key is not None:
+        u = keyed.uniform(key, NOISE, (features.shape[1],)).clamp(1e-12, 1 - 1e-12)
+        # The difference of two Gumbel numbers is logistic.
+        logit = logit + (u / (1 - u)).log().to(logit.dtype)
+    return logit.sigmoid()
+
+
+def mixed_outputs(own_head: Tree, shared_head: Tree, features: Tensor, shares: Tensor) -> Tensor:
+    """Return the outputs of both heads, added: h_k(r z) + h((1 - r) z)."""
+    return head_outputs(own_head, shares * features) + head_outputs(
+        shared_head, (1 - shares) * features
+    )
+
+
+def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
+    shares = weight / weight.sum().clamp(min=1)
+
+    def mean_kernel(a: Tensor, b: Tensor) -> Tensor:
+        squares = pairwise_squares(a, b)
+        kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
+        return shares @ kernels @ shares
+
+    return mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y)
+
+
+def pairwise_squares(a: Tensor, b: Tensor) -> Tensor:
+    """Squared distances [b, b] of rows, with a gradient that is 0 between equal rows."""
+    return (a[:, None] - b[None]).square().sum(-1)

@@ -1,0 +1,135 @@
+"""GPFL: class embeddings that all clients share guide features, which each client then conditions.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan. GPFL: Simultaneously Learning Global and Personalized Feature
+Information for Personalized Federated Learning. ICCV 2023. arXiv:2308.10279.
+
+The condition of the generic features is the mean embedding, that of the personal features the mean
+by the client's class shares; both are of the embeddings that were sent. In the authors' code
+(TsingZ0/PFLlib, d832e76) they are of the client's own embeddings of before, and the distance
+between features and embeddings is one norm over the batch, which grows with it; here it is a mean
+over samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    COUNTS,
+    SHARED_PARAMS,
+    BuildContext,
+    Forward,
+    Method,
+    NonNegative,
+    Predictor,
+    Tree,
+    classification_loss,
+    declare,
+    personal,
+    recipe,
+    rng,
+    trees,
+    weighted_mean,
+    weights_in,
+)
+from fl.blocks.calibration import with_class_counts
+from fl.blocks.linear_layers import (
+    feature_width,
+    head_outputs,
+    head_parameters,
+    linear_parameters,
+)
+
+SMALLEST_SQUARE = 1e-12
+"""Floor below square roots, so that equal vectors have a gradient."""
+
+
+@declare("personal", title="GPFL")
+class GPFL:
+    """FedAvg of the body with shared class embeddings and conditions.
+
+    Attributes:
+        lam: Weight of the distance between generic features and their class embedding.
+        mu: Weight decay of embeddings and conditional layers.
+    """
+
+    lam: NonNegative = 0.01
+    mu: NonNegative = 0.1
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg of the body; loss CE(h(z_P)) + CE(cos(z_G, e)) + lam ||z_G - e_y||."""
+        network = context.network
+
+        def start(variables: Tree) -> Tree:
+            return self.shared_parameters(context, variables)
+
+        def loss(forward: Forward) -> Tensor:
+            params, batch = forward.shared_params, forward.batch
+            features = forward.output.features.flatten(1)
+            embeddings = forward.shared[SHARED_PARAMS]["embeddings"]
+            personal_features = conditioned(
+                params, features, personal_condition(forward.work[COUNTS], embeddings)
+            )
+            head = head_parameters(network, forward.params)
+            of_head = classification_loss(head_outputs(head, personal_features), batch)
+            generic = conditioned(params, features, embeddings.mean(0))
+            cosines = F.normalize(generic, dim=-1) @ F.normalize(params["embeddings"], dim=-1).T
+            gaps = (generic - embeddings[batch["y"]]).square().sum(-1)
+            distance = weighted_mean(gaps.clamp(min=SMALLEST_SQUARE).sqrt(), batch)
+            squares = torch.stack([leaf.square().sum() for leaf in trees.leaves(params)]).sum()
+            of_embeddings = classification_loss(cosines, batch)
+            return of_head + of_embeddings + self.lam * distance + self.mu / 2 * squares
+
+        base = recipe(context, terms=(loss,), local=weights_in(network.head), shared_params=start)
+
+        def own_model(server: Tree, client: Tree | None) -> Tree:
+            client_tree = client or {}
+            shared = server[SHARED_PARAMS]
+            condition = personal_condition(client_tree[COUNTS], shared["embeddings"])
+            return {**personal(server, client), SHARED_PARAMS: dict(shared), "condition": condition}
+
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            output = network.eval(variables["params"], variables["buffers"], x)
+            features = conditioned(
+                variables[SHARED_PARAMS], output.features.flatten(1), variables["condition"]
+            )
+            return head_outputs(head_parameters(network, variables["params"]), features)
+
+        views = {"personal": Predictor(own_model, predict, is_per_sample=True)}
+        return replace(with_class_counts(base), views=views)
+
+    def shared_parameters(self, context: BuildContext, variables: Tree) -> dict[str, Tree | Tensor]:
+        """Embeddings [C, d], and two layers that make scale and shift of a condition."""
+        leaf = trees.leaves(variables["params"])[0]
+        width = feature_width(context.network, variables["params"])
+        generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "gpfl"))
+        normal = torch.randn(context.classes, width, generator=generator, dtype=torch.float64)
+
+        def layer() -> dict[str, Tensor]:
+            linear = linear_parameters(generator, leaf, width, width)
+            norm = {"scale": leaf.new_ones(width), "shift": leaf.new_zeros(width)}
+            return {**linear, **norm}
+
+        return {"embeddings": normal.to(leaf), "gamma": layer(), "beta": layer()}
+
+
+def personal_condition(counts: Tensor, embeddings: Tensor) -> Tensor:
+    """Return the mean embedding by a client's class shares, [d]; 0 without samples."""
+    counts = counts.to(embeddings.dtype)
+    return counts @ embeddings / counts.sum().clamp(min=1)
+
+
+def conditioned(params: Tree, features: Tensor, condition: Tensor) -> Tensor:
+    """Return ReLU((1 + gamma(c)) z + beta(c)) of features z [b, d] and a condition c [d]."""
+    gamma, beta = (_conditional(params[name], condition) for name in ("gamma", "beta"))
+    return F.relu((1 + gamma) * features + beta)
+
+
+def _conditional(layer: Tree, condition: Tensor) -> Tensor:
+    """A linear layer, ReLU and layer normalisation of a vector [d]."""
+    hidden = F.relu(F.linear(condition, layer["weight"], layer["bias"]))
+    return F.layer_norm(hidden, hidden.shape[-1:], layer["scale"], layer["shift"])
