@@ -49,7 +49,11 @@ RECORDS = {
 
 def methods() -> str:
     """The page of all methods."""
-    about = "`fedloom methods` lists them, `fedloom methods NAME` says the same as this page."
+    about = (
+        "`fedloom methods` lists them, `fedloom methods NAME` says the same as this page. "
+        "[A table](method-costs.md) says what each sends, keeps and computes; "
+        "[another page](peers.md), where the code of others differs from the papers."
+    )
     return _page("Methods", about, _kind("method", "##"))
 
 

@@ -50,14 +50,14 @@ class CCVR:
     Attributes:
         samples: Number of features drawn for each class (the paper: 100 to 2,000).
         steps: Steps of the head, each on all features.
-        lr: Learning rate of the head.
-        momentum: Momentum of the steps.
+        head_lr: Learning rate of the head.
+        head_momentum: Momentum of the steps.
     """
 
     samples: Count = 200
     steps: Count = 100
-    lr: Positive = 0.1
-    momentum: Share = 0.9
+    head_lr: Positive = 0.1
+    head_momentum: Share = 0.9
 
     def build(self, context: BuildContext) -> Method:
         """Return a phase in which all clients send sums and the server trains the head."""
@@ -129,4 +129,4 @@ class CCVR:
             outputs = head_outputs(head_parameters(network, head), rows)
             return classification_loss(outputs, batch)
 
-        return {**params, **descend(head, loss, steps, self.lr, self.momentum)}
+        return {**params, **descend(head, loss, steps, self.head_lr, self.head_momentum)}

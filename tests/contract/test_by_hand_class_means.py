@@ -131,7 +131,7 @@ def test_ccvr_draws_from_the_mean_and_covariance_of_the_pooled_features() -> Non
 
 def test_ccvr_changes_the_head_alone_and_lowers_the_loss_of_balanced_features() -> None:
     clients: list[Samples] = [[(1.0, 0), (1.2, 0), (0.8, 0)], [(-1.0, 1), (-0.9, 1), (-1.1, 1)]]
-    simulation = of("ccvr", clients, {"lr": 0.5}, body_and_head, rounds=1)
+    simulation = of("ccvr", clients, {"head_lr": 0.5}, body_and_head, rounds=1)
     state = trained(simulation, stored_two(0.5, -0.1))
     model = simulation.method.views[GLOBAL](state.server, None)["params"]
     assert float(model["0.weight"]) == 0.5
