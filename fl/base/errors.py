@@ -200,10 +200,20 @@ def similar_name(name: str, names: Sequence[str]) -> str | None:
     """Return the name of which ``name`` may be a misspelling, or None.
 
     Two names that are words of their own, such as fedala and fedfa, are less than 75% alike.
+    Letters in another order, or one wrong letter, are a misspelling of a short name, too.
     """
-    swapped = (candidate for candidate in names if sorted(candidate) == sorted(name))
+    mistyped = (
+        candidate
+        for candidate in names
+        if sorted(candidate) == sorted(name)
+        or (len(candidate) == len(name) > 1 and _count_differences(candidate, name) == 1)
+    )
     near = difflib.get_close_matches(name, names, n=1, cutoff=MISSPELLING)
-    return next(iter(near), next(swapped, None))
+    return next(iter(near), next(mistyped, None))
+
+
+def _count_differences(first: str, second: str) -> int:
+    return sum(a != b for a, b in zip(first, second, strict=True))
 
 
 def unknown_name(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:

@@ -36,12 +36,15 @@ def linear_parameters(
 def head_parameters(network: Network, params: Tree) -> Tree:
     """Return the classifier's ``weight`` [classes, d] and its ``bias`` [classes], if it has one.
 
+    Of a model with a classifier for each modality, it is the last one.
+
     Raises:
         FedloomError: If the head of the model is something else than one trained linear layer.
     """
     names = [name for name in network.names["params"] if name in network.head]
+    is_linear = all(params[name].dim() == 2 for name in names if name.endswith("weight"))
     layer = {name.rpartition(".")[2]: params[name] for name in names}
-    if len(layer) != len(names) or "weight" not in layer or layer["weight"].dim() != 2:
+    if "weight" not in layer or not is_linear:
         title = ", ".join(network.head_names)
         raise FedloomError(
             f"the head of the model, {title or 'if it has one'}, is not one trained linear layer",

@@ -40,7 +40,7 @@ from fl.api import (
 from fl.blocks.layer_weights import weights_of_layers
 
 
-@declare("personal", title="FedALA", tasks="any")
+@declare("personal", title="FedALA")
 class FedALA:
     """FedAvg whose clients begin with a mixture of their own.
 

@@ -22,6 +22,7 @@ from fl.api import (
     Batch,
     BuildContext,
     Count,
+    Inputs,
     Method,
     NonNegative,
     Pass,
@@ -118,8 +119,9 @@ class FedAS:
         def information(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             model = client[LAST]
 
-            def loss(params: Tree, x: Tensor, y: Tensor) -> Tensor:
-                output = network.eval(params, model["buffers"], x[None], nested=True)
+            def loss(params: Tree, x: Inputs, y: Tensor) -> Tensor:
+                sample = trees.map_inputs(lambda tensor: tensor[None], x)
+                output = network.eval(params, model["buffers"], sample, nested=True)
                 single_batch = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
                 return context.task.loss(output.outputs, single_batch)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pretend_card
 import pytest
 import torch
 from contract import test_alterations, test_modalities, test_tasks, test_terms, worlds
@@ -45,7 +44,7 @@ SHORTER: dict[str, Any] = {"rounds": 1, "local_epochs": 1, "sizes": (17, 9)}
 MOST = 4
 """How often a line of the library may wait outside of passes, in two rounds."""
 
-LIBRARY = re.compile("at fl/(methods|parts|terms)/")
+LIBRARY = re.compile("at fl/(methods|blocks|terms)/")
 
 DECIDED = "fl/blocks/kernel_weights.py"
 """A quadratic program of as many steps as it takes, each of which asks whether it was the last one:
@@ -55,7 +54,7 @@ the only thing inside a step for which the host waits (the term mk-mmd, where it
 Make = Callable[[str], Simulation]
 """A simulation on the device of that name."""
 
-CARD = pretend_card.plug_in()
+CARD = worlds.CARD
 
 
 @dataclass(frozen=True)
