@@ -1,0 +1,150 @@
+"""Compare losses and weights of methods with the authors' own code, executed on the same numbers.
+
+    python -m bench.released FOLDER
+
+FOLDER has a clone of each repository, by its name on GitHub, at the commit that is named here. The
+code of a clone runs with all your rights. Each line says the largest difference of values and of
+gradients in double precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api.network import Output
+from fl.api.term import Forward
+from fl.methods.fedcp import kernel_discrepancy
+from fl.methods.feddisco import FedDisco
+from fl.methods.fedntd import TEACHER, not_true_distillation
+from fl.terms.feddecorr import FedDecorr
+from fl.terms.feduv import FedUV
+
+COMMITS = {
+    "FedNTD": "be00ee59",
+    "FedDecorr": "973e4af2",
+    "FedUV": "dd2e3c59",
+    "FedDisco": "f3ea299b",
+    "PFLlib": "d832e76",
+}
+
+
+def main() -> None:
+    """Print a line for each comparison."""
+    parser = argparse.ArgumentParser("python -m bench.released", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    torch.manual_seed(0)
+    for compare in (fedntd, feddecorr, feduv, feddisco, fedcp):
+        print(f"{compare.__name__}: {compare(folder):.1e}")
+
+
+def fedntd(folder: Path) -> float:
+    """The distillation of FedNTD, at temperatures 1 and 3."""
+    names = _run(folder / "FedNTD/algorithms/fedntd/utils.py")
+    source = (folder / "FedNTD/algorithms/fedntd/criterion.py").read_text()
+    exec(source.replace("from .utils import *", ""), names)
+    largest = 0.0
+    for tau in (1.0, 3.0):
+        outputs, teacher = _normal(50, 10), _normal(50, 10)
+        labels = torch.randint(0, 10, (50,))
+        released = names["NTD_Loss"](10, tau, 1)._ntd_loss(outputs, teacher, labels)
+        batch = {"y": labels, "reference": {TEACHER: teacher.detach()}}
+        found = not_true_distillation(1.0, tau)(_forward(outputs, outputs, **batch))
+        largest = max(largest, _difference(found, released, outputs))
+    return largest
+
+
+def feddecorr(folder: Path) -> float:
+    """The penalty of FedDecorr on batches of 2, 16 and 64."""
+    names = _run(folder / "FedDecorr/loss.py")
+
+    def difference(count: int) -> float:
+        features = _normal(count, 20)
+        found = FedDecorr(scale="released").penalty(features, torch.ones(count).double())
+        return _difference(found, names["FedDecorrLoss"]()(features), features)
+
+    return max(map(difference, (2, 16, 64)))
+
+
+def feduv(folder: Path) -> float:
+    """The penalty of FedUV; a constant of the authors' code is in single precision."""
+    names = _run(folder / "FedUV/algs/feduv.py")
+    regulariser = names["UVReg"](SimpleNamespace(std_coeff=2.5, unif_coeff=0.5), 7)
+
+    def difference(count: int) -> float:
+        outputs, features = _normal(count, 7), _normal(count, 12)
+        term: Callable[[Forward], Tensor] = FedUV().build(None)  # type: ignore[arg-type]
+        released = regulariser(outputs, outputs, features)[0]
+        return _difference(term(_forward(outputs, features)), released, outputs, features)
+
+    return max(map(difference, (2, 9, 32)))
+
+
+def feddisco(folder: Path) -> float:
+    """The weights of FedDisco for random class counts, by both distances."""
+    names = _run(folder / "FedDisco/disco.py")
+    draw, largest = np.random.default_rng(0), 0.0
+    for distance in ("kl", "l2"):
+        method = FedDisco(distance=distance)  # type: ignore[arg-type]
+        for _ in range(20):
+            counts = draw.integers(1, 30, (8, 5))
+            apart = names["get_distribution_difference"](
+                counts.astype(float), np.arange(8), distance, np.full(5, 0.2)
+            )
+            shares = counts.sum(1) / counts.sum()
+            released = np.array(names["disco_weight_adjusting"](shares, apart, method.a, method.b))
+            distances = torch.stack(
+                [method.from_equal(torch.tensor(row).double()) for row in counts]
+            )
+            weights = method.weights(distances, torch.tensor(counts.sum(1)))
+            found = (weights / weights.sum()).numpy()
+            largest = max(largest, float(np.abs(found - released).max()))
+    return largest
+
+
+def fedcp(folder: Path) -> float:
+    """The discrepancy of FedCP, which the authors' code sums in single precision."""
+    source = (folder / "PFLlib/system/flcore/clients/clientcp.py").read_text()
+    names: dict[str, Any] = {"torch": torch}
+    exec(source[source.index("def MMD") : source.index("class Ensemble")], names)
+    x, y = _normal(20, 8), _normal(20, 8)
+    return float(
+        (kernel_discrepancy(x, y, torch.ones(20).double()) - names["MMD"](x, y, "rbf"))
+        .detach()
+        .abs()
+    )
+
+
+def _run(path: Path) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(path.read_text(), names)
+    return names
+
+
+def _normal(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns, dtype=torch.float64, requires_grad=True)
+
+
+def _forward(outputs: Tensor, features: Tensor, **batch: Any) -> Forward:
+    weight = torch.ones(len(outputs)).double()
+    output = Output(outputs, features, {})
+    return Forward(None, output, {}, {}, {}, {"weight": weight, **batch})  # type: ignore[arg-type]
+
+
+def _difference(found: Tensor, released: Tensor, *leaves: Tensor) -> float:
+    """Return the largest difference of two scalars and of their gradients."""
+    slopes = [torch.autograd.grad(value, leaves, retain_graph=True) for value in (found, released)]
+    gaps = [(a - b).abs().max() for a, b in zip(*slopes, strict=True)]
+    return float(torch.stack([(found - released).detach().abs(), *gaps]).max())
+
+
+if __name__ == "__main__":
+    main()
