@@ -50,7 +50,7 @@ from fl.blocks.linear_layers import (
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 """Bandwidths a of the kernels exp(-|x - y|^2 / (2 a))."""
-NOISE = keyed.stream_number("fedcp selector")
+SELECTOR_STREAM = keyed.stream_number("fedcp selector")
 SENT_FEATURES = "features of the sent body"
 
 
@@ -152,7 +152,7 @@ def selection(selector: Tree, features: Tensor, context: Tensor, key: Tensor | N
     first, second = F.relu(hidden).chunk(2, dim=-1)
     logit = first - second
     if key is not None:
-        u = keyed.uniform(key, NOISE, (features.shape[1],)).clamp(1e-12, 1 - 1e-12)
+        u = keyed.uniform(key, SELECTOR_STREAM, (features.shape[1],)).clamp(1e-12, 1 - 1e-12)
         # The difference of two Gumbel numbers is logistic.
         logit = logit + (u / (1 - u)).log().to(logit.dtype)
     return logit.sigmoid()

@@ -39,7 +39,7 @@ from fl.api import (
 )
 from fl.blocks.linear_layers import feature_width, head_outputs, head_parameters
 
-MEAN = "feature_mean"
+FEATURE_MEAN = "feature_mean"
 """Key of the mean of features: in the server's tree over clients, in a work tree of its batches."""
 
 
@@ -79,11 +79,14 @@ class FedDBE:
             features = forward.output.features.flatten(1)
             newest = weighted_mean(features.T, forward.batch)
             mean = (1 - self.mu) * state["mean"] + self.mu * newest
-            square = (mean - forward.shared[MEAN]).square().mean()
+            square = (mean - forward.shared[FEATURE_MEAN]).square().mean()
             return self.kappa * square / 2, {"mean": mean.detach()}
 
         regulariser = AdaptiveTerm(
-            MEAN, lambda variables: {"mean": zero_mean(variables)}, distance, lambda _, new: new
+            FEATURE_MEAN,
+            lambda variables: {"mean": zero_mean(variables)},
+            distance,
+            lambda _, new: new,
         )
         base = recipe(
             context,
@@ -94,12 +97,12 @@ class FedDBE:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            return {**server, MEAN: zero_mean(variables)}, client
+            return {**server, FEATURE_MEAN: zero_mean(variables)}, client
 
         def begin(server: Tree, client: Tree) -> Tree:
             work = local.begin(server, client)
-            restarted = {"mean": 0 * work["terms"][MEAN]["mean"]}
-            return {**work, "terms": {**work["terms"], MEAN: restarted}}
+            restarted = {"mean": 0 * work["terms"][FEATURE_MEAN]["mean"]}
+            return {**work, "terms": {**work["terms"], FEATURE_MEAN: restarted}}
 
         def personal(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, None), PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
@@ -140,7 +143,7 @@ def first_means(context: BuildContext) -> Phase:
         return {"sum": weight @ features, "count": weight.sum()}
 
     def send_mean(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-        return dict(client), {MEAN: totals["sum"] / totals["count"].clamp(min=1)}
+        return dict(client), {FEATURE_MEAN: totals["sum"] / totals["count"].clamp(min=1)}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         return {**server, **trees.mean(uploads, n)}, dict(clients)

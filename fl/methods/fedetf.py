@@ -40,7 +40,7 @@ from fl.blocks.exchange import send_all_but
 from fl.blocks.fixed_heads import simplex_etf
 from fl.blocks.linear_layers import head_parameters
 
-FIXED = "fixed_head"
+FIXED_HEAD = "fixed_head"
 
 
 @declare("global", title="FedETF")
@@ -69,10 +69,10 @@ class FedETF:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             head = simplex_etf(context, variables)
-            return {**server, FIXED: head}, {**client, "params": head}
+            return {**server, FIXED_HEAD: head}, {**client, "params": head}
 
         def model(server: Tree, client: Tree | None) -> Tree:
-            params = {**server["params"], **server[FIXED]}
+            params = {**server["params"], **server[FIXED_HEAD]}
             ordered = {name: params[name] for name in network.names["params"]}
             shared = {"params": ordered, "buffers": dict(server["buffers"])}
             return {**shared, SHARED_PARAMS: dict(server[SHARED_PARAMS])}
@@ -85,7 +85,7 @@ class FedETF:
         views = {
             "global": Predictor(model, predict, serves_absent_clients=True, is_per_sample=True)
         }
-        method = replace(base, init=init, send=send_all_but(FIXED), views=views)
+        method = replace(base, init=init, send=send_all_but(FIXED_HEAD), views=views)
         return with_class_counts(method)
 
     def balanced_loss(self, context: BuildContext) -> Term:

@@ -35,7 +35,7 @@ from fl.store.store import Store
 
 log = logging.getLogger(__name__)
 
-NAMES = "names.json"
+NAMES_FILE = "names.json"
 ERRORS = (FedloomError, OSError, KeyError, TypeError, ValueError, AttributeError)
 """Errors of a record whose components, or their keys, the present code does not have."""
 
@@ -49,7 +49,7 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True)
 class _Index:
-    """Content of `NAMES`.
+    """Content of `NAMES_FILE`.
 
     Attributes:
         certified: Hash of ``numbers.json``.
@@ -119,7 +119,7 @@ def _adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: 
         return
     count = 0
     try:
-        stored_runs = _stored_runs(store, Path(settings.results) / "plan" / NAMES)
+        stored_runs = _stored_runs(store, Path(settings.results) / "plan" / NAMES_FILE)
         for run in missing:
             if run in stored_runs:
                 count += adopt_run(store, stored_runs[run], read_member(run))
