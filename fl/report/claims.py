@@ -1,10 +1,10 @@
 """One rule for what a report may claim of two methods.
 
 What is replicated is a *draw* of data or partition. Where a study has one draw of a setting, it is
-a training seed, and a test speaks of training again, not of other data. It is never a client, as
-clients of a run share its model. Two methods are compared by their differences on the same draws.
-One is *ahead* only if an exact sign-flip test says so at `LEVEL`, after Holm's correction over all
-comparisons of the page.
+a training seed, and a test shows what happens if training is repeated, not what holds for other
+data. It is never a client, as clients of a run share its model. Two methods are compared by their
+differences on the same draws. One is *ahead* only if an exact sign-flip test says so at `LEVEL`,
+after Holm's correction over all comparisons of the page.
 """
 
 from __future__ import annotations

@@ -19,16 +19,25 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     units = sorted({f"{n} {unit}s" for n, unit in zip(frame["n"], frame["unit"], strict=True)})
     units_count, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
     if units_count < 2:
-        return ("One draw and one seed do not tell a difference from noise.",)
+        return ("One draw and one seed cannot tell a difference from noise.",)
     sentences = [
         f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} (exact "
         f"sign-flip test, 5 %), by Holm's correction for {tests} comparison{'s' * (tests != 1)}."
     ]
     if (frame["unit"] == claims.SEED).any():
-        sentences.append("A test over seeds speaks of training again, not of other data.")
+        sentences.append(
+            "A test over training seeds shows what happens if training is repeated; it says "
+            "nothing about other data."
+        )
     if tests and claims.smallest(units_count) * tests > claims.LEVEL:
         smallest_p = min(1.0, claims.smallest(units_count) * tests)
-        return (*sentences, f"So few can show nothing: no corrected p is below {smallest_p:.2g}.")
+        replicates = "seeds" if (frame["unit"] == claims.SEED).any() else "draws"
+        sentences.append(
+            "None of these differences is statistically significant: with "
+            f"{units_count} {replicates}, the smallest possible corrected p-value is "
+            f"{smallest_p:.2g}."
+        )
+        return tuple(sentences)
     texts: dict[str, list[str]] = {}
     for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
         texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
@@ -100,11 +109,11 @@ def paired_table(facts: Facts) -> Table | None:
         return None
     replicates = "draws of data or partition, each by its mean over clients and training seeds"
     if set(frame["unit"]) == {claims.SEED}:
-        replicates = "training seeds, which speak of training again, not of other data"
+        replicates = "training seeds"
     one_other = bool((frame["other"] == baseline).all())
     against = f"Against {facts.methods[baseline]}" if baseline else "Each against each other,"
     if baseline and not one_other:
-        against += ", and where the study asks against others,"
+        against += " (or another method, where the study says so)"
     caption = (
         f"{against} in pairs: mean difference of final test {unit(metric)} over {replicates}, with "
         "95 % bootstrap interval."

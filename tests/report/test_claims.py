@@ -128,7 +128,8 @@ def test_training_seeds_are_not_draws_and_three_show_nothing(tmp_path):
         ["seed", 3, 0.25, "not told apart"]
     ]
     said = " ".join(claims_tables.claims_made(facts))
-    assert "over 3 seeds" in said and "training again" in said and "no corrected p is below" in said
+    assert "over 3 seeds" in said and "training is repeated" in said
+    assert "the smallest possible corrected p-value is" in said
 
 
 def test_a_comparison_at_the_ceiling_is_uninformative(tmp_path):
@@ -203,7 +204,7 @@ def test_contrasts_are_tested_beside_the_baseline_and_corrected_with_all(tmp_pat
     assert frame["difference"].iloc[-1] == pytest.approx(0.04)
     table = claims_tables.paired_table(facts)
     assert table is not None
-    assert table.caption.startswith("Against BASE, and where the study asks against others, in")
+    assert table.caption.startswith("Against BASE (or another method, where the study says so) in")
     assert [row.cells[0].text for row in table.rows] == ["BASE", "DOWN", "BASE"]
     *_, said = claims_tables.claims_made(facts)
     assert said == "Ahead of BASE: UP; behind BASE: DOWN; ahead of DOWN: UP."
