@@ -39,11 +39,12 @@ HEAD = f"""# What methods send, keep and compute
 which take part, a small convolutional network with batch normalisation, and each method's default
 keys unless the last column names others.*
 
-One is the size of the model, or what FedAvg computes. Up and down: what a client sends and receives
-in a round, mean over rounds. Kept: what stays with a client between rounds. Operations: matrix
-products and convolutions of a client in a round. Server: its training steps in a round, in units of
-a client's operations under FedAvg. A method that starts from a stored model has that model's cost
-before its own.
+All numbers are relative to FedAvg: bytes to what a client uploads, operations to those of a client.
+Down and up: what a client receives and sends in a round, mean over rounds. Kept: what stays with a
+client between rounds; a memory of samples, as of kNN-Per, is not counted. Operations: matrix
+products and convolutions of a client in a round. Server: its training steps in a round. A method
+that starts from a stored model has that model's cost before its own. The model is `cnn` with
+channels 8 and 16; numbers of methods that send features or prototypes depend on its width.
 
 | method | evaluates | down | up | kept | operations | server | starts from or keys |
 |---|---|---:|---:|---:|---:|---:|---|
@@ -84,7 +85,7 @@ def _measure(name: str, config: Path) -> dict[str, Any] | str:
     declared = _declared(name)
     keys = {"method": name, "rounds": ROUNDS, "local_epochs": 1, **KEYS.get(name, {})}
     methods: dict[str, Any] = {"measured": keys}
-    note = ", ".join(KEYS.get(name, {}))
+    note = ", ".join(f"{key}: {value}" for key, value in KEYS.get(name, {}).items())
     if start := _start(name):
         methods["measured"] = {**keys, "start": start}
         note = f"from `{start}`"

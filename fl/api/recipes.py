@@ -268,10 +268,10 @@ class _RecipeBuilder:
             shared_params,
             task=self.task,
         )
-        values, statistics = [term(forward) for term in self.stateless_terms], {}
+        values, statistics = [_scalar(term(forward)) for term in self.stateless_terms], {}
         for term in self.adaptive_terms:
             value, statistics[term.name] = term.term(forward, work["terms"][term.name])
-            values.append(value)
+            values.append(_scalar(value))
         aux = {"buffers": output.buffers, "terms": statistics, "alterations": altered}
         return reduce(add, values), aux
 
@@ -302,6 +302,18 @@ class _RecipeBuilder:
         """Return the network's parameters, the personal parameters, and the shared ones."""
         params = {**work["frozen"], **work["params"]}
         return params, params.pop(PERSONAL_PARAMS, {}), params.pop(SHARED_PARAMS, {})
+
+
+def _scalar(value: Tensor) -> Tensor:
+    """Return the value of a loss term, which must be a scalar tensor."""
+    if not isinstance(value, Tensor) or value.dim():
+        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise FedloomError(
+            f"a loss term returned a value of {found}, which is no scalar tensor",
+            advice="return weighted_mean(values, forward.batch) of a value for each sample, and "
+            "keep tensors, as a number has no gradient",
+        )
+    return value
 
 
 def _average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

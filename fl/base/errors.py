@@ -227,7 +227,9 @@ def unknown_name(location: Location, kind: str, name: object, names: Iterable[st
     """
     existing = sorted(names)
     called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
-    near = called if called in existing else similar_name(str(name), existing)
+    simple = str(name).lower().replace("_", "-")
+    same = next((other for other in existing if other.lower().replace("_", "-") == simple), None)
+    near = called if called in existing else same or similar_name(str(name), existing)
     hint = f" (did you mean {near!r}?)" if near else ""
     allowed = ", ".join(existing) or "none"
     if len(existing) > MAX_LISTED:

@@ -11,7 +11,7 @@ STEPS = 2000
 """Steps of the projected gradient method; more than the tests need for six digits."""
 
 
-def minimise_on_simplex(matrix: Tensor) -> Tensor:
+def minimise_on_simplex(matrix: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Return the minimiser a of a' P a on the simplex for each matrix, [..., K].
 
     It is the accelerated projected gradient method (Beck, Teboulle. A Fast Iterative
@@ -20,7 +20,10 @@ def minimise_on_simplex(matrix: Tensor) -> Tensor:
 
     Args:
         matrix: Positive semidefinite matrices P, [..., K, K].
+        allowed: Which weights may be positive, bool [K]; None, or none of them: all.
     """
+    if allowed is None or not allowed.any():
+        allowed = torch.ones_like(matrix[..., 0, :], dtype=torch.bool)
     count = matrix.shape[-1]
     # The row sums bound the largest eigenvalue.
     bound = 2 * matrix.abs().sum(-1).amax(-1)[..., None].clamp(min=torch.finfo(matrix.dtype).tiny)
@@ -28,7 +31,7 @@ def minimise_on_simplex(matrix: Tensor) -> Tensor:
     ahead, momentum = a, matrix.new_ones((*a.shape[:-1], 1))
     for _ in range(STEPS):
         slope = 2 * (matrix @ ahead[..., None])[..., 0]
-        moved = project_to_simplex(ahead - slope / bound)
+        moved = project_to_simplex(torch.where(allowed, ahead - slope / bound, -float("inf")))
         is_uphill = (slope * (moved - a)).sum(-1, keepdim=True) > 0
         momentum = torch.where(is_uphill, 1, momentum)
         grown = (1 + (1 + 4 * momentum.square()).sqrt()) / 2

@@ -28,7 +28,10 @@ log = logging.getLogger(__name__)
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 PARQUET_BATCH = 100
 """Number of rows of Parquet that are in memory at once."""
-TABLE_ADVICE = "write a table with a row for each image, with columns of its label and its split"
+TABLE_ADVICE = (
+    "rename folders of splits to train, val and test, or write a table with a row for each image, "
+    "with columns of its label and its split"
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ Every batch trains the shared model, as in FedAvg, and the client's own model th
 Alpha adapts at the first step of each round, by plain gradient descent at the run's rate. The
 mixture has running statistics of its own, from its own passes. The authors' code
 (MLOPTPSU/FedTorch) mixes outputs in place of weights (``mixed: outputs``); PFLlib's trains the
-client's own model alone and overwrites it by the mixture after each round.
+client's own model alone and overwrites it by the mixture after each round. A client that was never
+drawn is scored with the mixture of the initial model and the shared one.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ Learning. AAAI 2023. arXiv:2212.01197.
 
 Every weight of the top layers has a share A of its own, which begins at 1, the shared weight.
 Before a client trains, A takes gradient steps on the client's batches; the body is always the
-shared one. In the paper the first of these phases goes on until the loss is steady, and later ones
-take one epoch. Here round 2, before which no client differs from the shared model, takes
-``start_epochs``. The paper uses a random part of a client's samples (80 %) for A; here all are
-used. Clients are scored with the A of their last round; the authors' code (in TsingZ0/PFLlib,
-d832e76) lets all clients adapt A before every evaluation.
+shared one. In the paper a client's first such phase, in its second round, goes on until the loss is
+steady, and later ones take one epoch; here the first takes ``start_epochs``. The paper uses a
+random part of a client's samples (80 %) for A, which saves time; here all are used. Clients are
+scored with the A of their last round; the authors' code (in TsingZ0/PFLlib, d832e76) lets all
+clients adapt A before every evaluation.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class FedALA:
     Attributes:
         eta: Learning rate of the shares A; 0 is FedAvg.
         layers: Names of the layers whose weights are mixed; null: the head.
-        start_epochs: Epochs of A in round 2.
-        epochs: Epochs of A in later rounds.
+        start_epochs: Epochs of A in a client's second round.
+        epochs: Epochs of A in its later rounds.
     """
 
     eta: NonNegative = 1.0
@@ -87,13 +87,17 @@ class FedALA:
             shares = trees.apply(lambda a, g: (a - self.eta * g).clamp(0, 1), work["params"], grads)
             return {**work, "params": shares}
 
-        def end_shares(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            # Before the first training nothing of the client's own is in the mixture.
-            has_trained = client["rounds"] > 0
+        def end_if(is_due: Tensor, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             shares = trees.apply(
-                lambda a, old: torch.where(has_trained, a, old), work["params"], client["shares"]
+                lambda a, old: torch.where(is_due, a, old), work["params"], client["shares"]
             )
             return {**client, "shares": shares}, {}
+
+        def end_start(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            return end_if(client["rounds"] == 1, client, work)
+
+        def end_later(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            return end_if(client["rounds"] > 1, client, work)
 
         def begin(server: Tree, client: Tree) -> Tree:
             return local.begin(personal(server, client), client)
@@ -113,12 +117,19 @@ class FedALA:
             model = select(server, all_weights)
             return {**model, "params": start(server["params"], local_weights, client["shares"])}
 
-        def shares_pass(sampling: Sampling) -> Pass:
-            return Pass(begin_shares, loss_of_shares, update_shares, end_shares, sampling)
-
-        first = Sampling(epochs=self.start_epochs, is_active=lambda round_: round_ == 2)
+        # With all clients in every round, the second round of each is round 2.
+        whole = context.training.participants(context.participants) == context.participants
+        first = Sampling(
+            epochs=self.start_epochs,
+            is_active=lambda round_: round_ == 2 if whole else round_ > 1,
+        )
         later = Sampling(epochs=self.epochs, is_active=lambda round_: round_ > 2)
-        passes = (shares_pass(first), shares_pass(later), replace(local, begin=begin, end=end))
+        shares = Pass(begin_shares, loss_of_shares, update_shares, end_start, first)
+        passes = (
+            shares,
+            replace(shares, end=end_later, sampling=later),
+            replace(local, begin=begin, end=end),
+        )
         return replace(base, init=init, passes=passes, views={"personal": personal})
 
 

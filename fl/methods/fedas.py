@@ -5,13 +5,15 @@ Yang, Huang, Ye. FedAS: Bridging Inconsistency in Personalized Federated Learnin
 The head stays with the client. The arrived body is trained until its features of each class are
 near the mean that the client's last body had for that class. Weights of the average are traces of
 the Fisher information: the mean over samples of the squared length of a sample's gradient. PFLlib's
-code (d832e76) sums squared gradients of batches in place of samples, and scores a client before the
-new body arrives.
+code (d832e76) sums squared gradients of batches in place of samples, and sums the alignment over
+the classes of a batch, where it is a mean over samples here. As in that code, a client is scored
+with the model that it trained last, unless ``scored`` says otherwise.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -54,10 +56,13 @@ class FedAS:
     Attributes:
         align_epochs: Epochs of the alignment.
         align_lr: Learning rate of the alignment; 0 leaves the body as it arrives.
+        scored: Evaluated model: the one that the client `trained` last, or the shared body as it
+            `arrives`, with the client's head.
     """
 
     align_epochs: Count = 1
     align_lr: NonNegative = 0.01
+    scored: Literal["trained", "arrives"] = "trained"
 
     def build(self, context: BuildContext) -> Method:
         """Return the prototypes of the last body, alignment, training, and the Fisher trace."""
@@ -154,7 +159,11 @@ class FedAS:
             replace(local, begin=begin, end=end),
             Sweep(information, send_weighted),
         )
-        views = {"personal": personal}
+
+        def last_model(server: Tree, client: Tree | None) -> Tree:
+            return dict((client or {})[LAST])
+
+        views = {"personal": last_model if self.scored == "trained" else personal}
         return replace(
             base, init=init, passes=passes, aggregate=WeightedAverage(aggregate), views=views
         )

@@ -4,10 +4,11 @@ Xu, Tong, Huang. Personalized Federated Learning with Feature Alignment and Clas
 Collaboration. ICLR 2023. arXiv:2306.11867.
 
 A round trains the head alone, then the body. The mixture of heads minimises an estimate of the
-client's test loss, from statistics that are taken with the body that was sent. In the authors' code
-(JianXu95/FedPAC, 5770f4ff) the matrix of the estimate lacks its diagonal of distances, and a class
-that has no prototype is held to the client's own mean; here its samples are not held. PFLlib mixes
-heads in place, so that a client's mixture contains mixtures of others.
+client's test loss, from statistics that are taken with the body that was sent; a client without
+samples is in no mixture. A client is scored with the newest shared body and its latest mixture. In
+the authors' code (JianXu95/FedPAC, 5770f4ff) features of a class without a prototype are pulled
+towards the client's own mean; here they are not pulled. PFLlib mixes heads in place, so that a
+client's mixture contains mixtures of others.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class FedPAC:
     Attributes:
         lam: Weight of the distance between features and prototypes.
         head_epochs: Epochs of the head, before those of the body.
-        head_lr: Learning rate of the head; null: that of the run.
+        head_lr: Learning rate of the head in every round; null: that of the run, with its schedule.
     """
 
     lam: NonNegative = 1.0
@@ -154,7 +155,7 @@ def head_statistics(totals: Tree) -> dict[str, Tensor]:
     shares = (counts / n)[:, None]
     second_moments = totals["squares"].sum() / n
     variance = (second_moments - (shares * class_means).square().sum()) / n
-    return {"variance": variance, "means": shares * class_means}
+    return {"variance": variance, "means": shares * class_means, "samples": counts.sum()}
 
 
 def head_weights(statistics: Tree) -> Tensor:
@@ -164,8 +165,10 @@ def head_weights(statistics: Tree) -> Tensor:
     H_lc>.
     """
     class_means = statistics["means"].flatten(1).double()
-    gaps = class_means[:, None] - class_means[None]
-    matrices = gaps @ gaps.transpose(-1, -2) + torch.diag(statistics["variance"].double())
-    weights = minimise_on_simplex(matrices)
+    gram = class_means @ class_means.T
+    # <H_i - H_j, H_i - H_l>, without a tensor of all differences.
+    distances = gram.diagonal()[:, None, None] - gram[:, :, None] - gram[:, None] + gram[None]
+    matrices = distances + torch.diag(statistics["variance"].double())
+    weights = minimise_on_simplex(matrices, statistics["samples"] > 0)
     weights = torch.where(weights > SMALLEST_WEIGHT, weights, 0)
     return F.normalize(weights, p=1, dim=-1)

@@ -5,9 +5,8 @@ Approaching Global Consistency and Smooth Landscape. ICML 2023. arXiv:2305.11584
 
 As in the authors' code (woodenchild95/FL-Simulator, 502bec6), the shared perturbation s is rho
 times the direction of the mean of the clients' variables mu_k, without a further term whose norm is
-small, and mu_k changes at every step. That code adds the mean dual variable of all clients to the
-server's model, also of those that did not take part; here the server averages what the round's
-clients send.
+small, and mu_k changes at every step. Also as there, the server adds the mean dual variable of all
+clients, as FedDyn does, and clients count alike.
 """
 
 from __future__ import annotations
@@ -99,4 +98,4 @@ class FedSMOO:
 
         step = replace(local, begin=begin, loss=loss, update=update, end=end)
         method = replace(base, init=init, passes=(step,), aggregate=MeanBased(aggregate))
-        return with_dual_correction(method, self.lam)
+        return with_dual_correction(method, context, self.lam, of_all=True)

@@ -3,9 +3,10 @@
 Sun, Shen, Huang, Ding, Tao. FedSpeed: Larger Local Interval, Less Communication Round, and Higher
 Generalization Accuracy. ICLR 2023. arXiv:2302.10429.
 
-As in the paper's algorithm, the server averages what the round's clients send. The authors' code
-(woodenchild95/FL-Simulator, 502bec6) adds the mean of the dual variables of all clients, also those
-that did not take part. Running statistics of batch normalisation move in every look at a batch.
+As in the paper's algorithm, the server averages what the round's clients send, and clients count
+alike. The authors' code (woodenchild95/FL-Simulator, 502bec6) adds the mean of the dual variables
+of all clients, also those that did not take part. Running statistics of batch normalisation move in
+every look at a batch.
 """
 
 from __future__ import annotations
@@ -35,4 +36,4 @@ class FedSpeed:
         """Return FedAvg along (1 - alpha) g(w) + alpha g(w~) + lam (w - w^t + u_k)."""
         base = recipe(context)
         sharp = sharpness_aware(single_pass(base), self.rho, share=self.alpha)
-        return with_dual_correction(replace(base, passes=(sharp,)), self.lam)
+        return with_dual_correction(replace(base, passes=(sharp,)), context, self.lam)

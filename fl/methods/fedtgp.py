@@ -6,8 +6,9 @@ Learning for Data and Model Heterogeneity in Federated Learning. AAAI 2024. arXi
 A prototype is what a small network makes of the trained vector of its class. Each mean that a
 client sent is to be nearer to the prototype of its class than to any other, by a margin: the
 largest distance of a class's mean to its nearest other, at most ``margin``. The server takes all
-means in each step; the authors' code (TsingZ0/HtFLlib, e959261) takes batches. There, the gradient
-is no number where a mean meets a prototype; here the square root has a floor.
+means in each step; the authors' code (TsingZ0/HtFLlib, e959261) takes epochs of small batches,
+which are more steps. There, the gradient is NaN where a mean meets a prototype; here the square
+root has a floor.
 """
 
 from __future__ import annotations

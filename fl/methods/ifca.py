@@ -5,12 +5,13 @@ Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated L
 
 This is the version that averages models. All participants get all models. The models begin with
 random weights of their own, because equal ones would all be chosen alike: the first is the run's
-initial model, the others add to it noise of the size of its weights. A client is scored with the
-model that has the smallest loss on its training samples.
+initial model, the others add to it noise of the size of its weights. Every client, whether it took
+part or not, is scored with the model that now has the smallest loss on its training samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -20,8 +21,10 @@ from fl.api import (
     Batch,
     BuildContext,
     Count,
+    Inputs,
     Method,
     NonNegative,
+    Predictor,
     Sweep,
     Tree,
     all_weights,
@@ -67,7 +70,7 @@ class IFCA:
                 context.task.loss(
                     network.eval(m["params"], m["buffers"], batch["x"]).outputs, batch
                 )
-                for m in (trees.take(models, number) for number in range(self.models))
+                for m in split(models)
             ]
             return torch.stack(values) * count
 
@@ -102,9 +105,34 @@ class IFCA:
                 )
             return {"models": trees.stack(mean_models)}, dict(clients)
 
+        def with_models(server: Tree, client: Tree | None) -> Tree:
+            return {**chosen(server, client), "models": server["models"]}
+
+        def look_at_samples(variables: Tree, batch: Batch) -> Tree:
+            outputs = torch.stack(
+                [
+                    network.eval(model["params"], model["buffers"], batch["x"]).outputs
+                    for model in split(variables["models"])
+                ]
+            )
+            return {"losses": sample_losses(outputs, batch["y"])}
+
+        def choose_newest(variables: Tree, values: Mapping[str, Tree]) -> Tree:
+            if "train" not in values:
+                return {}
+            return {"cluster": values["train"]["losses"].mean(0).argmin()}
+
+        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+            model = variables
+            if memory:
+                number = memory["cluster"].reshape(1)
+                model = trees.apply(lambda t: t.index_select(0, number)[0], variables["models"])
+            return network.eval(model["params"], model["buffers"], x).outputs
+
         passes = (Sweep(look, choose), replace(local, begin=begin, end=end))
-        view = replace(base, init=init, passes=passes, aggregate=aggregate)
-        return replace(view, views={"personal": chosen})
+        view = Predictor(with_models, predict, look_at_samples, choose_newest)
+        method = replace(base, init=init, passes=passes, aggregate=aggregate)
+        return replace(method, views={"personal": view})
 
     def perturbed(self, model: Tree, generator: torch.Generator) -> Tree:
         """Return a model with noise on its parameters."""
@@ -115,6 +143,23 @@ class IFCA:
             return w + self.spread * size * noise
 
         return {**model, "params": trees.apply(noisy, model["params"])}
+
+
+def split(models: Tree) -> list[Tree]:
+    """Return the models of a stack."""
+    return [trees.take(models, number) for number in range(len(trees.leaves(models)[0]))]
+
+
+def sample_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample by each model, [b, models].
+
+    Args:
+        outputs: Outputs of all models, [models, b, classes].
+        labels: Labels, [b].
+    """
+    log_p = outputs.log_softmax(-1)
+    index = labels[None, :, None].expand(len(outputs), -1, 1)
+    return -log_p.gather(-1, index)[..., 0].T
 
 
 def chosen(server: Tree, client: Tree | None) -> Tree:

@@ -162,6 +162,34 @@ def test_ifca_separates_clients_that_contradict_each_other() -> None:
         assert abs(w) * x > 0.3
 
 
+def test_ifca_scores_every_client_with_the_model_that_fits_it_now() -> None:
+    """Few clients take part in a round; the others choose when they are scored."""
+    clients: list[Samples] = [[(1, 0)], [(1, 1)]] * 4
+    simulation = of("ifca", clients, {"models": 2}, rounds=12, participation=0.5)
+    state = trained(simulation, begin=0.1)
+    view = simulation.method.views[PERSONAL]
+    models = state.server["models"]["params"]["weight"][:, 0, 0]
+    assert float(models.min()) < 0 < float(models.max())
+    for client, [(x, y)] in enumerate(clients):
+        variables = view(
+            state.server, {**trees.take(state.clients, client), "cluster": torch.tensor(y)}
+        )
+        batch = {"x": torch.tensor([[float(x)]]).double(), "y": torch.tensor([y])}
+        memory = view.build_memory(variables, {"train": view.look(variables, batch)})
+        assert view.predict(variables, memory, batch["x"]).argmax().item() == y
+
+
+def test_a_first_phase_of_shares_is_each_clients_own() -> None:
+    """With half of the clients in a round, the start is in a client's second round, not round 2."""
+    values = {"eta": 2.0, "start_epochs": 3, "epochs": 1}
+    simulation = of("fedala", [*APART, *APART], values, rounds=6, participation=0.5)
+    state = trained(simulation)
+    rounds, shares = state.clients["rounds"], state.clients["shares"]["weight"]
+    assert rounds.sum() == 12
+    for count, share in zip(rounds.tolist(), shares, strict=True):
+        assert (count < 2) <= bool((share == 1).all())
+
+
 # FedAS
 
 
@@ -242,10 +270,23 @@ def test_clients_alike_share_a_head_and_others_do_not() -> None:
     statistics = {
         "variance": torch.tensor([0.1, 0.3, 0.1]).double(),
         "means": torch.tensor([[[1.0]], [[1.0]], [[9.0]]]).double(),
+        "samples": torch.tensor([4.0, 4.0, 4.0]).double(),
     }
     weights = head_weights(statistics)
     assert weights[0].tolist() == pytest.approx([0.75, 0.25, 0], abs=2e-3)
     assert weights[2].tolist() == pytest.approx([0, 0, 1], abs=2e-3)
+
+
+def test_the_head_of_a_client_without_samples_is_in_no_mixture() -> None:
+    """Its estimate, 0, would seem to be one without variance."""
+    statistics = {
+        "variance": torch.tensor([0.1, 0.3, 0.0]).double(),
+        "means": torch.tensor([[[1.0]], [[1.0]], [[0.0]]]).double(),
+        "samples": torch.tensor([4.0, 4.0, 0.0]).double(),
+    }
+    weights = head_weights(statistics)
+    assert weights[:, 2].tolist() == [0, 0, 0]
+    assert weights[0].tolist() == pytest.approx([0.75, 0.25, 0], abs=2e-3)
 
 
 def test_fedpac_of_one_client_is_fedrep_with_its_own_head() -> None:

@@ -69,6 +69,16 @@ def test_fedspeed_corrects_each_client_by_what_it_has_moved(alpha: float) -> Non
         assert is_pair(trees.take(state.clients, k)["dual"]["weight"], dual)
 
 
+@pytest.mark.parametrize("method", ["fedspeed", "fedsmoo"])
+def test_dual_variables_count_clients_alike_whatever_their_samples(method: str) -> None:
+    uneven: list[Samples] = [[(1, 0)] * 3, [(3, 1)]]
+    even, other = (
+        trained(of(method, clients, rounds=2, local_steps=1, batch_size=3), begin=0.1).server
+        for clients in (EVEN, uneven)
+    )
+    assert worlds.distance(even["params"], other["params"]) < 1e-12
+
+
 @pytest.mark.parametrize("direction", ["client", "server"])
 def test_fedlesam_looks_towards_the_model_of_before(direction: str) -> None:
     """From round 2 on, the gradient is taken rho nearer to the previous shared model."""
