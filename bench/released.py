@@ -27,14 +27,6 @@ from fl.methods.fedntd import TEACHER, not_true_distillation
 from fl.terms.feddecorr import FedDecorr
 from fl.terms.feduv import FedUV
 
-COMMITS = {
-    "FedNTD": "be00ee59",
-    "FedDecorr": "973e4af2",
-    "FedUV": "dd2e3c59",
-    "FedDisco": "f3ea299b",
-    "PFLlib": "d832e76",
-}
-
 
 def main() -> None:
     """Print a line for each comparison."""
@@ -42,8 +34,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch.manual_seed(0)
-    for compare in (fedntd, feddecorr, feduv, feddisco, fedcp):
-        print(f"{compare.__name__}: {compare(folder):.1e}")
+    for repository, (commit, compare) in COMPARISONS.items():
+        print(f"{compare.__name__} ({repository} {commit}): {compare(folder):.1e}")
 
 
 def fedntd(folder: Path) -> float:
@@ -145,6 +137,15 @@ def _difference(found: Tensor, released: Tensor, *leaves: Tensor) -> float:
     gaps = [(a - b).abs().max() for a, b in zip(*slopes, strict=True)]
     return float(torch.stack([(found - released).detach().abs(), *gaps]).max())
 
+
+COMPARISONS: dict[str, tuple[str, Callable[[Path], float]]] = {
+    "FedNTD": ("be00ee59", fedntd),
+    "FedDecorr": ("973e4af2", feddecorr),
+    "FedUV": ("dd2e3c59", feduv),
+    "FedDisco": ("f3ea299b", feddisco),
+    "PFLlib": ("d832e76", fedcp),
+}
+"""By repository, the commit at which it was compared, and the comparison."""
 
 if __name__ == "__main__":
     main()

@@ -278,6 +278,11 @@ def mean(tree: Tree, weights: Tensor) -> Tree:
     return apply(average, tree)
 
 
+def squared_norm(tree: Tree) -> Tensor:
+    """Return sum ||a||^2 over all leaves of a tree, a scalar."""
+    return torch.stack([leaf.square().sum() for leaf in leaves(tree)]).sum()
+
+
 def squared_distance(first: Tree, second: Tree) -> Tensor:
     """Return sum ||a - b||^2 over all leaves of two trees of one structure, a scalar."""
     pairs = zip(leaves(first), leaves(second), strict=True)

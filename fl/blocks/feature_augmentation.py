@@ -41,7 +41,7 @@ from fl.blocks.feature_statistics import (
     update_running_means,
 )
 from fl.blocks.keyed_random import keyed_normal
-from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
+from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 
 Fusion = Literal["adaptive", "direct"]
 ALTERATION = "fedfa"
@@ -217,7 +217,7 @@ def with_exchanged_statistics(
         return client, {**upload, STATISTICS: shared_moments}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        mean_moments = unweighted_mean(trees.mean(uploads[STATISTICS], n))
+        mean_moments = reweighted_mean(trees.mean(uploads[STATISTICS], n))
         models = {key: leaf for key, leaf in uploads.items() if key != STATISTICS}
         mean, client_states = base.aggregate(server, clients, models, n)
         statistics = {

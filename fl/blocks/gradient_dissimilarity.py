@@ -106,19 +106,14 @@ def gradient_sweep(context: BuildContext) -> Sweep:
 
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
         gradient = trees.apply(lambda g: g / totals["count"].clamp(min=1), totals["sum"])
-        return dict(client), {"gradient": gradient, "square": squared_norm(gradient)}
+        return dict(client), {"gradient": gradient, "square": trees.squared_norm(gradient)}
 
     return Sweep(look, end)
 
 
-def squared_norm(tree: Tree) -> Tensor:
-    """Squared norm of all leaves together."""
-    return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum()
-
-
 def dissimilarity_measures(mean: Tree) -> dict[str, Tensor]:
     """Compute the `DISSIMILARITY_MEASURES` from the mean ``gradient`` and the mean ``square``."""
-    common = squared_norm(mean["gradient"])
+    common = trees.squared_norm(mean["gradient"])
     return {
         "variance": (mean["square"] - common).clamp(min=0),
         "dissimilarity": (mean["square"] / common.clamp(min=1e-300)).sqrt(),

@@ -31,7 +31,7 @@ from fl.api import (
 from fl.blocks.dummy_inputs import zero_inputs
 from fl.blocks.feature_augmentation import channel_counts
 from fl.blocks.histograms import histogram_sums, symmetric_kl
-from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
+from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 
 HISTOGRAM = "histogram"
 """Key in the server's tree: [channels, bins] over all clients; zeros before the first round."""
@@ -145,7 +145,7 @@ def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) 
         mean, client_states = base.aggregate(server, clients, models, n)
         return {
             **mean,
-            HISTOGRAM: unweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"],
+            HISTOGRAM: reweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"],
         }, client_states
 
     passes: tuple[Pass | Sweep, ...] = (*training_passes(base), Sweep(look, end))

@@ -52,6 +52,6 @@ def empty_class_means(context: BuildContext, example: Tensor) -> dict[str, Tenso
         context: The context in which the method is built.
         example: A tensor [C, d] of one value for each class and feature.
     """
-    clients = max(1, round(context.training.participation * context.participants))
+    clients = context.training.participants(context.participants)
     class_means = example.new_zeros((clients, *example.shape))
     return {"means": class_means, "counts": class_means[..., 0]}

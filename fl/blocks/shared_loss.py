@@ -24,10 +24,10 @@ class UploadWithLoss(Protocol):
 
 
 def shared_loss_sweep(context: BuildContext, combine: UploadWithLoss) -> Sweep:
-    """Return a sweep over the mean loss F_k(w^t) of all training samples, for after the training.
+    """Return a sweep over the mean loss F_k(w^t) of all training samples.
 
-    The model is the one that the server sent, in evaluation mode. After the training pass, the
-    sweep leaves that pass's batches as they are without it.
+    The model is the one that the server sent, in evaluation mode, also in a sweep that follows the
+    training pass. There, it leaves that pass's batches as they are without it.
 
     Args:
         context: The context in which the method is built.

@@ -6,9 +6,9 @@ Generalization. ICLR 2021. arXiv:2010.01412.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.func import grad
 
@@ -18,8 +18,19 @@ MIN_NORM = 1e-12
 """The smallest norm of a gradient by which a step divides."""
 
 
+PERTURBATION = "perturbation"
+"""Key of the perturbation e in the second result of a loss, if it has a direction of its own."""
+
+Direction = Callable[[Tree, Tree, Tree], Tree]
+"""(server, work, gradient) -> the direction of a perturbation, for ONE client."""
+
+
 def sharpness_aware(
-    pass_: Pass, radius: float, update_buffers_twice: bool = True, share: float = 1.0
+    pass_: Pass,
+    radius: float,
+    update_buffers_twice: bool = True,
+    share: float = 1.0,
+    direction: Direction | None = None,
 ) -> Pass:
     """Return the pass with loss and gradient at w + radius g/||g||, where g is the gradient at w.
 
@@ -32,6 +43,8 @@ def sharpness_aware(
         update_buffers_twice: Whether both passes move running statistics, one after the other, or
             only the first.
         share: Weight of the worst point; the loss at w itself has the rest.
+        direction: Function that replaces g by another direction; `update` then gets e = radius d /
+            ||d|| as ``aux["perturbation"]``.
     """
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -41,18 +54,23 @@ def sharpness_aware(
         weights = trees.apply(Tensor.detach, work["params"])
         gradient, first = grad(loss_at, has_aux=True)(weights)
         gradient = trees.apply(Tensor.detach, gradient)
-        scale = radius / tree_norm(gradient).clamp(min=MIN_NORM)
-        perturbed = trees.apply(lambda w, g: w + scale * g, work["params"], gradient)
+        ascent = direction(server, work, gradient) if direction else gradient
+        scale = radius / tree_norm(ascent).clamp(min=MIN_NORM)
+        perturbed = trees.apply(lambda w, d: w + scale * d, work["params"], ascent)
         value, aux = pass_.loss(
             server, {**work, "params": perturbed, "buffers": first["buffers"]}, batch
         )
         if share < 1:
             value = share * value + (1 - share) * pass_.loss(server, work, batch)[0]
-        return value, aux if update_buffers_twice else {**aux, "buffers": first["buffers"]}
+        if not update_buffers_twice:
+            aux = {**aux, "buffers": first["buffers"]}
+        if direction:
+            aux = {**aux, PERTURBATION: trees.apply(lambda d: scale * d, ascent)}
+        return value, aux
 
     return replace(pass_, loss=loss)
 
 
 def tree_norm(tree: Tree) -> Tensor:
     """Euclidean norm of all leaves together, a scalar."""
-    return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum().sqrt()
+    return trees.squared_norm(tree).sqrt()

@@ -38,6 +38,7 @@ from fl.api import (
     trees,
 )
 from fl.blocks.layer_weights import weights_of_layers
+from fl.blocks.participation import ROUNDS, with_participation
 
 
 @declare("personal", title="FedALA")
@@ -59,20 +60,18 @@ class FedALA:
     def build(self, context: BuildContext) -> Method:
         """U = w_k + (w - w_k) A for weights of the top layers, u = w for all others, equation 4."""
         network = context.network
-        top = network.head if self.layers is None else weights_of_layers(network, self.layers)
+        top = weights_of_layers(network, self.layers)
         names = [name for name in network.names["params"] if name in top]
-        base = recipe(context)
+        base = with_participation(recipe(context))
         local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             local_weights = {name: variables["params"][name] for name in names}
-            zero = trees.leaves(variables["params"])[0].new_zeros(())
             return server, {
                 **client,
                 "own": local_weights,
                 "shares": trees.apply(torch.ones_like, local_weights),
-                "rounds": zero,
             }
 
         def begin_shares(server: Tree, client: Tree) -> Tree:
@@ -94,10 +93,10 @@ class FedALA:
             return {**client, "shares": shares}, {}
 
         def end_start(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return end_if(client["rounds"] == 1, client, work)
+            return end_if(client[ROUNDS] == 1, client, work)
 
         def end_later(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return end_if(client["rounds"] > 1, client, work)
+            return end_if(client[ROUNDS] > 1, client, work)
 
         def begin(server: Tree, client: Tree) -> Tree:
             return local.begin(personal(server, client), client)
@@ -105,11 +104,11 @@ class FedALA:
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client_state, upload = local.end(server, client, work)
             local_weights = {name: upload["params"][name] for name in names}
-            return {**client_state, "own": local_weights, "rounds": client["rounds"] + 1}, upload
+            return {**client_state, "own": local_weights}, upload
 
         def personal(server: Tree, client: Tree | None) -> Tree:
             client = client or {}
-            has_trained = client["rounds"] > 0
+            has_trained = client[ROUNDS] > 0
             local_weights = {
                 name: torch.where(has_trained, tensor, server["params"][name])
                 for name, tensor in client["own"].items()

@@ -33,20 +33,21 @@ from fl.api import (
     Sweep,
     Tree,
     WeightedAverage,
-    all_weights,
     declare,
     personal,
     recipe,
-    select,
     single_pass,
     trees,
     weighted_mean,
     weights_in,
 )
-from fl.blocks.anchors import class_sums, means_from_sums
-from fl.blocks.unweighted_mean import unweighted_mean, weighted_upload
+from fl.blocks.anchors import means_from_sums, sums_by_class
+from fl.blocks.participation import ROUNDS, with_participation
+from fl.blocks.reweighting import reweighted_mean, weighted_upload
+from fl.blocks.trained_view import TRAINED, with_trained_view
 
-LAST, PROTOTYPES = "last_model", "prototypes"
+PROTOTYPES = "prototypes"
+"""Key of a client's mean features by class, [C, d], under its last body."""
 
 
 @declare("personal", title="FedAS")
@@ -66,27 +67,40 @@ class FedAS:
 
     def build(self, context: BuildContext) -> Method:
         """Return the prototypes of the last body, alignment, training, and the Fisher trace."""
-        network, classes = context.network, context.classes
-        base = recipe(context, local=weights_in(network.head))
+        plain = recipe(context, local=weights_in(context.network.head))
+        base = with_trained_view(with_participation(plain))
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            zero = trees.leaves(variables["params"])[0].new_zeros(())
-            return server, {**client, LAST: select(variables, all_weights), "rounds": zero}
-
         def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            model = client[LAST]
-            features = network.eval(model["params"], model["buffers"], batch["x"]).features
-            sums, counts = class_sums(features.flatten(1), batch["y"], batch["weight"], classes)
-            return {"sums": sums, "counts": counts}
+            return sums_by_class(context.network, client[TRAINED], batch, context.classes)
 
         def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
             class_means, _ = means_from_sums(totals["sums"], totals["counts"])
             return {**client, PROTOTYPES: class_means}, {}
 
+        def begin(server: Tree, client: Tree) -> Tree:
+            return local.begin({**server, "params": client["aligned"]}, client)
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            return {key: leaf for key, leaf in client_state.items() if key != "aligned"}, upload
+
+        passes = (
+            Sweep(look, keep),
+            self.alignment(context),
+            replace(local, begin=begin, end=end),
+            fisher_sweep(context),
+        )
+        views = base.views if self.scored == "trained" else {"personal": personal}
+        aggregate = WeightedAverage(reweighted_average)
+        return replace(base, passes=passes, aggregate=aggregate, views=views)
+
+    def alignment(self, context: BuildContext) -> Pass:
+        """Return the pass that moves the body towards the client's prototypes."""
+        network = context.network
+
         def begin_alignment(server: Tree, client: Tree) -> Tree:
-            client_state = {key: client[key] for key in (PROTOTYPES, "params", "rounds")}
+            client_state = {key: client[key] for key in (PROTOTYPES, "params", ROUNDS)}
             return {
                 "params": server["params"],
                 "buffers": server["buffers"],
@@ -99,7 +113,7 @@ class FedAS:
             targets = work["client_state"][PROTOTYPES][batch["y"]]
             distances = (output.features.flatten(1) - targets).square().mean(1)
             # Before its first training a client has no body of its own.
-            value = weighted_mean(distances, batch) * (work["client_state"]["rounds"] > 0)
+            value = weighted_mean(distances, batch) * (work["client_state"][ROUNDS] > 0)
             return value, {"buffers": output.buffers}
 
         def align(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
@@ -110,60 +124,40 @@ class FedAS:
             state = {key: leaf for key, leaf in client.items() if key != PROTOTYPES}
             return {**state, "aligned": work["params"]}, {}
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return local.begin({**server, "params": client["aligned"]}, client)
+        sampling = Sampling(epochs=self.align_epochs)
+        return Pass(begin_alignment, misalignment, align, end_alignment, sampling)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            state = {key: leaf for key, leaf in client_state.items() if key != "aligned"}
-            last = select({**work, "params": {**upload["params"], **state["params"]}}, all_weights)
-            ordered = {name: last["params"][name] for name in network.names["params"]}
-            rounds = client["rounds"] + 1
-            return {**state, LAST: {**last, "params": ordered}, "rounds": rounds}, upload
 
-        def information(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            model = client[LAST]
+def fisher_sweep(context: BuildContext) -> Sweep:
+    """Return a sweep that gives an upload the weight of the trained model's Fisher information.
 
-            def loss(params: Tree, x: Inputs, y: Tensor) -> Tensor:
-                sample = trees.map_inputs(lambda tensor: tensor[None], x)
-                output = network.eval(params, model["buffers"], sample, nested=True)
-                single_batch = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
-                return context.task.loss(output.outputs, single_batch)
+    It is the trace, the mean over training samples of ||grad of a sample's loss||^2.
+    """
+    network = context.network
 
-            slopes = vmap(grad(loss), (None, 0, 0))(dict(model["params"]), batch["x"], batch["y"])
-            squares = [g.flatten(1).square().sum(1) for g in trees.leaves(slopes)]
-            weight = batch["weight"].to(squares[0].dtype)
-            return {"trace": weight @ torch.stack(squares).sum(0), "count": weight.sum()}
+    def information(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        model = client[TRAINED]
 
-        def send_weighted(
-            server: Tree, client: Tree, upload: Tree, totals: Tree
-        ) -> tuple[Tree, Tree]:
-            trace = totals["trace"] / totals["count"].clamp(min=1)
-            trace = trace.clamp(min=torch.finfo(trace.dtype).tiny)
-            samples = client[COUNTS].sum()
-            return dict(client), weighted_upload(upload, trace, samples, context.training)
+        def loss(params: Tree, x: Inputs, y: Tensor) -> Tensor:
+            sample = trees.map_inputs(lambda tensor: tensor[None], x)
+            output = network.eval(params, model["buffers"], sample, nested=True)
+            single_batch = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
+            return context.task.loss(output.outputs, single_batch)
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            return {**server, **unweighted_mean(trees.mean(uploads, n))}, dict(clients)
+        slopes = vmap(grad(loss), (None, 0, 0))(dict(model["params"]), batch["x"], batch["y"])
+        squares = [g.flatten(1).square().sum(1) for g in trees.leaves(slopes)]
+        weight = batch["weight"].to(squares[0].dtype)
+        return {"trace": weight @ torch.stack(squares).sum(0), "count": weight.sum()}
 
-        alignment = Pass(
-            begin_alignment,
-            misalignment,
-            align,
-            end_alignment,
-            Sampling(epochs=self.align_epochs),
-        )
-        passes = (
-            Sweep(look, keep),
-            alignment,
-            replace(local, begin=begin, end=end),
-            Sweep(information, send_weighted),
-        )
+    def send_weighted(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        trace = totals["trace"] / totals["count"].clamp(min=1)
+        trace = trace.clamp(min=torch.finfo(trace.dtype).tiny)
+        samples = client[COUNTS].sum()
+        return dict(client), weighted_upload(upload, trace, samples, context.training)
 
-        def last_model(server: Tree, client: Tree | None) -> Tree:
-            return dict((client or {})[LAST])
+    return Sweep(information, send_weighted)
 
-        views = {"personal": last_model if self.scored == "trained" else personal}
-        return replace(
-            base, init=init, passes=passes, aggregate=WeightedAverage(aggregate), views=views
-        )
+
+def reweighted_average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    """Average the uploads of `fl.blocks.reweighting.weighted_upload`."""
+    return {**server, **reweighted_mean(trees.mean(uploads, n))}, dict(clients)

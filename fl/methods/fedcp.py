@@ -41,6 +41,7 @@ from fl.api import (
     trees,
     weights_not_in,
 )
+from fl.blocks.distances import three_distances
 from fl.blocks.linear_layers import (
     feature_width,
     head_outputs,
@@ -168,15 +169,7 @@ def mixed_outputs(own_head: Tree, shared_head: Tree, features: Tensor, shares: T
 def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
     shares = weight / weight.sum().clamp(min=1)
-
-    def mean_kernel(a: Tensor, b: Tensor) -> Tensor:
-        squares = pairwise_squares(a, b)
-        kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
-        return shares @ kernels @ shares
-
-    return mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y)
-
-
-def pairwise_squares(a: Tensor, b: Tensor) -> Tensor:
-    """Squared distances [b, b] of rows, with a gradient that is 0 between equal rows."""
-    return (a[:, None] - b[None]).square().sum(-1)
+    distances = three_distances(x, y)
+    kernels = torch.stack([(-distances / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
+    within_x, within_y, between = kernels @ shares @ shares
+    return within_x + within_y - 2 * between

@@ -72,7 +72,7 @@ class FedDBE:
 
         def biased_outputs(params: Tree, features: Tensor, bias: Tree) -> Tensor:
             return head_outputs(
-                head_parameters(network, params), features.flatten(1) + bias["mean"]
+                head_parameters(network, params), features.flatten(1) + bias["bias"]
             )
 
         def distance(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
@@ -91,7 +91,7 @@ class FedDBE:
         base = recipe(
             context,
             terms=(biased_loss, regulariser),
-            personal_params=lambda variables: {"mean": zero_mean(variables)},
+            personal_params=lambda variables: {"bias": zero_mean(variables)},
         )
         local = single_pass(base)
 

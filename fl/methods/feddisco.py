@@ -68,7 +68,7 @@ class FedDisco:
         classes = len(counts)
         if self.distance == "kl":
             return torch.xlogy(shares, shares * classes).sum()
-        return (shares - (shares > -1).to(shares.dtype) / classes).norm() * (counts.sum() > 0)
+        return (shares - 1 / classes).norm() * (counts.sum() > 0)
 
     def weights(self, distances: Tensor, n: Tensor) -> Tensor:
         """Weights [K] of the round's clients from their distances [K] and samples [K]."""

@@ -30,6 +30,7 @@ from fl.api import (
     single_pass,
     trees,
 )
+from fl.blocks.participation import ROUNDS, with_participation
 from fl.blocks.sharpness import MIN_NORM, tree_norm
 
 
@@ -48,18 +49,16 @@ class FedLESAM:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with gradients at w + rho (w_old - w^t) / ||w_old - w^t||, equation 7."""
-        base = recipe(context)
-        local, of_client = single_pass(base), self.direction == "client"
+        of_client = self.direction == "client"
+        base = with_participation(recipe(context)) if of_client else recipe(context)
+        local = single_pass(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             previous = {"previous": variables["params"]}
-            zero = {"rounds": trees.leaves(variables["params"])[0].new_zeros(())}
-            return (
-                (server, {**client, **previous, **zero})
-                if of_client
-                else ({**server, **previous}, client)
-            )
+            if of_client:
+                return server, {**client, **previous}
+            return {**server, **previous}, client
 
         def begin(server: Tree, client: Tree) -> Tree:
             old = (client if of_client else server)["previous"]
@@ -67,7 +66,7 @@ class FedLESAM:
             length = tree_norm(direction).clamp(min=MIN_NORM)
             scale = self.rho / length
             if of_client:
-                scale = scale * (client["rounds"] > 0).to(length.dtype)
+                scale = scale * (client[ROUNDS] > 0).to(length.dtype)
             step = trees.apply(lambda d: scale * d, direction)
             return {**local.begin(server, client), "perturbation": step}
 
@@ -79,8 +78,7 @@ class FedLESAM:
             client_state, upload = local.end(server, client, work)
             if not of_client:
                 return client_state, upload
-            rounds = client["rounds"] + 1
-            return {**client_state, "previous": server["params"], "rounds": rounds}, upload
+            return {**client_state, "previous": server["params"]}, upload
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             next_server, client_states = base.aggregate(server, clients, uploads, n)

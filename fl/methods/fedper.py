@@ -28,6 +28,5 @@ class FedPer:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg without the weights that stay local."""
-        network = context.network
-        local = network.head if self.layers is None else weights_of_layers(network, self.layers)
+        local = weights_of_layers(context.network, self.layers)
         return replace(recipe(context, local=weights_in(local)), views={"personal": personal})

@@ -35,6 +35,7 @@ from fl.api import (
     trees,
     weighted_mean,
 )
+from fl.blocks.participation import ROUNDS, with_participation
 
 TEMPERATURE = 4.0
 TEACHER = "outputs of the inherited model"
@@ -54,29 +55,27 @@ class FedPHP:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with a teacher; mu = min(mu, mu t_k / E t), t_k the client's rounds."""
-        base = recipe(context, terms=(inherited_term(self.lam),))
+        base = with_participation(recipe(context, terms=(inherited_term(self.lam),)))
         local = single_pass(base)
         expected = max(1, int(context.training.participation * context.training.rounds))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            zero = trees.leaves(variables["params"])[0].new_zeros(())
-            return server, {**client, "inherited": select(variables, all_weights), "rounds": zero}
+            return server, {**client, "inherited": select(variables, all_weights)}
 
         def begin(server: Tree, client: Tree) -> Tree:
-            client_trees = {key: client[key] for key in ("inherited", "rounds")}
+            client_trees = {key: client[key] for key in ("inherited", ROUNDS)}
             return {**local.begin(server, client), **client_trees}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client_state, upload = local.end(server, client, work)
-            mu = (self.mu * client["rounds"] / expected).clamp(max=self.mu)
+            mu = (self.mu * client[ROUNDS] / expected).clamp(max=self.mu)
             inherited = trees.apply(
                 lambda v, w: mu * v + (1 - mu) * w if w.is_floating_point() else w,
                 client["inherited"],
                 select(upload, all_weights),
             )
-            rounds = client["rounds"] + 1
-            return {**client_state, "inherited": inherited, "rounds": rounds}, upload
+            return {**client_state, "inherited": inherited}, upload
 
         def personal(server: Tree, client: Tree | None) -> Tree:
             return dict((client or {})["inherited"])
@@ -100,7 +99,7 @@ def inherited_term(lam: Share) -> ReferenceTerm:
         outputs, batch = forward.output.outputs, forward.batch
         teacher = F.softmax(batch["reference"][TEACHER] / TEMPERATURE, dim=-1)
         distilled = weighted_mean(-(teacher * outputs.log_softmax(-1)).sum(-1), batch)
-        share = lam * (forward.work["rounds"] > 0).to(outputs.dtype)
+        share = lam * (forward.work[ROUNDS] > 0).to(outputs.dtype)
         return (1 - share) * cross_entropy(forward) + share * distilled
 
     return ReferenceTerm(term, reference)

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    Batch,
     BuildContext,
     Count,
     Forward,
@@ -31,7 +30,6 @@ from fl.api import (
     NonNegative,
     Phase,
     Positive,
-    Sweep,
     Tree,
     WeightedAverage,
     declare,
@@ -42,6 +40,7 @@ from fl.api import (
 from fl.blocks.exchange import send_all_but
 from fl.blocks.gradient_dissimilarity import with_dissimilarity
 from fl.blocks.proximal import proximal_term
+from fl.blocks.shared_loss import shared_loss_sweep
 
 SERVER_STATE = ("mu", "loss", "falls", "rounds")
 """What the server keeps to adapt mu."""
@@ -73,27 +72,22 @@ class FedProx:
 
     def _adapting(self, context: BuildContext) -> Method:
         """With a phase before each round in which mu is adapted."""
-        base, network = recipe(context, terms=(task_loss, weighted)), context.network
+        base = recipe(context, terms=(task_loss, weighted))
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zero = trees.leaves(variables["params"])[0].new_zeros(())
             return {**server, **dict.fromkeys(SERVER_STATE, zero), "mu": zero + self.mu}, client
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            output = network.eval(server["params"], server["buffers"], batch["x"])
-            count = batch["weight"].sum()
-            return {"loss": context.task.loss(output.outputs, batch) * count, "count": count}
-
-        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return dict(client), {"loss": totals["loss"] / totals["count"].clamp(min=1)}
+        def loss_alone(server: Tree, client: Tree, upload: Tree, loss: Tensor) -> Tree:
+            return {"loss": loss}
 
         def adapt(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             loss = trees.mean(uploads, n)["loss"]
             return {**server, **self.adapted(server, loss)}, dict(clients)
 
         measured = Phase(
-            (Sweep(look, end),),
+            (shared_loss_sweep(context, loss_alone),),
             WeightedAverage(adapt),
             send=send_all_but("loss", "falls", "rounds", "mu"),
         )

@@ -15,10 +15,8 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from fl.api import (
-    Batch,
     BuildContext,
     MeanBased,
     Method,
@@ -31,10 +29,7 @@ from fl.api import (
     trees,
 )
 from fl.blocks.dual_correction import with_dual_correction
-from fl.blocks.sharpness import tree_norm
-
-MIN_NORM = 1e-7
-"""Added to norms, as in the authors' code."""
+from fl.blocks.sharpness import MIN_NORM, PERTURBATION, sharpness_aware, tree_norm
 
 
 @declare("global", title="FedSMOO", tasks="any")
@@ -57,32 +52,21 @@ class FedSMOO:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zeros = trees.zeros_like(variables["params"])
-            return {**server, "perturbation": zeros}, {**client, "mu": zeros}
+            return {**server, PERTURBATION: zeros}, {**client, "mu": zeros}
 
         def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), "mu": client["mu"]}
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-            def loss_at(params: Tree) -> tuple[Tensor, Tree]:
-                return local.loss(server, {**work, "params": params}, batch)
-
-            weights = trees.apply(Tensor.detach, work["params"])
-            gradient, first = grad(loss_at, has_aux=True)(weights)
-            direction = trees.apply(
-                lambda g, mu, s: g.detach() - mu - s, gradient, work["mu"], server["perturbation"]
+        def direction(server: Tree, work: Tree, gradient: Tree) -> Tree:
+            return trees.apply(
+                lambda g, mu, s: g - mu - s, gradient, work["mu"], server[PERTURBATION]
             )
-            scale = self.rho / (tree_norm(direction) + MIN_NORM)
-            e = trees.apply(lambda d: scale * d, direction)
-            perturbed = trees.apply(torch.add, work["params"], e)
-            moved = {**work, "params": perturbed, "buffers": first["buffers"]}
-            value, aux = local.loss(server, moved, batch)
-            return value, {**aux, "e": e}
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             mu = trees.apply(
-                lambda mu, e, s: mu + e - s, work["mu"], aux["e"], server["perturbation"]
+                lambda mu, e, s: mu + e - s, work["mu"], aux[PERTURBATION], server[PERTURBATION]
             )
-            return {**local.update(server, work, grads, aux, lr), "mu": mu}
+            return {**sharp.update(server, work, grads, aux, lr), "mu": mu}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client_state, upload = local.end(server, client, work)
@@ -92,10 +76,11 @@ class FedSMOO:
             models = {key: tree for key, tree in uploads.items() if key != "mu"}
             next_server, client_states = base.aggregate(server, clients, models, n)
             mean = trees.mean(uploads["mu"], torch.ones_like(n))
-            scale = self.rho / (tree_norm(mean) + MIN_NORM)
+            scale = self.rho / tree_norm(mean).clamp(min=MIN_NORM)
             perturbation = trees.apply(lambda mu: scale * mu, mean)
-            return {**next_server, "perturbation": perturbation}, client_states
+            return {**next_server, PERTURBATION: perturbation}, client_states
 
-        step = replace(local, begin=begin, loss=loss, update=update, end=end)
+        sharp = sharpness_aware(local, self.rho, direction=direction)
+        step = replace(sharp, begin=begin, update=update, end=end)
         method = replace(base, init=init, passes=(step,), aggregate=MeanBased(aggregate))
         return with_dual_correction(method, context, self.lam, of_all=True)

@@ -80,9 +80,13 @@ class GPFL:
             cosines = F.normalize(generic, dim=-1) @ F.normalize(params["embeddings"], dim=-1).T
             gaps = (generic - embeddings[batch["y"]]).square().sum(-1)
             distance = weighted_mean(gaps.clamp(min=SMALLEST_SQUARE).sqrt(), batch)
-            squares = torch.stack([leaf.square().sum() for leaf in trees.leaves(params)]).sum()
             of_embeddings = classification_loss(cosines, batch)
-            return of_head + of_embeddings + self.lam * distance + self.mu / 2 * squares
+            return (
+                of_head
+                + of_embeddings
+                + self.lam * distance
+                + self.mu / 2 * trees.squared_norm(params)
+            )
 
         base = recipe(context, terms=(loss,), local=weights_in(network.head), shared_params=start)
 

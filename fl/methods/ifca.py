@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
@@ -64,18 +65,17 @@ class IFCA:
             return {"models": trees.stack(copies)}, {**client, "cluster": number}
 
         def losses(models: Tree, batch: Batch) -> Tensor:
-            """Sum of the losses of a batch by each model, [models]."""
-            count = batch["weight"].sum()
-            values = [
-                context.task.loss(
-                    network.eval(m["params"], m["buffers"], batch["x"]).outputs, batch
-                )
-                for m in split(models)
+            """Cross-entropy of each sample by each model, [b, models]."""
+            outputs = [
+                network.eval(m["params"], m["buffers"], batch["x"]).outputs
+                for m in (trees.take(models, number) for number in range(self.models))
             ]
-            return torch.stack(values) * count
+            values = [F.cross_entropy(z, batch["y"], reduction="none") for z in outputs]
+            return torch.stack(values, dim=-1)
 
         def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            return {"losses": losses(server["models"], batch)}
+            values = losses(server["models"], batch)
+            return {"losses": batch["weight"].to(values.dtype) @ values}
 
         def choose(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
             return {**client, "cluster": totals["losses"].argmin()}, {}
@@ -92,45 +92,27 @@ class IFCA:
             models = {key: tree for key, tree in uploads.items() if key != "cluster"}
             mean_models = []
             for number in range(self.models):
-                weights = n * (cluster == number)
-                previous = trees.take(server["models"], number)
-                mean = trees.mean(models, torch.where(weights.sum() > 0, weights, n))
-                has_clients = weights.sum() > 0
-                mean_models.append(
-                    trees.apply(
-                        lambda m, p, is_chosen=has_clients: torch.where(is_chosen, m, p),
-                        mean,
-                        previous,
-                    )
-                )
+                weights, previous = n * (cluster == number), trees.take(server["models"], number)
+                mean_models.append(trees.mean(models, weights) if weights.any() else previous)
             return {"models": trees.stack(mean_models)}, dict(clients)
 
         def with_models(server: Tree, client: Tree | None) -> Tree:
             return {**chosen(server, client), "models": server["models"]}
 
         def look_at_samples(variables: Tree, batch: Batch) -> Tree:
-            outputs = torch.stack(
-                [
-                    network.eval(model["params"], model["buffers"], batch["x"]).outputs
-                    for model in split(variables["models"])
-                ]
-            )
-            return {"losses": sample_losses(outputs, batch["y"])}
+            return {"losses": losses(variables["models"], batch)}
 
-        def choose_newest(variables: Tree, values: Mapping[str, Tree]) -> Tree:
+        def choose_again(variables: Tree, values: Mapping[str, Tree]) -> Tree:
             if "train" not in values:
                 return {}
             return {"cluster": values["train"]["losses"].mean(0).argmin()}
 
         def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
-            model = variables
-            if memory:
-                number = memory["cluster"].reshape(1)
-                model = trees.apply(lambda t: t.index_select(0, number)[0], variables["models"])
+            model = chosen(variables, memory) if memory else variables
             return network.eval(model["params"], model["buffers"], x).outputs
 
         passes = (Sweep(look, choose), replace(local, begin=begin, end=end))
-        view = Predictor(with_models, predict, look_at_samples, choose_newest)
+        view = Predictor(with_models, predict, look_at_samples, choose_again)
         method = replace(base, init=init, passes=passes, aggregate=aggregate)
         return replace(method, views={"personal": view})
 
@@ -145,24 +127,7 @@ class IFCA:
         return {**model, "params": trees.apply(noisy, model["params"])}
 
 
-def split(models: Tree) -> list[Tree]:
-    """Return the models of a stack."""
-    return [trees.take(models, number) for number in range(len(trees.leaves(models)[0]))]
-
-
-def sample_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each sample by each model, [b, models].
-
-    Args:
-        outputs: Outputs of all models, [models, b, classes].
-        labels: Labels, [b].
-    """
-    log_p = outputs.log_softmax(-1)
-    index = labels[None, :, None].expand(len(outputs), -1, 1)
-    return -log_p.gather(-1, index)[..., 0].T
-
-
 def chosen(server: Tree, client: Tree | None) -> Tree:
-    """Return the model of a client's cluster, as a view."""
+    """Return the model, of the ``models`` of a tree, that a client's ``cluster`` names."""
     number = (client or {})["cluster"].reshape(1)
     return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["models"])

@@ -30,6 +30,5 @@ class LGFedAvg:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg of the shared layers."""
-        network = context.network
-        shared = network.head if self.layers is None else weights_of_layers(network, self.layers)
+        shared = weights_of_layers(context.network, self.layers)
         return replace(recipe(context, local=weights_not_in(shared)), views={"personal": personal})

@@ -28,8 +28,8 @@ from fl.api import (
     single_pass,
     trees,
 )
+from fl.blocks.reweighting import unweighted_upload
 from fl.blocks.shared_loss import shared_loss_sweep
-from fl.blocks.unweighted_mean import unweighted_upload
 
 MIN_LOSS = 1e-10
 """Added to losses, as in the authors' code, so that powers of a loss of 0 are finite."""
@@ -70,7 +70,7 @@ class QFFL:
                 lambda w, trained: lipschitz * (w - trained), server["params"], upload["params"]
             )
             loss = loss + MIN_LOSS
-            squared = torch.stack([g.square().sum() for g in trees.leaves(gradient)]).sum()
+            squared = trees.squared_norm(gradient)
             delta = trees.apply(lambda g: loss**self.q * g, gradient)
             h = self.q * loss ** (self.q - 1) * squared + loss**self.q * lipschitz
             summed = unweighted_upload(

@@ -16,6 +16,7 @@ from fl.base.errors import Location, similar_name, unknown_name
         ("mpl", ["cnn", "mlp"], "mlp"),
         ("gpu", ["gpus", "cpus"], "gpus"),
         ("fed_avg", ["fedavg", "fedavgm"], "fedavg"),
+        ("mv", ["mu", "rounds"], "mu"),
     ],
 )
 def test_only_a_misspelling_is_mended(name: str, names: list[str], expected: str | None) -> None:
@@ -23,3 +24,11 @@ def test_only_a_misspelling_is_mended(name: str, names: list[str], expected: str
     text = str(unknown_name(Location("a.yaml"), "name", name, names))
     assert ("did you mean" in text) == (expected is not None)
     assert all(candidate in text for candidate in names)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAvg-FT", "LG_FedAvg"])
+def test_the_names_of_papers_are_found(name: str) -> None:
+    text = str(
+        unknown_name(Location("a.yaml"), "method", name, ["fedavg", "fedavg-ft", "lg-fedavg"])
+    )
+    assert f"did you mean {name.lower().replace('_', '-')!r}?" in text

@@ -19,7 +19,7 @@ from fl.api.training import Training
 from fl.blocks.feature_augmentation import STATISTICS
 from fl.blocks.histogram_alignment import HISTOGRAM
 from fl.blocks.histograms import SHARE_EPS, histogram_sums, soft_bins, symmetric_kl
-from fl.blocks.unweighted_mean import unweighted_mean, unweighted_upload
+from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 from fl.engine import engine
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
@@ -104,7 +104,7 @@ def test_a_plain_mean_comes_out_of_a_weighted_one(weighting: str, weights: list[
         for v, n in ((10.0, 1), (20.0, 3), (9.0, 0))
     ]
     mean = trees.mean(trees.stack(sent), torch.tensor(weights))
-    assert float(unweighted_mean(mean)["a"]) == pytest.approx(15)
+    assert float(reweighted_mean(mean)["a"]) == pytest.approx(15)
 
 
 def test_soft_bins_are_sharp_at_low_temperatures() -> None:

@@ -140,19 +140,20 @@ def test_the_divergence_is_summed_over_classes_and_its_teacher_is_fixed() -> Non
 def test_fedsmoo_agrees_on_a_perturbation() -> None:
     """Two rounds of one step: pairs of weights, so that norms are root 2 times a component."""
     rho, lam, w, root = 0.2, 0.5, 0.1, math.sqrt(2)
+    clients: list[Samples] = [*EVEN, [(2, 1)]]
     values = {"rho": rho, "lam": lam}
-    state = trained(of("fedsmoo", EVEN, values, rounds=2, local_steps=1), begin=w)
-    duals, mus, common = [0.0, 0.0], [0.0, 0.0], 0.0
+    state = trained(of("fedsmoo", clients, values, rounds=2, local_steps=1), begin=w)
+    duals, mus, common = [0.0] * 3, [0.0] * 3, 0.0
     for _ in range(2):
         sent = []
-        for k, [(x, y)] in enumerate(EVEN):
+        for k, [(x, y)] in enumerate(clients):
             d = g(w, x, y) - mus[k] - common
-            e = rho * d / (root * abs(d) + 1e-7)
+            e = math.copysign(rho / root, d)
             own = w - 0.1 * (g(w + e, x, y) + lam * duals[k])
             mus[k] += e - common
             duals[k] += own - w
             sent.append(own + duals[k])
         w, mean = float(np.mean(sent)), float(np.mean(mus))
-        common = rho * mean / (root * abs(mean) + 1e-7)
+        common = math.copysign(rho / root, mean)
     assert is_pair(state.server["params"]["weight"], w)
     assert is_pair(state.server["perturbation"]["weight"], common)

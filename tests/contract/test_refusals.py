@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch import nn
 
 from fl.api.method import BuildContext
 from fl.api.network import Network
+from fl.api.recipes import recipe
+from fl.api.term import task_loss
 from fl.api.training import Training
 from fl.base.errors import FedloomError, Location
 from fl.blocks import local_images
@@ -110,3 +113,21 @@ def test_a_class_that_nobody_or_not_everybody_holds_is_named() -> None:
     check = local_images.require_samples(1)
     with pytest.raises(FedloomError, match="client 1 has no training sample of class 1"):
         check(torch.tensor([[3, 1], [5, 0]]), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("term", "found"),
+    [
+        (lambda forward: forward.output.outputs.sum(-1), r"shape \(8,\)"),
+        (lambda forward: 1.0, "float"),
+    ],
+)
+def test_a_term_that_is_no_scalar_tensor_is_refused(term: Any, found: str) -> None:
+    """A number has no gradient, so the method would be another without a word."""
+    plain = worlds.world("fedavg")
+    context = BuildContext(
+        plain.network, plain.training, worlds.CLASSES, len(worlds.SIZES), worlds.SHAPES["mlp"]
+    )
+    simulation = replace(plain, method=recipe(context, terms=(task_loss, term)))
+    with pytest.raises(FedloomError, match=f"a loss term returned a value of {found}.* Try: "):
+        worlds.run(simulation)

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from contract.numbers import Samples, is_pair, of, s, trained
-
-from fl.base import plugins
-from fl.base.errors import Location
+from plugging import use_methods
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 ONE: list[Samples] = [[(1, 0)]]
 
 
 @pytest.fixture(autouse=True)
-def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's files in a plugin folder."""
-    lab = tmp_path / f"lab_{tmp_path.name}"
-    (lab / "methods").mkdir(parents=True)
-    for source in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.S | re.M):
-        [name] = re.findall(r"^class (\w+)", source, re.M)
-        (lab / "methods" / f"{name.lower()}.py").write_text(source)
-    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    plugins.use([str(lab)], Location("the test"))
-    yield
+    sources = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+    names = [re.findall(r"^class (\w+)", source, re.M)[0].lower() for source in sources]
+    use_methods(dict(zip(names, sources, strict=True)), tmp_path, monkeypatch)
 
 
 def test_the_penalty_changes_the_second_step_by_its_gradient() -> None:

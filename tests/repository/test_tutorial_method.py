@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from contract.numbers import Samples, is_pair, of, s, trained
+from plugging import use_methods
 
 from fl.api import trees
 from fl.api.method import PERSONAL_PARAMS
-from fl.base import plugins
-from fl.base.errors import Location
 from fl.base.schema import PERSONAL
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -21,18 +18,11 @@ ONE: list[Samples] = [[(1, 0)]]
 
 
 @pytest.fixture(autouse=True)
-def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tutorial's file in a plugin."""
-    lab = tmp_path / f"lab_{tmp_path.name}"
-    (lab / "methods").mkdir(parents=True)
-    [source] = re.findall(
-        r"methods/my_apfl.py <<'END'\n(.*?)^END$", TUTORIAL.read_text(), re.S | re.M
-    )
-    (lab / "methods" / "my_apfl.py").write_text(source)
-    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    plugins.use([str(lab)], Location("the test"))
-    yield
+    page = TUTORIAL.read_text()
+    [source] = re.findall(r"methods/my_apfl.py <<'END'\n(.*?)^END$", page, re.S | re.M)
+    use_methods({"my_apfl": source}, tmp_path, monkeypatch)
 
 
 def test_two_steps_are_those_of_the_paper() -> None:

@@ -41,7 +41,7 @@ def weighted_upload(tree: Tree, a: Tensor, samples: Tensor, training: Training) 
     return {"share": share, "values": trees.apply(lambda leaf: _scaled(leaf, share), tree)}
 
 
-def unweighted_mean(mean: Tree) -> Tree:
+def reweighted_mean(mean: Tree) -> Tree:
     """Return the mean of trees from the mean of their `unweighted_upload` or `weighted_upload`."""
     return trees.apply(lambda leaf: _scaled(leaf, 1 / mean["share"]), mean["values"])
 
