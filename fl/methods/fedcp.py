@@ -41,7 +41,7 @@ from fl.api import (
     trees,
     weights_not_in,
 )
-from fl.blocks.distances import three_distances
+from fl.blocks.distances import squared_distances
 from fl.blocks.linear_layers import (
     feature_width,
     head_outputs,
@@ -169,7 +169,7 @@ def mixed_outputs(own_head: Tree, shared_head: Tree, features: Tensor, shares: T
 def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
     shares = weight / weight.sum().clamp(min=1)
-    distances = three_distances(x, y)
+    distances = squared_distances(x, y)
     kernels = torch.stack([(-distances / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
-    within_x, within_y, between = kernels @ shares @ shares
-    return within_x + within_y - 2 * between
+    within_x, within_y, x_to_y, y_to_x = kernels @ shares @ shares
+    return within_x + within_y - x_to_y - y_to_x

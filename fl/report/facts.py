@@ -148,8 +148,8 @@ class Facts:
         if len(distinct_samples) == 1:
             [sample] = distinct_samples
             return f"Scores are over a sample of {sample} clients{drawn}." if sample else ""
-        majorities = (f"{title} {sample or 'all'}" for title, sample in samples.items())
-        return f"Scores are over samples of clients{drawn}: {'; '.join(majorities)}."
+        sizes_by_method = (f"{title} {sample or 'all'}" for title, sample in samples.items())
+        return f"Scores are over samples of clients{drawn}: {'; '.join(sizes_by_method)}."
 
     @cached_property
     def methods(self) -> dict[str, str]:

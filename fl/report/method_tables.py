@@ -186,8 +186,7 @@ def unseen_table(facts: Facts) -> Table | None:
         f"over these clients, then mean ± standard deviation over {_count_of(facts, summary)}."
     )
     note = "No other table counts these clients."
-    table = _across(facts, "unseen", facts.metric, summary)
-    return replace(table, caption=caption, note=note)
+    return _across(facts, "unseen", facts.metric, summary, caption, note)
 
 
 def honest_table(facts: Facts) -> Table | None:
@@ -200,8 +199,7 @@ def honest_table(facts: Facts) -> Table | None:
         f"mean ± standard deviation over {_count_of(facts, summary)}."
     )
     note = "Clients that attack in any run of a setting and seed are left out, for all methods."
-    table = _across(facts, "honest", facts.metric, summary)
-    return replace(table, caption=caption, note=note)
+    return _across(facts, "honest", facts.metric, summary, caption, note)
 
 
 def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
@@ -247,7 +245,14 @@ def _count_of(facts: Facts, summary: pd.DataFrame) -> str:
     return f"the {facts.replicates}{of} that finished"
 
 
-def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame) -> Table:
+def _across(
+    facts: Facts,
+    name: str,
+    metric: str,
+    summary: pd.DataFrame,
+    caption: str = "",
+    note: str = "",
+) -> Table:
     """A row per method, a column per setting; the best of each column is marked.
 
     Cells that read the same are equally good.
@@ -273,11 +278,11 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame) -> Tabl
         rows.append(Row(title, tuple(cells)))
     heads = ["\n".join(facts.names.distinct[setting]) for setting in facts.settings]
     names = (Column("Method", True), *map(Column, heads))
-    caption = (
+    caption = caption or (
         f"Final test {unit(metric)}: mean over clients, then mean ± standard deviation over "
         f"{_count_of(facts, summary)}. Best of each setting in bold."
     )
-    note = _main_note(facts, metric, summary)
+    note = note or _main_note(facts, metric, summary)
     scope = facts.everywhere
     return Table(name, caption, names, tuple(rows), crossed="Setting", note=note, scope=scope)
 
