@@ -23,6 +23,7 @@ from fl.report import (
 from fl.report.cells import Table, number, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
+from fl.report.ranks import series_of
 from fl.report.summaries import KEY
 
 Block = Table | Figure
@@ -239,6 +240,7 @@ def _lines(facts: Facts) -> Figure | None:
     metric = facts.metric
     frame = over_rounds.over_seeds(facts.rows, facts.runs, metric, facts.placed)
     frame = facts.averaged(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
+    series = series_of(facts)
     shares = metric == "accuracy" and bool(facts.partitions)
 
     def draw(setting: StudySetting) -> Panel | None:
@@ -247,7 +249,7 @@ def _lines(facts: Facts) -> Figure | None:
             return None
         majority = facts.majority(setting).mean() if shares else None
         alt = f"test {unit(metric)} over rounds; final means {_means_text(facts, setting)}."
-        picture = figures.curves(lines, facts.methods, metric, majority)
+        picture = figures.curves(lines, series, metric, majority)
         return Panel(facts.short(setting), alt, picture)
 
     caption = (
@@ -266,15 +268,15 @@ def _lines(facts: Facts) -> Figure | None:
         )
     if shares:
         notes.append("Dashed grey: the majority class of each client, mean over clients.")
+    notes += [series.note] if series.note else []
     panels = _panels(facts, draw)
-    if not panels:
-        return None
-    return Figure("rounds", caption, panels, tuple(facts.methods), note=" ".join(notes))
+    return Figure("rounds", caption, panels, note=" ".join(notes)) if panels else None
 
 
 def _strips(facts: Facts) -> Figure | None:
     """Every client's final value."""
     frame = facts.placed(summaries.over_clients(facts.rows, facts.runs, facts.metric))
+    series = series_of(facts)
 
     def draw(setting: StudySetting) -> Panel | None:
         values = at(frame, setting)
@@ -283,7 +285,7 @@ def _strips(facts: Facts) -> Figure | None:
         alt = (
             f"final test {unit(facts.metric)} of every client; means {_means_text(facts, setting)}."
         )
-        picture = figures.strips(values, facts.methods, facts.metric)
+        picture = figures.strips(values, series, facts.metric)
         return Panel(facts.short(setting), alt, picture)
 
     items, note = "every client (a dot)", ""

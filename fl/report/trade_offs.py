@@ -13,6 +13,7 @@ from fl.report.cells import NOTHING, Table, number, spread, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, personalisation
+from fl.report.ranks import series_of
 
 
 def _private(facts: Facts) -> pd.DataFrame:
@@ -96,6 +97,8 @@ def _figure(
     if positive.empty or positive[column].nunique() < 2:
         return None
 
+    series = series_of(facts)
+
     def draw(setting: StudySetting) -> Panel | None:
         points = at(positive, setting)
         if points.empty:
@@ -105,7 +108,7 @@ def _figure(
             f"{facts.methods[m]} {number(v, facts.metric)} at {_amount(column, x)}"
             for m, x, v in first_runs
         )
-        picture = figures.against(points, facts.methods, facts.metric, column, label)
+        picture = figures.against(points, series, facts.metric, column, label)
         title = facts.short(setting)
         return Panel(
             title, f"{title}: final test {unit(facts.metric)} by {label}: {points_text}", picture
@@ -116,8 +119,8 @@ def _figure(
         f"Final test {unit(facts.metric)} against {label}, on a logarithmic scale: mean, and one "
         f"standard deviation over {facts.replicates}."
     )
-    drawn = tuple(method for method in facts.methods if method in set(positive["method"]))
-    note = f"{note}{facts.when}".strip()
+    drawn = tuple(method for method in series.in_colour if method in set(positive["method"]))
+    note = f"{note}{facts.when} {series.note}".strip()
     return Figure(column.replace("_", "-"), caption, panels, drawn, note=note)
 
 
