@@ -196,8 +196,8 @@ def _name_ends(look: Look, axes: Axes, series: Series, ends: Sequence[tuple[str,
     if figure is None or not ends:
         return
     low, high = axes.get_ylim()
-    # Texts are placed in points above the lower edge of axes, which have most of the height.
-    height = 0.76 * 72 * figure.get_figheight()
+    # Texts are placed in points above the lower edge of the axes.
+    height = axes.get_position().height * 72 * figure.get_figheight()
     end_places = [(float((y - low) / (high - low)) * height, method) for method, y in ends]
     texts = {m: textwrap.wrap(series.names[m], NAME_WIDTH) or [m] for m, _ in ends}
     blocks = [

@@ -12,11 +12,10 @@ from fl.report import (
     effort,
     figures,
     method_tables,
-    over_rounds,
     partitions,
+    plots,
     published,
     references,
-    summaries,
     trade_offs,
     training,
 )
@@ -238,8 +237,7 @@ def _means_text(facts: Facts, setting: StudySetting) -> str:
 def _lines(facts: Facts) -> Figure | None:
     """Curves over rounds."""
     metric = facts.metric
-    frame = over_rounds.over_seeds(facts.rows, facts.runs, metric, facts.placed)
-    frame = facts.averaged(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
+    frame = plots.curve_frame(facts)
     series = series_of(facts)
     shares = metric == "accuracy" and bool(facts.partitions)
 
@@ -275,7 +273,7 @@ def _lines(facts: Facts) -> Figure | None:
 
 def _strips(facts: Facts) -> Figure | None:
     """Every client's final value."""
-    frame = facts.placed(summaries.over_clients(facts.rows, facts.runs, facts.metric))
+    frame = plots.client_frame(facts)
     series = series_of(facts)
 
     def draw(setting: StudySetting) -> Panel | None:

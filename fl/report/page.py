@@ -29,8 +29,14 @@ SHOWN = [
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def html(facts: Facts, sections: Sequence[Section]) -> str:
-    """The whole page; it needs no other file."""
+def table_html(facts: Facts, table: Table) -> str:
+    """Return a table as a part of a page that has no style of its own, such as a notebook."""
+    template = _environment().get_template("fragment.html.j2")
+    return template.render(shown=table, ours=_title_of_own_method(facts))
+
+
+def _environment() -> jinja2.Environment:
+    """Return the environment of the templates, with the functions that they call."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -47,17 +53,31 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         "is_long": _is_long,
         "n_rows": _n_rows,
     }
-    return environment.get_template("report.html.j2").render(
-        facts=facts,
-        plan=facts.plan,
-        stamp=Markup(result_files.stamp(facts.plan.hash, _is_complete(facts))),
-        counts=facts.counts,
-        absent=facts.absent,
-        sections=sections,
-        runs=runs_behind(facts),
-        unit=unit(facts.metric),
-        legend=_legend(facts),
-        ours=facts.methods.get(facts.plan.ours or "", ""),
+    return environment
+
+
+def _title_of_own_method(facts: Facts) -> str:
+    """Return the title of the user's own method; empty without one."""
+    return facts.methods.get(facts.plan.ours or "", "")
+
+
+def html(facts: Facts, sections: Sequence[Section]) -> str:
+    """The whole page; it needs no other file."""
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            facts=facts,
+            plan=facts.plan,
+            stamp=Markup(result_files.stamp(facts.plan.hash, _is_complete(facts))),
+            counts=facts.counts,
+            absent=facts.absent,
+            sections=sections,
+            runs=runs_behind(facts),
+            unit=unit(facts.metric),
+            legend=_legend(facts),
+            ours=_title_of_own_method(facts),
+        )
     )
 
 

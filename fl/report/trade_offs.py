@@ -8,7 +8,7 @@ import pandas as pd
 
 from fl.base.schema import PERSONAL, StudySetting
 from fl.base.units import size
-from fl.report import figures, summaries
+from fl.report import figures, plots, summaries
 from fl.report.cells import NOTHING, Table, number, spread, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
@@ -81,13 +81,11 @@ def bytes_figure(facts: Facts) -> Figure | None:
 
     None if no method sends at most half as many as another.
     """
-    runs = facts.placed(facts.runs[facts.runs["selected"]])
-    sent = runs.astype({"bytes_up": "float64"}).groupby(summaries.KEY)["bytes_up"].mean()
-    frame = facts.summary.merge(sent.reset_index(), on=summaries.KEY)
+    frame = plots.cost_frame(facts)
     uploads = frame.loc[frame["bytes_up"] > 0, "bytes_up"]
     if uploads.empty or uploads.max() < 2 * uploads.min():
         return None
-    return _figure(facts, "bytes_up", "bytes up a client and round", frame)
+    return _figure(facts, "bytes_up", plots.COST_LABEL, frame)
 
 
 def _figure(
