@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Location
@@ -52,11 +54,14 @@ def _write(frame: Any, folder: Path, location: Location) -> Path:
     content = io.BytesIO()
     try:
         if isinstance(frame, pd.DataFrame):
-            frame.to_parquet(content, index=False)
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            # Metadata hold the version of pandas, which must not rename a run.
+            pq.write_table(table.replace_schema_metadata(None), content)
         else:
             frame.to_parquet(content)
     except (ValueError, TypeError, OSError) as error:
-        raise FedloomError(f"{location}: cannot be written as Parquet ({error})") from None
+        reason = ": ".join(map(str, error.args))
+        raise FedloomError(f"{location}: cannot be written as Parquet ({reason})") from None
     digest = hashlib.sha256(content.getbuffer()).hexdigest()[:16]
     path = folder / f"frame-{digest}.parquet"
     if not path.exists():

@@ -51,7 +51,8 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Sett
     training_keys = dict(fields.mapping(remaining.pop("training", None), CALL / "training"))
     for key, value in remaining.items():
         name = SINGULAR_KEYS.get(key, key)
-        if key == "dataset" and not isinstance(value, str | Mapping | ArrayData):
+        is_known = isinstance(value, str | Mapping | ArrayData) or is_frame(value)
+        if key == "dataset" and not is_known:
             allowed = "a name, a name with its keys, or data of your own by fl.arrays(x, y)"
             raise ConfigError(CALL / key, f"is a {type(value).__name__}", allowed)
         if name in study_fields:
@@ -123,6 +124,9 @@ def config_value(value: Any, folder: Path) -> Any:
         if any(map(is_frame, value.values())):
             value = with_paths(value, folder, CALL / "dataset")
         return {key: config_value(inner, folder) for key, inner in value.items()}
+    if is_frame(value):
+        advice = 'write {"table": {"frame": ..., "label": "name of a column"}}'
+        raise ConfigError(CALL / "dataset", f"is a {type(value).__name__}", advice=advice)
     if isinstance(value, np.ndarray | np.generic):
         return config_value(value.tolist(), folder)
     if isinstance(value, list | tuple | range):

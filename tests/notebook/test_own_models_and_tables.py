@@ -104,6 +104,9 @@ def test_a_table_in_memory_is_a_data_set_that_its_content_names(
     with pytest.raises(FedloomError, match="frame: is given in addition to path"):
         both = {"frame": table, "path": str(path), **KEYS}
         fl.run(dataset={"table": both}, **CALL_OF_A_TABLE)
+    for alone in (table, {"table": table}):
+        with pytest.raises(FedloomError, match=r"dataset: is a DataFrame\. Try: write"):
+            fl.run(dataset=alone, **CALL_OF_A_TABLE)
     for dataset in (
         {"table": {"frame": table.drop(columns="where"), "label": "kind"}},
         fl.arrays(table[["a", "b"]].to_numpy(), table["kind"]),
