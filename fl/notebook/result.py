@@ -137,7 +137,8 @@ class Result:
         return texts[name]
 
     def _facts(self) -> Facts:
-        return gather(self.study.study, self._results, self._store.root, self.study)
+        """Return what the report is made from; nothing is written."""
+        return gather(self.study.study, self._results, self._store.root, self.study, False)
 
     @short_traceback
     def model(

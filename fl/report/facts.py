@@ -325,11 +325,28 @@ def _rounds(runs: pd.DataFrame) -> str:
     return own if start == "0" else f"{start} + {own}"
 
 
-def gather(study: str, results: Path, store: Path, plan: StudyPlan | None = None) -> Facts:
-    """Read a study; its tables are made again unless they are complete and of the same plan."""
+def gather(
+    study: str,
+    results: Path,
+    store: Path,
+    plan: StudyPlan | None = None,
+    writes_tables: bool = True,
+) -> Facts:
+    """Read a study; its tables are made again unless they are complete and of the same plan.
+
+    Args:
+        study: Name of the study.
+        results: Folder of the results.
+        store: Folder of the runs.
+        plan: The study's plan, if not the one in ``results/plan``.
+        writes_tables: Whether tables that are made again are written.
+    """
     plan = plan or read_plan(study, results)
-    tables = result_files.read_current(plan, results)
-    rows, runs = tables or result_files.write(plan, store, results)
+    if writes_tables:
+        tables = result_files.read_current(plan, results)
+        rows, runs = tables or result_files.write(plan, store, results)
+    else:
+        rows, runs = result_files.read(plan, store, results)
     partitions: dict[str, Partition] = {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):
         title = " · ".join(plan.titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])

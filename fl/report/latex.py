@@ -136,7 +136,7 @@ def to_latex(table: Table, label: str) -> str:
         name = f"{label}-{i + 1}" if i else label
         sliced = _with_columns(replace(table, caption=caption, rows=rows), numbers)
         width = sum(widths[number] for number in numbers)
-        kind = "table" if width <= COLUMN_WIDTH else "table*"
+        kind = "table" if width < COLUMN_WIDTH + 0.01 else "table*"  # Sums are rounded.
         broad_here = {place for place, number in enumerate(numbers) if number in broad}
         head_width = widths[0] if breaks else None
         pieces.append(_environment(sliced, name, broad_here, kind, head_width))

@@ -74,6 +74,18 @@ def test_a_grid_over_a_model_of_a_cell(cells: Any) -> None:  # noqa: F811
          "    layers.Linear(math.prod(shape), classes))\n")  # fmt: skip
     short = fl.run(model=cells.small, methods=["fedavg"], **SHORT)
     assert models(short)[0].startswith("model-")
+    cell(cells, "class Model(layers.Module):\n"
+         "    def __init__(self, inputs, classes):\n"
+         "        super().__init__()\n"
+         "        self.only = layers.Linear(inputs, classes)\n"
+         "    def forward(self, x):\n"
+         "        return self.only(x.flatten(1))\n"
+         "def model(shape, classes):\n"
+         "    return Model(math.prod(shape), classes)\n"
+         "make = lambda shape, classes: Model(math.prod(shape), classes)\n")  # fmt: skip
+    for function in (cells.model, cells.make):
+        named = fl.run(model=function, methods=["fedavg"], **SHORT)
+        assert type(named.model("fedavg")).__name__ == "Model"
 
 
 def frame() -> pd.DataFrame:
