@@ -334,7 +334,8 @@ def read_study(folder: Path, name: str, location: Location) -> tuple[Study, Loca
     check_name(name, location)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
-        raise unknown_name(location, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
+        names = (p.stem for p in path.parent.glob("*.yaml"))
+        raise unknown_name(location, "study", name, names, "fedloom studies")
     file_location = Location(os.path.relpath(path))
     return parse_study(read_yaml(path), file_location), file_location
 
