@@ -83,10 +83,12 @@ class Series:
     Attributes:
         names: Name to show of each method, in the report's order.
         colours: Number of the colour of each method; None for grey.
+        baseline: The study's baseline.
     """
 
     names: Mapping[str, str]
     colours: Mapping[str, int | None]
+    baseline: str | None = None
 
     @property
     def in_colour(self) -> tuple[str, ...]:
@@ -315,7 +317,7 @@ def strips(look: Look, frame: pd.DataFrame, series: Series, metric: str) -> Canv
 
 
 def draw_strips(look: Look, axes: Axes, frame: pd.DataFrame, series: Series, metric: str) -> None:
-    """Draw the clients of each method in a row, and a bar at their mean.
+    """Draw the clients of each method in a row, a bar at their mean, and a line at the baseline's.
 
     A dot per client. For more than `CROWD` clients: the worst and the best, a thin line from the
     5th to the 95th percentile, a thick one between the quartiles, and a gap at the median.
@@ -341,6 +343,8 @@ def draw_strips(look: Look, axes: Axes, frame: pd.DataFrame, series: Series, met
             axes.scatter(values, row + offset, s=15, color=colour, alpha=0.75, lw=0)
         if len(values):
             axes.plot([values.mean()] * 2, [row - 0.36, row + 0.36], color=look.ink, lw=1.6)
+            if method == series.baseline:
+                axes.axvline(values.mean(), color=look.muted, lw=0.9, ls=DASHED, zorder=1)
     labels = ["\n".join(textwrap.wrap(names[m], 17)) or m for m in shown]
     axes.set(yticks=range(len(shown)), ylim=(len(shown) - 0.4, -0.6), xlabel=unit(metric))
     axes.set_yticklabels(labels)

@@ -297,5 +297,8 @@ def _strips(facts: Facts) -> Figure | None:
         f"Final test {unit(facts.metric)}, each client{' of each draw' * facts.over_draws} by its "
         f"mean over seeds: {items}, and the mean over clients (bar)."
     )
+    if facts.plan.baseline in facts.methods and len(facts.methods) > 1:
+        title = facts.methods[facts.plan.baseline]
+        note = f"{note} Dashed: the mean of {title}, the baseline.".lstrip()
     panels = _panels(facts, draw)
     return Figure("spread", caption, panels, note=note) if panels else None

@@ -31,7 +31,7 @@ def mean_ranks(facts: Facts) -> pd.Series:
 
 def series_of(facts: Facts) -> Series:
     """Return the methods of a report as its figures draw them."""
-    return Series(facts.methods, _colours(facts))
+    return Series(facts.methods, _colours(facts), facts.plan.baseline)
 
 
 def _colours(facts: Facts) -> dict[str, int | None]:

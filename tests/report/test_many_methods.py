@@ -13,7 +13,7 @@ from make_results import clients, entry, plan, write_plan, write_run
 
 from fl import report
 from fl.base.plotting import PRINT
-from fl.report import figures
+from fl.report import figures, plots
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
@@ -76,6 +76,19 @@ def test_no_colour_is_that_of_two_methods_and_the_best_have_one(facts):
     drawn = picture.panels[0].picture.files()[".svg"].decode()
     assert "Grey: all other methods." in picture.note and not picture.legend
     assert all(name in drawn for name in ("Method 13", "(ours)")) and "Method 5" not in drawn
+
+
+def test_the_mean_of_the_baseline_is_a_line_through_all_rows(facts):
+    from matplotlib.figure import Figure as Canvas
+
+    axes, frame = Canvas().add_subplot(), plots.client_frame(facts)
+    figures.draw_strips(
+        PRINT, axes, frame[frame["partition"] == PLACES[1]], series_of(facts), "accuracy"
+    )
+    [line] = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert list(line.get_xdata()) == pytest.approx([100 * value(0, 1)] * 2)
+    spread = next(b for b in blocks(outline(facts)) if b.name == "spread")
+    assert spread.note.endswith("Dashed: the mean of Method 0, the baseline.")
 
 
 def test_names_at_lines_do_not_cover_each_other():
