@@ -216,7 +216,9 @@ def _count_differences(first: str, second: str) -> int:
     return sum(a != b for a, b in zip(first, second, strict=True))
 
 
-def unknown_name(location: Location, kind: str, name: object, names: Iterable[str]) -> ConfigError:
+def unknown_name(
+    location: Location, kind: str, name: object, names: Iterable[str], command: str = ""
+) -> ConfigError:
     """Return the error for a name that does not exist, with a suggestion.
 
     Args:
@@ -224,6 +226,7 @@ def unknown_name(location: Location, kind: str, name: object, names: Iterable[st
         kind: The kind of thing that is named, such as ``method``.
         name: The wrong name.
         names: The names that exist.
+        command: Command that lists them, for the case that none of many is similar.
     """
     existing = sorted(names)
     called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
@@ -233,6 +236,9 @@ def unknown_name(location: Location, kind: str, name: object, names: Iterable[st
     hint = f" (did you mean {near!r}?)" if near else ""
     allowed = ", ".join(existing) or "none"
     if len(existing) > MAX_LISTED:
-        listed = difflib.get_close_matches(str(name), existing, n=MAX_SUGGESTED, cutoff=0.0)
+        cutoff = 0.5 if command else 0.0
+        listed = difflib.get_close_matches(str(name), existing, n=MAX_SUGGESTED, cutoff=cutoff)
+        if not listed:
+            return ConfigError(location, f"unknown {kind} {name!r}", advice=command)
         allowed = f"{', '.join(listed)} and {len(existing) - len(listed)} others"
     return ConfigError(location, f"unknown {kind} {name!r}{hint}", allowed)

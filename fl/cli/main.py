@@ -17,12 +17,12 @@ from fl.base import error_text
 from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.base.specs import ComponentSpec
-from fl.cli import scaffold, store_commands
+from fl.cli import doctor, init_command, run_command, scaffold, store_commands
 from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, PUBLISH, SNAKEMAKE, YOUR_OWN, Commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
 from fl.cli.store_commands import readable
-from fl.plan import config
+from fl.plan import config, selection
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    parsed = _parser().parse_args(arguments)
+    words, snakemake = run_command.split(sys.argv[1:] if arguments is None else arguments)
+    parsed = _parser().parse_args(words, argparse.Namespace(snakemake=snakemake))
     try:
         return int(parsed.run(parsed) or 0)
     except FedloomError as error:
@@ -105,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = Commands(parser)
     _add_daily_commands(commands)
     _add_lookup_commands(commands)
+    init_command.add(commands)
+    doctor.add(commands)
     store_commands.add(commands)
     _add_snakemake_commands(commands)
     for add_commands in COMMANDS.hooks():
@@ -125,10 +128,13 @@ def _add_daily_commands(commands: Commands) -> None:
     sub.add_argument(
         "--write", action="store_true", help="write results/plan, as Snakemake does too"
     )
-    commands.add(
+    selection.add_option(sub)
+    run_command.add(commands, _show)
+    sub = commands.add(
         *(DAILY, "status", _status),
         "show the progress of planned runs: done, running, failed, time left",
     )
+    sub.add_argument("studies", nargs="*", help="studies of the plan (default: all of it)")
     for name, run, help in (
         ("show", _show, "print the result table of a study from stored runs"),
         ("report", _report, "write tables and report of a study from stored runs"),
@@ -144,6 +150,7 @@ def _add_daily_commands(commands: Commands) -> None:
             sub.add_argument(
                 "--table", help="print one table of its report as Markdown, e.g. paired"
             )
+            selection.add_option(sub)
     sub = commands.add(
         *(DAILY, "explain", _explain),
         "show a run's settings, and its differences from the nearest run",
@@ -230,6 +237,8 @@ def _plan(parsed: argparse.Namespace) -> None:
         current_plan, _ = plan.make_and_write(parsed.config, parsed.studies)
     else:
         current_plan = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
+    if parsed.only:
+        current_plan = plan.select(current_plan, selection.parse(parsed.only))
     adoption.adopt(current_plan.members, current_plan.settings)
     for line in summary.lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
@@ -322,8 +331,10 @@ def _status(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
     store = readable(settings.store)
     results = Path(settings.results)
-    statuses = status.run_statuses(status.bundles(results), store, results)
-    for line in (*status.lines(statuses, Rates(store)), *status.report_lines(results)):
+    names = config.split_names(parsed.studies)
+    statuses = status.run_statuses(status.bundles(results, names), store, results)
+    say(f"plan of {', '.join(names or status.studies(results))}")
+    for line in (*status.lines(statuses, Rates(store)), *status.report_lines(results, names)):
         say(line)
 
 
@@ -394,6 +405,8 @@ def _show(parsed: argparse.Namespace) -> None:
     from fl.report.facts import Facts
 
     settings, study = _study_plan(parsed)
+    if parsed.only:
+        study = selection.parse(parsed.only).study(study)
     if parsed.table:
         from fl import report
 

@@ -132,9 +132,8 @@ def _cost(specs: list[Spec], rates: Rates) -> str:
     if seconds is None:
         time = "Time cannot be estimated before a similar run has finished."
     else:
-        time = (
-            f"Time: about {duration(seconds)} one after another, by the speed of stored runs, and "
-        )
+        about = "less than a second" if seconds < 1 else f"about {duration(seconds)}"
+        time = f"Time: {about} one after another, by the speed of stored runs, and "
         time += "some seconds for the start of each job."
     return f"About {steps:,} local training steps remain (for each pass of a method). {time}"
 
@@ -178,9 +177,10 @@ def results(facts: Facts) -> Iterator[str]:
 def _table(
     rows: pd.DataFrame, metric: str, titles: dict[str, str], chosen: dict[Any, str], over: str
 ) -> Iterator[str]:
-    yield f"  {'method':20} {'mean':>6} {f'sd over {over}':>14} {'worst client':>13}  {over}"
+    width = max(20, *(len(titles[method]) for method in rows["method"]))
+    yield f"  {'method':{width}} {'mean':>6} {f'sd over {over}':>14} {'worst client':>13}  {over}"
     for row in rows.to_dict("records"):
         mean, spread, worst = (number(row[key], metric) for key in ("mean", "sd_seeds", "worst"))
-        line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
+        line = f"  {titles[row['method']]:{width}} {mean:>6} {spread:>14} {worst:>13}"
         notes = [chosen.get((*(row[key] for key in KEY),), ""), gaps(row)]
         yield f"{line}  {row['n_seeds']:5}  {', '.join(filter(None, notes))}".rstrip()

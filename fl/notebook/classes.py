@@ -7,10 +7,12 @@ the same class, and a file in ``config/studies`` can use it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from fl.base import files, plugins, registry
@@ -42,7 +44,7 @@ class Classes:
         """Return a study's models with names instead of classes."""
         if not isinstance(items, list):
             return items
-        return [self._item("model", item, location / i) for i, item in enumerate(items)]
+        return [self._model(item, location / i) for i, item in enumerate(items)]
 
     def methods(self, entries: Any, location: Location) -> Any:
         """Return a study's entries with names instead of classes."""
@@ -71,11 +73,26 @@ class Classes:
     def _pair(self, kind: str, name: str, value: Any, location: Location) -> tuple[str, Any]:
         return self._write_plugin(kind, value, location / name) if is_own(value) else (name, value)
 
-    def _item(self, kind: str, item: Any, location: Location) -> Any:
+    def _model(self, item: Any, location: Location) -> Any:
+        """Return a model as a study names it; ``{"model": Net, "width": [5, 10]}`` is a grid."""
+        keys: dict[str, Any] = {}
+        if isinstance(item, Mapping) and is_own(item.get("model")):
+            keys, location = dict(item), location / "model"
+            item = keys.pop("model")
         if not is_own(item):
             return item
-        name, values = self._write_plugin(kind, item, location)
-        return {name: values}
+        if isinstance(item, FunctionType):
+            return {self._write_factory(item, location): keys}
+        name, values = self._write_plugin("model", item, location)
+        return {name: {**values, **keys}}
+
+    def _write_factory(self, function: FunctionType, location: Location) -> str:
+        """Write and use the plugin of a function that makes models; return its name."""
+        is_named = function.__name__ != source.LAMBDA
+        class_name = function.__name__.title().replace("_", "") if is_named else "Model"
+        with _located(location):
+            text = source.factory_text(function, class_name, "Model of a function of a notebook.")
+        return self._use_text("model", class_name, text, location)
 
     def _write_plugin(
         self, kind: str, component: Any, location: Location
@@ -84,19 +101,23 @@ class Classes:
         cls = component if isinstance(component, type) else type(component)
         if not dataclasses.is_dataclass(cls) or not hasattr(cls, "build"):
             form = 'with @declare("global")' if kind == "method" else "with `build`"
+            factory = ", or a function of shape and classes" if kind == "model" else ""
             problem = f"is of the class {cls.__name__}, which is no {kind}"
-            advice = f"give a name, or a dataclass {form}; see docs/tutorial.md"
+            advice = f"give a name, or a dataclass {form}{factory}; see docs/tutorial.md"
             raise ConfigError(location, problem, advice=advice)
-        try:
+        with _located(location):
             text = source.module_text(cls, f"{cls.__name__}, of a notebook.")
-        except FedloomError as error:
-            raise ConfigError(location, str(error)) from None
-        stem = f"{snake(cls.__name__)}_{digest(text)[:8]}"
-        self._use(stem, Path(registry.FOLDER_BY_KIND[kind]).name, text, location)
+        name = self._use_text(kind, cls.__name__, text, location)
         values = (
             {} if component is cls else {f.name: getattr(component, f.name) for f in _fields(cls)}
         )
-        return stem.replace("_", "-"), values
+        return name, values
+
+    def _use_text(self, kind: str, class_name: str, text: str, location: Location) -> str:
+        """Write and use a plugin with the text of a module; return its name."""
+        stem = f"{snake(class_name)}_{digest(text)[:8]}"
+        self._use(stem, Path(registry.FOLDER_BY_KIND[kind]).name, text, location)
+        return stem.replace("_", "-")
 
     def _use(self, stem: str, folder: str, text: str, location: Location) -> None:
         package = plugins.roots().get(stem, self._folder / stem)
@@ -107,6 +128,15 @@ class Classes:
                 files.write_bytes(path, f"{text}\n".encode())
         plugins.use([str(package)], location)
         self.plugins.append(str(package))
+
+
+@contextlib.contextmanager
+def _located(location: Location) -> Iterator[None]:
+    """Give errors of a source their location."""
+    try:
+        yield
+    except FedloomError as error:
+        raise ConfigError(location, str(error)) from None
 
 
 def is_own(value: Any) -> bool:

@@ -14,6 +14,7 @@ from fl.base import fields
 from fl.base.errors import ConfigError, Location, unknown_name
 from fl.notebook.arrays import ArrayData
 from fl.notebook.classes import Classes, entry_name, is_own
+from fl.notebook.frames import is_frame, with_paths
 from fl.plan import config
 from fl.plan.config import Settings, Study
 
@@ -24,7 +25,7 @@ SINGULAR_KEYS = {"dataset": "datasets", "partition": "partitions", "model": "mod
 """Keys of a call for a single value, and the study's keys for several."""
 
 ARRAYS = "arrays"
-"""Folder of files of `fl.arrays`, in the folder of data."""
+"""Folder of files of `fl.arrays` and of tables in memory, in the folder of data."""
 
 
 def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings]:
@@ -50,7 +51,8 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Sett
     training_keys = dict(fields.mapping(remaining.pop("training", None), CALL / "training"))
     for key, value in remaining.items():
         name = SINGULAR_KEYS.get(key, key)
-        if key == "dataset" and not isinstance(value, str | Mapping | ArrayData):
+        is_known = isinstance(value, str | Mapping | ArrayData) or is_frame(value)
+        if key == "dataset" and not is_known:
             allowed = "a name, a name with its keys, or data of your own by fl.arrays(x, y)"
             raise ConfigError(CALL / key, f"is a {type(value).__name__}", allowed)
         if name in study_fields:
@@ -114,12 +116,17 @@ def config_value(value: Any, folder: Path) -> Any:
 
     Args:
         value: An argument of a call.
-        folder: Folder for data of `fl.arrays`.
+        folder: Folder for data of `fl.arrays` and tables in memory.
     """
     if isinstance(value, ArrayData):
         return value.item(folder)
     if isinstance(value, Mapping):
+        if any(map(is_frame, value.values())):
+            value = with_paths(value, folder, CALL / "dataset")
         return {key: config_value(inner, folder) for key, inner in value.items()}
+    if is_frame(value):
+        advice = 'write {"table": {"frame": ..., "label": "name of a column"}}'
+        raise ConfigError(CALL / "dataset", f"is a {type(value).__name__}", advice=advice)
     if isinstance(value, np.ndarray | np.generic):
         return config_value(value.tolist(), folder)
     if isinstance(value, list | tuple | range):

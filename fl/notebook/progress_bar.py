@@ -35,7 +35,7 @@ class ProgressBar:
     def start_runs(self, title: str, rounds: int, finished: int) -> Rounds:
         """Show the rounds of runs that begin; see `fl.runner.progress.MakeDisplay`."""
         self.describe(title)
-        return Rounds(self._bar)
+        return Rounds(self._bar, rounds)
 
     def add_rounds(self, rounds: int) -> None:
         """Count the rounds of runs that have ended, also early."""
@@ -51,18 +51,21 @@ class ProgressBar:
 class Rounds:
     """Rounds of runs that are trained together, on the bar."""
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: Any, rounds: int) -> None:
         """Begin before the first round.
 
         Args:
             bar: The bar of tqdm.
+            rounds: Number of rounds of each run.
         """
-        self._bar, self._last_round = bar, 0
+        self._bar, self._rounds, self._last_round = bar, rounds, 0
 
     def show(self, finished: Mapping[str, Round]) -> None:
         """Show a round of some runs; the first one also counts earlier rounds of a checkpoint."""
         number = next(iter(finished.values())).number
         loss = min(round_.loss for round_ in finished.values())
-        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+        self._bar.set_postfix_str(
+            f"round {number} of {self._rounds}, loss {loss:.4f}", refresh=False
+        )
         self._bar.update(len(finished) * (number - self._last_round))
         self._last_round = number

@@ -12,15 +12,22 @@ import pandas as pd
 from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
+from fl.notebook.display import Page, WideTable
 from fl.notebook.tracebacks import short_traceback
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
-from fl.report import result_files
+from fl.report import latex, page, plots, result_files
+from fl.report.cells import Table
+from fl.report.facts import Facts, gather
+from fl.report.outline import blocks, outline
+from fl.report.overview import overview
 from fl.store.layout import PREDICTIONS
 from fl.store.store import Store
 
 if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
     from torch import Tensor, nn
 
     from fl.notebook.stored import StoredModels
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, repr=False)
 class Result:
     """Results of a study from its stored runs, returned by `fl.run` and `fl.load`.
+
+    A notebook shows it as the report's main table, with what the methods cost.
 
     If a study has several data sets, partitions or models, choose one by ``dataset=``,
     ``partition=`` and ``model=``, with the names in `table`. Models and predictions of a grid are
@@ -50,10 +59,16 @@ class Result:
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         return f"<fl.Result of {self.study.study}: {states}>"
 
+    def _repr_html_(self) -> str:
+        """Return the report's main table, with what the methods cost."""
+        facts = self._facts()
+        return page.table_html(facts, overview(facts))
+
     @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
         """Return the main table, a row for each setting and method; see `fl.report.load`."""
-        return report.load(self.study, self._results, self._store.root, metric, unseen)
+        table = report.load(self.study, self._results, self._store.root, metric, unseen)
+        return WideTable(table)
 
     @short_traceback
     def curves(self, unseen: bool = False) -> pd.DataFrame:
@@ -67,9 +82,63 @@ class Result:
 
     @short_traceback
     def report(self) -> Path:
-        """Write the report, like ``fedloom report``; return the path of its page."""
-        page, *_ = report.build(self.study.study, self._results, self._store.root, self.study)
-        return page
+        """Write the report, like ``fedloom report``; return its path, a page in a notebook."""
+        path, *_ = report.build(self.study.study, self._results, self._store.root, self.study)
+        return Page(path)
+
+    @short_traceback
+    def plot(
+        self, kind: plots.Kind = "curves", axes: Axes | None = None, **setting: str
+    ) -> Axes | np.ndarray:
+        """Draw a figure of the report with matplotlib; return its axes.
+
+        Means are over draws if the study has several. Of several settings, each has axes of its
+        own.
+
+        Args:
+            kind: ``curves`` over rounds, final values of all ``clients``, or values against their
+                ``cost`` in bytes.
+            axes: Axes to draw on; by default those of a new figure.
+            setting: ``dataset``, ``partition`` and ``model``, without the seeds of draws, to draw
+                one of several settings.
+
+        Raises:
+            FedloomError: For an unknown kind or setting, and if no run is complete.
+        """
+        study, location = self._facts(), Location(f"the study {self.study.study}")
+        facts = study.drawn or study
+        settings = facts.settings
+        for key, value in setting.items():
+            if key not in SETTING:
+                raise unknown_name(location, "argument", key, SETTING)
+            place = SETTING.index(key)
+            if value not in {names[place] for names in settings}:
+                raise unknown_name(location, key, value, {names[place] for names in settings})
+            settings = [names for names in settings if names[place] == value]
+        return plots.plot(facts, kind, settings, axes)
+
+    @short_traceback
+    def to_latex(self, table: str | None = None) -> str:
+        """Return a table of the report in LaTeX.
+
+        Args:
+            table: Name of the table, which is that of its file beside the report, such as ``costs``
+                or ``differences``; by default the main table.
+
+        Raises:
+            FedloomError: For a table that the report does not have.
+        """
+        facts = self._facts()
+        tables = [b for b in blocks(outline(facts)) if isinstance(b, Table)]
+        texts = latex.documents(facts, tables)
+        name = table or tables[0].name
+        if name not in texts:
+            raise unknown_name(Location(f"the study {self.study.study}"), "table", name, texts)
+        return texts[name]
+
+    def _facts(self) -> Facts:
+        """Return what the report is made from; nothing is written."""
+        return gather(self.study.study, self._results, self._store.root, self.study, False)
 
     @short_traceback
     def model(

@@ -36,13 +36,18 @@ def run(
     ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, as Python values.
     Also possible: ``dataset``, ``partition`` or ``model`` for a single one, ``seeds=3`` for seeds
     0, 1 and 2 (the default is seed 0), ``methods`` as a list, and keys of ``training``, such as
-    ``rounds=5``. A data set can be your own, see `arrays`.
+    ``rounds=5``. A data set can be your own, see `arrays`; a DataFrame of pandas or a ``Dataset``
+    of Hugging Face stands where a path would, as in
+    ``dataset={"table": {"frame": df, "label": "kind"}}``.
 
     A method, a model, a term or an alteration can be a class of the notebook, or an instance:
     ``methods={"mine": Mine(strength=0.1)}``, for a grid ``{"mine": {"method": Mine, "strength":
-    [0.1, 1.0]}}``. The class is written as in a plugin, see ``docs/tutorial.md``. Its source, with
-    the functions, classes and constants of the notebook that it uses, becomes a plugin in
-    ``results/classes``, and is part of the names of its runs.
+    [0.1, 1.0]}}``. The class is written as in a plugin, see ``docs/tutorial.md``. A model can also
+    be a function: ``model=lambda shape, classes: nn.Sequential(...)``, whose further parameters
+    have defaults and are keys. ``{"model": Net, "width": [5, 10]}`` is a grid over keys of a model,
+    a setting for each value. The source of a class or function, with the functions, classes and
+    constants that it uses, becomes a plugin in ``results/classes``, and is part of the names of its
+    runs.
 
     Runs have the same names as those of a study's file, and are in the same store: existing runs
     are not trained again, and an interrupted call continues when it is repeated. Paths are relative

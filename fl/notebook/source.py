@@ -1,6 +1,6 @@
-"""Source of a class that a notebook defines, as an independent module.
+"""Source of a class or function that a notebook defines, as an independent module.
 
-The values that the class uses are found by name. Values of installed packages are imported; the
+The values that it uses are found by name. Values of installed packages are imported; the
 user's own functions, classes and simple constants are written into the module. Other values, such
 as arrays and models, have no source, and a run's name cannot depend on them.
 """
@@ -37,6 +37,7 @@ LITERAL_TYPES = (
     frozenset,
     type(None),
 )
+LAMBDA = "<lambda>"
 READ_OPERATIONS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 SEARCHED_MODULES = ("fl.api", "typing")
 """Modules of values that do not know their module, such as ``NonNegative``."""
@@ -56,9 +57,62 @@ def module_text(cls: type, summary: str) -> str:
     """
     needs = _Dependencies()
     needs.add(cls.__name__, cls, cls.__name__)
-    head = [f'"""{summary}"""', *([FUTURE] if needs.deferred else [])]
-    imports = "\n".join(sorted(needs.imports))
-    return "\n\n\n".join(filter(None, [*head, imports, *needs.definitions.values()])) + "\n"
+    return needs.text(summary)
+
+
+def factory_text(function: FunctionType, class_name: str, summary: str) -> str:
+    """Return the text of a module with a class whose ``build`` calls a function that makes models.
+
+    Parameters of the function after ``shape`` and ``classes`` are keys of the class, with the
+    function's defaults.
+
+    Args:
+        function: The function; also a lambda, or one that is defined inside a function.
+        class_name: Name of the class.
+        summary: First line of the docstrings of module and class.
+
+    Raises:
+        FedloomError: If the function has other parameters or no source, or uses a value that cannot
+            be written as text.
+    """
+    keys = _factory_keys(function)
+    needs, name = _Dependencies(), f"make_{class_name.lower()}"
+    needs.add(name, function, name)
+    needs.imports.add("from dataclasses import dataclass")
+    while needs.has(class_name):  # A function ``net`` often makes a class ``Net``.
+        class_name += "Factory"
+    fields = [f"    {key}: {type(value).__name__} = {value!r}" for key, value in keys.items()]
+    arguments = ", ".join(["shape", "classes", *(f"{key}=self.{key}" for key in keys)])
+    wrapper = "\n".join(
+        [
+            "@dataclass(frozen=True)",
+            f"class {class_name}:",
+            f'    """{summary}"""',
+            *(["", *fields] if fields else []),
+            "",
+            "    def build(self, shape, classes):",
+            f"        return {name}({arguments})",
+        ]
+    )
+    needs.definitions[class_name] = wrapper
+    return needs.text(summary)
+
+
+def _factory_keys(function: FunctionType) -> dict[str, Any]:
+    """Return the parameters of a factory after shape and classes, with their defaults."""
+    parameters = [*inspect.signature(function).parameters.values()]
+    required = [p for p in parameters if p.default is inspect.Parameter.empty]
+    if len(required) != 2 or parameters[:2] != required:
+        raise FedloomError(
+            f"{function.__name__}: has the parameters {inspect.signature(function)}",
+            advice="write a function of shape and classes; further parameters need defaults",
+        )
+    keys = {parameter.name: parameter.default for parameter in parameters[2:]}
+    for key, value in keys.items():
+        if not isinstance(value, bool | int | float | str):
+            problem = f"{function.__name__}: {key!r} is a {type(value).__name__}"
+            raise FedloomError(problem, "a number, a text, True or False")
+    return keys
 
 
 class _Dependencies:
@@ -75,6 +129,16 @@ class _Dependencies:
         self.definitions: dict[str, str] = {}
         self.deferred = False
         self._values: dict[str, Any] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether a value of the module has this name."""
+        return name in self._values
+
+    def text(self, summary: str) -> str:
+        """Return the module with all statements, under a docstring."""
+        head = [f'"""{summary}"""', *([FUTURE] if self.deferred else [])]
+        imports = "\n".join(sorted(self.imports))
+        return "\n\n\n".join(filter(None, [*head, imports, *self.definitions.values()])) + "\n"
 
     def add(self, name: str, value: Any, reader: str) -> None:
         """Add a value that ``reader`` uses by this name."""
@@ -102,7 +166,9 @@ class _Dependencies:
             )
 
     def _define(self, name: str, value: Definition) -> None:
-        text, code = _source(value)
+        is_local = isinstance(value, FunctionType) and value.__qualname__ != value.__name__
+        is_lambda = value.__name__ == LAMBDA
+        text, code = _local_source(value, name) if is_local or is_lambda else _source(value)
         space = _namespace(value)
         # Dependencies come first, because decorators, bases and defaults are evaluated at once.
         for needed in sorted(set(_read(code)) - {value.__name__}):
@@ -110,7 +176,8 @@ class _Dependencies:
                 self.add(needed, space[needed], value.__name__)
         flag = __future__.annotations.compiler_flag
         self.deferred |= any(f.__code__.co_flags & flag for f in _functions(value))
-        alias = "" if value.__name__ == name else f"\n\n\n{name} = {value.__name__}"
+        is_named = is_lambda or value.__name__ == name
+        alias = "" if is_named else f"\n\n\n{name} = {value.__name__}"
         self.definitions[name] = f"{text}{alias}"
 
 
@@ -132,6 +199,61 @@ def _source(value: Definition) -> tuple[str, CodeType]:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     text = "".join(lines[first - 1 : node.end_lineno]).rstrip()
     return text, compile(text, name, "exec", dont_inherit=True)
+
+
+def _local_source(function: Any, name: str) -> tuple[str, CodeType]:
+    """Return the text of a lambda or of a function inside a function, and its compiled code.
+
+    Defaults are written as their values, because they were evaluated when the function was defined.
+
+    Args:
+        function: The function.
+        name: Name of a lambda in the text.
+    """
+    code = inspect.unwrap(function).__code__
+    nodes = [
+        node
+        for node in ast.walk(ast.parse("".join(_lines(function))))
+        if isinstance(node, ast.Lambda | ast.FunctionDef) and _contains(node, code)
+    ]
+    if not nodes:
+        raise FedloomError(f"{name}: its source cannot be found", advice=ADVICE)
+    node = min(nodes, key=lambda n: len(ast.unparse(n)))  # The innermost one.
+    defaults = (function.__defaults__ or ()), (function.__kwdefaults__ or {})
+    for value in (*defaults[0], *defaults[1].values()):
+        if not _is_literal(value):
+            problem = f"{name}: a default is a {type(value).__name__}, which has no source"
+            raise FedloomError(problem, "numbers and texts")
+    node.args.defaults = [_expression(value) for value in defaults[0]]
+    keywords = [argument.arg for argument in node.args.kwonlyargs]
+    node.args.kw_defaults = [
+        _expression(defaults[1][key]) if key in defaults[1] else None for key in keywords
+    ]
+    text = ast.unparse(node)
+    text = f"{name} = {text}" if isinstance(node, ast.Lambda) else text
+    return text, compile(text, name, "exec", dont_inherit=True)
+
+
+def _expression(value: Any) -> ast.expr:
+    return ast.parse(repr(value), mode="eval").body
+
+
+def _contains(node: ast.Lambda | ast.FunctionDef, code: CodeType) -> bool:
+    """Whether all instructions of some code lie in the body of a definition."""
+    if isinstance(node, ast.FunctionDef):
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        return node.name == code.co_name and first == code.co_firstlineno
+    if code.co_name != LAMBDA:
+        return False
+    body = node.body
+    start = body.lineno, body.col_offset
+    end = body.end_lineno or body.lineno, body.end_col_offset or 0
+    places = [
+        ((first, column), (last, last_column))
+        for first, last, column, last_column in code.co_positions()
+        if None not in (first, last, column, last_column) and (column, last_column) != (0, 0)
+    ]
+    return bool(places) and all(start <= a and b <= end for a, b in places)
 
 
 def _lines(value: Definition) -> list[str]:
@@ -158,8 +280,11 @@ def _functions(value: Definition) -> list[FunctionType]:
 
 
 def _namespace(value: Definition) -> Mapping[str, Any]:
-    """Return the namespace of the module of a definition."""
+    """Return the names that a definition can use: those of its module, and those around it."""
     functions = _functions(value)
+    if isinstance(value, FunctionType):
+        closed = inspect.getclosurevars(inspect.unwrap(value)).nonlocals
+        return {**functions[0].__globals__, **closed}
     return functions[0].__globals__ if functions else vars(sys.modules[value.__module__])
 
 

@@ -168,6 +168,7 @@ class Study:
         baseline: Entry with which all others are compared in pairs.
         contrasts: More pairs in addition to a ``baseline``: by entry, the entry with which it is
             compared. P-values are corrected for these comparisons too.
+        ours: Entry of your own method, which the report marks as ``(ours)``.
         keep_weights: Whether final weights are stored even if no other run or analysis reads them.
         keep_predictions: Whether predictions of final models for all samples outside training are
             stored, as ``predictions.parquet`` of the run.
@@ -200,6 +201,7 @@ class Study:
     scored: Literal["last", "best"] = "last"
     baseline: str | None = None
     contrasts: dict[str, str] = field(default_factory=dict)
+    ours: str | None = None
     keep_weights: bool = False
     keep_predictions: bool = False
     metrics: list[PredictedMetric] = field(default_factory=list)
@@ -332,7 +334,8 @@ def read_study(folder: Path, name: str, location: Location) -> tuple[Study, Loca
     check_name(name, location)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
-        raise unknown_name(location, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
+        names = (p.stem for p in path.parent.glob("*.yaml"))
+        raise unknown_name(location, "study", name, names, "fedloom studies")
     file_location = Location(os.path.relpath(path))
     return parse_study(read_yaml(path), file_location), file_location
 

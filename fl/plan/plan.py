@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study
 from fl.plan.plan_files import PlannedPartition, PlanSummary
+from fl.plan.selection import Selection
 from fl.plan.study_plan import StudyPlan
 from fl.pytorch import memory
 from fl.store.layout import PREDICTIONS, WEIGHTS
@@ -305,6 +306,17 @@ def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True
         datasets={name: plan_files.read_dataset(home, name) for name in datasets},
         partitions={name: plan_files.read_partition(home, name) for name in partitions},
         analyses={name: plan_files.read_analysis(home, name) for name in analyses},
+    )
+
+
+def select(plan: Plan, selection: Selection) -> Plan:
+    """Return a plan with the selected runs alone, and the bundles that these need."""
+    names = selection.bundles(plan.studies.values(), plan.bundles)
+    return replace(
+        plan,
+        studies={name: selection.study(study) for name, study in plan.studies.items()},
+        bundles={name: bundle for name, bundle in plan.bundles.items() if name in names},
+        analyses={},
     )
 
 

@@ -70,7 +70,11 @@ def check_partition(scheme: ComponentSpec, dataset: ComponentSpec, location: Loc
         raise ConfigError(location, problem, advice="a data set that has domains")
     if scheme["name"] == "natural" and not data.natural_clients:
         problem = f"{dataset['name']} has no clients of its own"
-        raise ConfigError(location, problem, advice="another scheme, or another data set")
+        advice = "another scheme, or another data set"
+        if hasattr(data, "path"):  # Data of the user's own can have clients.
+            advice = "name the clients by `client=` (a column, or an argument of fl.arrays), or "
+            advice += "choose another scheme"
+        raise ConfigError(location, problem, advice=advice)
     if "path" in scheme:
         _check_own_table(scheme, data, location / "path")
 

@@ -51,6 +51,8 @@ def check_references(study: Study, analyses: list[Choice], location: Location) -
     for analysis in analyses:
         labels = enumerate(analysis.values.get("methods", ()))
         references += [(analysis.location / "methods" / i, label) for i, label in labels]
+    if study.ours is not None:
+        references.append((location / "ours", study.ours))
     if study.baseline is not None:
         references.append((location / "baseline", study.baseline))
     elif study.contrasts:

@@ -176,6 +176,7 @@ class StudyPlan:
     seeds: list[int]
     entries: dict[str, EntrySummary]
     names: dict[str, list[str]]
+    ours: str | None = None
     hash: str = ""
 
     @property

@@ -333,6 +333,7 @@ def _study_plan(
         scored=study.scored,
         metrics=[*study.metrics],
         baseline=study.baseline,
+        ours=study.ours,
         contrasts=study.contrasts,
         runs=runs,
         settings=settings.settings,

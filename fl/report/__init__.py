@@ -46,8 +46,8 @@ def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None)
     """Write the report of a study's finished runs.
 
     Its files are ``results/report/<study>.html``, ``.md``, ``.tex`` and ``.bib``. Every
-    figure is an SVG and a PDF file in ``results/report/<study>/``. Missing and diverged runs are
-    named. Incomplete tables of the study are made again first.
+    figure is an SVG and a PDF file in ``results/report/<study>/``, every table a LaTeX file there.
+    Missing and diverged runs are named. Incomplete tables of the study are made again first.
 
     Args:
         study: Name of the study.
@@ -68,7 +68,9 @@ def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None)
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         drawn = [block for block in blocks(sections) if isinstance(block, Figure)]
-        figures.write(folder / study, drawn)
+        tables = [block for block in blocks(sections) if isinstance(block, Table)]
+        files_by_name = {f"{n}.tex": t.encode() for n, t in latex.documents(facts, tables).items()}
+        result_files.write_folder(folder / study, figures.contents(drawn) | files_by_name)
         # The page comes last: if it is of this plan, so are the other files.
         for end, text in reversed(texts(facts, sections).items()):
             paths.insert(0, folder / f"{study}{end}")

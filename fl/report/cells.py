@@ -61,6 +61,7 @@ class Table:
         crossed: The first column's name when rows and columns change places, for a table that can
             be read either way.
         note: What else a careful reader needs, below the table.
+        is_main: Whether it is the table that readers look for, which is never folded.
         scope: What the page says once for all its tables, and a table elsewhere says itself.
         number: The table's number on the page.
     """
@@ -72,6 +73,7 @@ class Table:
     crossed: str = ""
     note: str = ""
     scope: str = ""
+    is_main: bool = False
     number: str = ""
 
     @property

@@ -122,15 +122,28 @@ class Facts:
         """A sentence where methods have had different numbers of rounds; empty where equal ones."""
         texts: dict[str, list[str]] = {}
         for method, runs in summaries.stored_runs(self.runs).groupby("method", sort=False):
-            own, start = _span(runs["rounds"]), _span(runs["rounds_before"])
-            text = own if start == "0" else f"{start} + {own}"
-            texts.setdefault(text, []).append(self.methods[str(method)])
+            texts.setdefault(_rounds(runs), []).append(self.methods[str(method)])
         if len(texts) < 2:
             return ""
         usual = max(texts, key=lambda text: len(texts[text]))
         others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
         sum_text = " (a stored model's, then its own)" if any("+" in t for t in texts) else ""
         return f"Rounds of training: {usual}, but {'; '.join(others)}{sum_text}."
+
+    @cached_property
+    def longer(self) -> dict[str, str]:
+        """By method that had more rounds than most, ``6 + 2 rounds``."""
+        groups = summaries.stored_runs(self.runs).groupby("method", sort=False)
+        totals = {
+            str(method): (runs["rounds"] + runs["rounds_before"]).max() for method, runs in groups
+        }
+        known_totals = pd.Series(totals, dtype="float64").dropna()
+        if known_totals.nunique() < 2:
+            return {}
+        usual_total = known_totals.mode().min()
+        texts = {str(method): f"{_rounds(runs)} rounds" for method, runs in groups}
+        above = known_totals.index[known_totals > usual_total]
+        return {str(method): texts[str(method)] for method in above}
 
     @property
     def sampled(self) -> str:
@@ -153,10 +166,14 @@ class Facts:
 
     @cached_property
     def methods(self) -> dict[str, str]:
-        """Label -> name to show: the readable title, with the label where titles coincide."""
+        """Label -> name to show: the readable title, with the label where titles coincide.
+
+        The user's own method is marked as ``(ours)``.
+        """
         titles = dict(zip(self.runs["method"], self.runs["title"], strict=True))
         shown = list(titles.values())
-        return {m: t if shown.count(t) == 1 else f"{t} ({m})" for m, t in titles.items()}
+        names = {m: t if shown.count(t) == 1 else f"{t} ({m})" for m, t in titles.items()}
+        return {m: f"{t} (ours)" if m == self.plan.ours else t for m, t in names.items()}
 
     def placed(self, frame: pd.DataFrame) -> pd.DataFrame:
         """``frame`` with the settings as these facts have them."""
@@ -302,11 +319,34 @@ def _span(counts: pd.Series) -> str:
     return f"{first} to {last}" if last > first else str(first)
 
 
-def gather(study: str, results: Path, store: Path, plan: StudyPlan | None = None) -> Facts:
-    """Read a study; its tables are made again unless they are complete and of the same plan."""
+def _rounds(runs: pd.DataFrame) -> str:
+    """Return the rounds of a method's runs: ``6``, or ``6 + 2`` after those of a stored model."""
+    own, start = _span(runs["rounds"]), _span(runs["rounds_before"])
+    return own if start == "0" else f"{start} + {own}"
+
+
+def gather(
+    study: str,
+    results: Path,
+    store: Path,
+    plan: StudyPlan | None = None,
+    writes_tables: bool = True,
+) -> Facts:
+    """Read a study; its tables are made again unless they are complete and of the same plan.
+
+    Args:
+        study: Name of the study.
+        results: Folder of the results.
+        store: Folder of the runs.
+        plan: The study's plan, if not the one in ``results/plan``.
+        writes_tables: Whether tables that are made again are written.
+    """
     plan = plan or read_plan(study, results)
-    tables = result_files.read_current(plan, results)
-    rows, runs = tables or result_files.write(plan, store, results)
+    if writes_tables:
+        tables = result_files.read_current(plan, results)
+        rows, runs = tables or result_files.write(plan, store, results)
+    else:
+        rows, runs = result_files.read(plan, store, results)
     partitions: dict[str, Partition] = {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):
         title = " · ".join(plan.titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from fl.base import files
 from fl.base.plotting import (
     Look,
     Picture,
@@ -78,37 +76,102 @@ class Figure:
     number: str = ""
 
 
+@dataclass(frozen=True)
+class Series:
+    """Methods as figures draw them.
+
+    Attributes:
+        names: Name to show of each method, in the report's order.
+        colours: Number of the colour of each method; None for grey.
+        baseline: The study's baseline.
+    """
+
+    names: Mapping[str, str]
+    colours: Mapping[str, int | None]
+    baseline: str | None = None
+
+    @property
+    def in_colour(self) -> tuple[str, ...]:
+        """The methods that have a colour."""
+        return tuple(method for method in self.names if self.colours[method] is not None)
+
+    @property
+    def drawing_order(self) -> list[str]:
+        """The methods, grey ones first, so that they lie below the others."""
+        return sorted(self.names, key=lambda method: self.colours[method] is not None)
+
+    @property
+    def note(self) -> str:
+        """A sentence on grey methods, if there are any."""
+        return "Grey: all other methods." if len(self.in_colour) < len(self.names) else ""
+
+    def style(self, look: Look, method: str) -> dict[str, Any]:
+        """Return matplotlib's keys of colour and marker of a method."""
+        number = self.colours[method]
+        if number is None:
+            return {"color": look.muted, "alpha": 0.4, "marker": ""}
+        return {"color": look.colour(number), "marker": MARKERS[number % len(MARKERS)]}
+
+
 @as_picture
 def curves(
-    look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str, majority: float | None
+    look: Look, frame: pd.DataFrame, series: Series, metric: str, majority: float | None
 ) -> Canvas:
-    """Mean over rounds with a band of one sd over seeds, for one setting.
+    """Mean over rounds with a band of one sd over seeds, for one setting; see `draw_curves`."""
+    canvas, axes = axes_of(2.6)
+    draw_curves(look, axes, frame, series, metric, majority)
+    return canvas
+
+
+def draw_curves(
+    look: Look,
+    axes: Axes,
+    frame: pd.DataFrame,
+    series: Series,
+    metric: str,
+    majority: float | None = None,
+) -> None:
+    """Draw means over rounds, with the names of methods at the ends of their lines.
 
     Lines that cover each other are told apart by their dashes, their widths, of which the first
     drawn are the widest, and their markers, which stand at different rounds.
+
+    Args:
+        look: Colours.
+        axes: Axes to draw on.
+        frame: ``method``, ``round``, ``mean`` and ``sd_seeds`` of one setting.
+        series: The methods.
+        metric: The metric.
+        majority: Accuracy of predicting each client's majority class, for a line.
     """
-    canvas, axes = axes_of(2.5)
-    scale = _scale(metric)
-    for i, method in enumerate(names):
-        line = frame[frame["method"] == method]
-        if line.empty:
+    scale, present = _scale(metric), set(frame["method"])
+    n_coloured = len(series.in_colour)
+    ends: list[tuple[str, float]] = []
+    for method in series.drawing_order:
+        line, number = frame[frame["method"] == method], series.colours[method]
+        if method not in present:
             continue
-        colour, x, y = look.colour(i), line["round"].to_numpy(), scale * line["mean"].to_numpy()
+        x, y = line["round"].to_numpy(), scale * line["mean"].to_numpy()
+        style = series.style(look, method)
+        if number is None:
+            axes.plot(x, y, lw=0.9, **style)
+            continue
         sd = scale * line["sd_seeds"].fillna(0).to_numpy()
-        axes.fill_between(x, y - sd, y + sd, color=colour, alpha=min(0.16, 0.8 / len(names)), lw=0)
-        dashes = DASHES[i % len(DASHES)]
+        band = {"color": style["color"], "alpha": min(0.16, 0.8 / n_coloured), "lw": 0}
+        axes.fill_between(x, y - sd, y + sd, **band)
+        dashes = DASHES[number % len(DASHES)]
         gap = -(-len(x) // 7)
         axes.plot(
             x,
             y,
-            color=colour,
-            lw=2.4 - 1.2 * i / max(1, len(names) - 1),
+            lw=2.4 - 1.2 * number / max(1, n_coloured - 1),
             ls=(0, dashes) if dashes else "-",
-            marker=MARKERS[i % len(MARKERS)],
             ms=3.4,
-            markevery=(i * gap // len(names), gap),
-            label=names[method],
+            markevery=(number * gap // n_coloured, gap),
+            label=series.names[method],
+            **style,
         )
+        ends.append((method, float(y[-1])))
     if majority is not None and np.isfinite(majority):
         axes.axhline(scale * majority, color=look.muted, lw=0.9, ls=DASHED, zorder=1)
     last = max([1, *frame["round"]])
@@ -117,7 +180,78 @@ def curves(
 
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
     axes.grid(axis="y")
-    return with_legend(look, canvas)
+    _name_ends(look, axes, series, ends)
+
+
+NAME_WIDTH = 15
+"""Characters of a line of a method's name beside its curve."""
+NAME_HEIGHT = 10.0
+"""Height in points of a line of a name."""
+
+
+def _name_ends(look: Look, axes: Axes, series: Series, ends: Sequence[tuple[str, float]]) -> None:
+    """Write the names of methods to the right of the axes, at the ends of their lines.
+
+    Names are moved up and down until they do not cover each other.
+    """
+    figure = axes.get_figure(root=True)
+    if figure is None or not ends:
+        return
+    low, high = axes.get_ylim()
+    # Texts are placed in points above the lower edge of the axes.
+    height = axes.get_position().height * 72 * figure.get_figheight()
+    end_places = [(float((y - low) / (high - low)) * height, method) for method, y in ends]
+    texts = {m: textwrap.wrap(series.names[m], NAME_WIDTH) or [m] for m, _ in ends}
+    blocks = [
+        (place, method, NAME_HEIGHT * len(texts[method])) for place, method in sorted(end_places)
+    ]
+    for (_, method, _), place in zip(blocks, _block_centres(blocks, height), strict=True):
+        axes.annotate(
+            "\n".join(texts[method]),
+            xy=(1.0, place / height),
+            xycoords="axes fraction",
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            color=series.style(look, method)["color"],
+            fontsize=7.5,
+            annotation_clip=False,
+        )
+
+
+def _block_centres(blocks: Sequence[tuple[float, str, float]], top: float) -> list[float]:
+    """Return the centres of blocks so that none covers another, as near as can be to their places.
+
+    Neighbours that would cover each other become a group around the mean of their places, which
+    lies between 0 and ``top`` if there is room.
+
+    Args:
+        blocks: Place, name and height of each block, sorted by place.
+        top: Largest place of an edge.
+    """
+    groups: list[list[int]] = []
+
+    def half_height(group: list[int]) -> float:
+        return sum(blocks[i][2] for i in group) / 2
+
+    def centre(group: list[int]) -> float:
+        mean = sum(blocks[i][0] for i in group) / len(group)
+        return max(min(mean, top - half_height(group)), half_height(group))
+
+    for i in range(len(blocks)):
+        group = [i]
+        while groups and centre(group) - half_height(group) < centre(groups[-1]) + half_height(
+            groups[-1]
+        ):
+            group = [*groups.pop(), *group]
+        groups.append(group)
+    places = []
+    for group in groups:
+        lower = centre(group) - half_height(group)
+        for i in group:
+            places.append(lower + blocks[i][2] / 2)
+            lower += blocks[i][2]
+    return places
 
 
 CROWD = 60
@@ -127,43 +261,80 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @as_picture
 def against(
-    look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str, column: str, label: str
+    look: Look, frame: pd.DataFrame, series: Series, metric: str, column: str, label: str
 ) -> Canvas:
-    """Final means with one sd, for one setting, against a ``column`` on a logarithmic scale."""
+    """Final means against a ``column``, for one setting; see `draw_against`."""
     canvas, axes = axes_of(2.5)
-    for i, method in enumerate(names):
-        point = frame[frame["method"] == method]
+    draw_against(look, axes, frame, series, metric, column, label)
+    return with_legend(look, canvas)
+
+
+def draw_against(
+    look: Look,
+    axes: Axes,
+    frame: pd.DataFrame,
+    series: Series,
+    metric: str,
+    column: str,
+    label: str,
+) -> None:
+    """Draw final means with one sd against a ``column`` on a logarithmic scale.
+
+    Args:
+        look: Colours.
+        axes: Axes to draw on.
+        frame: ``method``, ``mean``, ``sd_seeds`` and ``column`` of one setting.
+        series: The methods.
+        metric: The metric.
+        column: The column.
+        label: Label of its axis.
+    """
+    for method in series.drawing_order:
+        point, is_grey = frame[frame["method"] == method], series.colours[method] is None
         if not point.empty:
+            style = series.style(look, method) | ({"marker": "o"} if is_grey else {})
             axes.errorbar(
                 point[column],
                 _scale(metric) * point["mean"],
                 yerr=_scale(metric) * point["sd_seeds"].fillna(0),
-                color=look.colour(i),
-                marker=MARKERS[i % len(MARKERS)],
-                ms=4,
+                ms=3 if is_grey else 4,
                 lw=0.9,
                 ls="",
-                label=names[method],
+                label="_" if is_grey else series.names[method],
+                **style,
             )
     logarithmic(axes, "x", frame[column].to_numpy())
     axes.set(xlabel=label, ylabel=unit(metric))
     axes.grid(axis="y")
-    return with_legend(look, canvas)
 
 
 @as_picture
-def strips(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str) -> Canvas:
-    """One row per method, for one setting: its clients, and a bar at their mean.
+def strips(look: Look, frame: pd.DataFrame, series: Series, metric: str) -> Canvas:
+    """One row per method, for one setting; see `draw_strips`."""
+    canvas, axes = axes_of(0.75 + 0.34 * frame["method"].nunique())
+    draw_strips(look, axes, frame, series, metric)
+    return canvas
+
+
+def draw_strips(look: Look, axes: Axes, frame: pd.DataFrame, series: Series, metric: str) -> None:
+    """Draw the clients of each method in a row, a bar at their mean, and a line at the baseline's.
 
     A dot per client. For more than `CROWD` clients: the worst and the best, a thin line from the
     5th to the 95th percentile, a thick one between the quartiles, and a gap at the median.
+
+    Args:
+        look: Colours.
+        axes: Axes to draw on.
+        frame: ``method`` and ``value`` of each client of one setting.
+        series: The methods.
+        metric: The metric.
     """
+    names = series.names
     shown = [m for m in names if m in set(frame["method"])]
-    canvas, axes = axes_of(0.75 + 0.34 * len(shown))
-    scale, order = _scale(metric), list(names)
+    scale = _scale(metric)
     for row, method in enumerate(shown):
         values = scale * np.sort(frame.loc[frame["method"] == method, "value"].dropna().to_numpy())
-        colour = look.colour(order.index(method))
+        colour = series.style(look, method)["color"]
         if len(values) > CROWD:
             _quantiles(look, axes, row, values, colour)
         else:
@@ -172,13 +343,14 @@ def strips(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: st
             axes.scatter(values, row + offset, s=15, color=colour, alpha=0.75, lw=0)
         if len(values):
             axes.plot([values.mean()] * 2, [row - 0.36, row + 0.36], color=look.ink, lw=1.6)
+            if method == series.baseline:
+                axes.axvline(values.mean(), color=look.muted, lw=0.9, ls=DASHED, zorder=1)
     labels = ["\n".join(textwrap.wrap(names[m], 17)) or m for m in shown]
     axes.set(yticks=range(len(shown)), ylim=(len(shown) - 0.4, -0.6), xlabel=unit(metric))
     axes.set_yticklabels(labels)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
-    return canvas
 
 
 def _quantiles(look: Look, axes: Axes, row: int, values: np.ndarray, colour: str) -> None:
@@ -242,8 +414,8 @@ def _scale(metric: str) -> int:
     return 100 if metric in SHARES else 1
 
 
-def write(folder: Path, figures: Iterable[Figure]) -> None:
-    """Write every panel of every figure into ``folder``; figures of older reports go."""
+def contents(figures: Iterable[Figure]) -> dict[str, bytes]:
+    """Return the files of every panel of every figure, by their names."""
     contents: dict[str, bytes] = {}
     for figure in figures:
         for panel in figure.panels:
@@ -253,12 +425,7 @@ def write(folder: Path, figures: Iterable[Figure]) -> None:
                 n += 1
                 name = f"{plain}-{n}"
             contents |= {f"{name}{end}": content for end, content in panel.picture.files().items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        files.write_bytes(folder / name, content)
-    for path in folder.iterdir():
-        if path.suffix in (".pdf", ".svg") and path.name not in contents:
-            path.unlink()
+    return contents
 
 
 def slug(title: str) -> str:

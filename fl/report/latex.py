@@ -1,7 +1,9 @@
-"""The tables of a report as LaTeX.
+"""The tables of a report as LaTeX, for papers of one or two columns.
 
-A table that is wider than the text is made smaller by LaTeX itself; one that is longer than a page
-goes on in another table.
+Letters have 8 points. A table that fits a column of a two-column page stands in it, a wider one
+across both; one that is wider than the page, or longer, goes on in another table. Widths are sums
+of the widths of characters in Computer Modern. Where a paper's text is narrower than two columns,
+LaTeX makes a table smaller.
 """
 
 from __future__ import annotations
@@ -25,6 +27,21 @@ LINES = 36
 """Lines of a table, at most."""
 BROAD = 30
 """Characters of a column of text, from which on its lines are broken."""
+SIZE = 8.0
+"""Size of letters in points."""
+GAP = 6.0
+"""Points between two columns of a table."""
+COLUMN_WIDTH, PAGE_WIDTH = 238.0, 500.0
+"""Points of a column and of a page of two columns: less than in classes of IEEE, ACM and ICML."""
+THIN_SPACE = "\N{THIN SPACE}"
+WIDTHS = {"0123456789": 0.535, "il.,:;'|! jtfr()[]/-": 0.38, "mwMW%±@": 0.95, THIN_SPACE: 0.2}
+"""Widths of characters, as shares of `SIZE`."""
+OTHER_WIDTH = 0.56
+"""Width of other lower-case letters."""
+UPPER_WIDTH = 0.78
+"""Width of upper-case letters."""
+BOLD = 1.15
+"""Factor of the width of bold text."""
 
 GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
 TEX = {
@@ -36,6 +53,7 @@ TEX = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "±": r"$\pm$",
+    THIN_SPACE: r"\,",
     "×": r"$\times$",  # noqa: RUF001
     "²": "$^2$",
     "≤": r"$\leq$",
@@ -58,17 +76,36 @@ TEX = {
 def document(facts: Facts, tables: Sequence[Table]) -> str:
     """All tables, under a comment that says what they need."""
     study = facts.plan.study
-    head = [
-        f"% {facts.plan.hash}: fedloom report {study}; needs {PREAMBLE}",
-        f"% {facts.status}",
-        f"{FITTED}\n",
-    ]
-    return "\n".join([*head, *(to_latex(table, f"{study}-{table.name}") for table in tables)])
+    return "\n".join(
+        [_head_lines(facts), *(to_latex(table, f"{study}-{table.name}") for table in tables)]
+    )
+
+
+def documents(facts: Facts, tables: Sequence[Table]) -> dict[str, str]:
+    """Return each table by its name, as a file that a paper can read by itself."""
+    study = facts.plan.study
+    return {
+        table.name: f"{_head_lines(facts)}\n{to_latex(table, f'{study}-{table.name}')}"
+        for table in tables
+    }
+
+
+def _head_lines(facts: Facts) -> str:
+    """Return the lines at the beginning of a file: what it needs, and the state of the runs."""
+    return (
+        f"% {facts.plan.hash}: fedloom report {facts.plan.study}; needs {PREAMBLE}\n"
+        f"% {facts.status}\n{FITTED}\n"
+    )
 
 
 def tex(text: str) -> str:
     """``text`` as LaTeX sets it literally, in one paragraph."""
-    return "".join(TEX.get(c, c) for c in " ".join(text.split()))
+    return "".join(TEX.get(c, c) for c in _set_close(" ".join(text.split())))
+
+
+def _set_close(text: str) -> str:
+    """Return a text with thin spaces around the sign of a deviation between numbers."""
+    return re.sub(r"(?<=\d) ± (?=\d)", f"{THIN_SPACE}±{THIN_SPACE}", text)
 
 
 def to_latex(table: Table, label: str) -> str:
@@ -76,17 +113,80 @@ def to_latex(table: Table, label: str) -> str:
     label = re.sub(r"[^\w.:+-]", "-", label, flags=re.ASCII)
     comment = f"% Table {table.number} of the page\n" if table.number else ""
     table = transposed(table)
+    methods = replace(table, rows=tuple(row for row in table.rows if row.kind == "method"))
     broad = {
         i
         for i, column in enumerate(table.columns)
-        if column.text and max((len(text) for text in _column(table, i)), default=0) > BROAD
+        if column.text and max((len(text) for text in _column(methods, i)), default=0) > BROAD
     }
+    widths = [_column_width(table, i, broad) for i in range(len(table.columns))]
+    # Heads of references are broken where only they make a table wider than a column.
+    narrow = _column_width(methods, 0, broad)
+    breaks = sum(widths) > COLUMN_WIDTH >= narrow + sum(widths[1:])
+    if breaks:
+        widths[0] = COLUMN_WIDTH - sum(widths[1:])
+    slices = [
+        (rows, [0, *numbers])
+        for rows in _pages(table.rows, broad)
+        for numbers in _page_columns(widths)
+    ]
     pieces = []
-    for i, rows in enumerate(_pages(table.rows, broad)):
+    for i, (rows, numbers) in enumerate(slices):
         caption = f"Continued: {table.caption}" if i else table.caption
         name = f"{label}-{i + 1}" if i else label
-        pieces.append(_environment(replace(table, caption=caption, rows=rows), name, broad))
+        sliced = _with_columns(replace(table, caption=caption, rows=rows), numbers)
+        width = sum(widths[number] for number in numbers)
+        kind = "table" if width < COLUMN_WIDTH + 0.01 else "table*"  # Sums are rounded.
+        broad_here = {place for place, number in enumerate(numbers) if number in broad}
+        head_width = widths[0] if breaks else None
+        pieces.append(_environment(sliced, name, broad_here, kind, head_width))
     return comment + "\n".join(pieces)
+
+
+def _with_columns(table: Table, numbers: Sequence[int]) -> Table:
+    """Return a table with some of its columns, of which the first one has the number 0."""
+    rows = tuple(
+        replace(row, cells=tuple(row.cells[i - 1] for i in numbers[1:] if i <= len(row.cells)))
+        for row in table.rows
+    )
+    return replace(table, columns=tuple(table.columns[i] for i in numbers), rows=rows)
+
+
+def _page_columns(widths: Sequence[float]) -> Iterator[list[int]]:
+    """Yield the numbers of the columns of each table, after the first column of all of them."""
+    numbers: list[int] = []
+    total = widths[0]
+    for i, width in enumerate(widths[1:], 1):
+        if numbers and total + width > PAGE_WIDTH:
+            yield numbers
+            numbers, total = [], widths[0]
+        numbers.append(i)
+        total += width
+    yield numbers
+
+
+def _column_width(table: Table, i: int, broad: set[int]) -> float:
+    """Return the width in points of a column with the gap before it."""
+    if i in broad:
+        return BROAD / 2 * 1.07 * SIZE + GAP  # An em of 8 points has 8.5.
+    cells = [_text_width(line) for line in _name_lines(table.columns[i].name)]
+    cells += [_text_width(text) for text in _column(table, i)]
+    cells += [
+        BOLD * _text_width(row.cells[i - 1].full_text)
+        for row in table.rows
+        if 0 < i <= len(row.cells) and row.cells[i - 1].best
+    ]
+    return max(cells) + (GAP if i else 0)
+
+
+def _text_width(text: str) -> float:
+    """Return the width of a text in points."""
+    shares = (
+        next((share for group, share in WIDTHS.items() if character in group), None)
+        or (UPPER_WIDTH if character.isupper() else OTHER_WIDTH)
+        for character in _set_close(text)
+    )
+    return SIZE * sum(shares)
 
 
 def _column(table: Table, i: int) -> Iterator[str]:
@@ -111,7 +211,9 @@ def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
     yield tuple(page)
 
 
-def _environment(table: Table, label: str, broad: set[int]) -> str:
+def _environment(
+    table: Table, label: str, broad: set[int], kind: str, head_width: float | None
+) -> str:
     note = table.full_note
     aligned = (
         rf">{{\raggedright\arraybackslash}}p{{{BROAD // 2}em}}"
@@ -121,32 +223,42 @@ def _environment(table: Table, label: str, broad: set[int]) -> str:
     )  # fmt: skip
     return "\n".join(
         [
-            r"\begin{table}",
+            rf"\begin{{{kind}}}",
             r"\centering",
             rf"\caption{{{tex(table.caption)}}}",
             rf"\label{{tab:{label}}}",
-            r"\par\smallskip\small",
+            rf"\par\smallskip\fontsize{{{SIZE:g}}}{{9.5}}\selectfont",
+            rf"\setlength{{\tabcolsep}}{{{GAP / 2:g}pt}}",
             rf"\fitted{{\begin{{tabular}}{{@{{}}{''.join(aligned)}@{{}}}}",
             r"\toprule",
             " & ".join(_head(c.name, "l" if c.text else "r") for c in table.columns) + r" \\",
             r"\midrule",
-            *_lines(table, broad),
+            *_lines(table, broad, head_width),
             r"\bottomrule",
             r"\end{tabular}}",
-            *([rf"\par\smallskip\footnotesize\raggedright {tex(note)}"] if note else []),
-            r"\end{table}",
+            *([rf"\par\smallskip\raggedright {tex(note)}\par"] if note else []),
+            rf"\end{{{kind}}}",
             "",
         ]
     )
 
 
+def _name_lines(name: str) -> list[str]:
+    """Return the lines of a column's name; one of many characters is broken at its dots too."""
+    return [
+        piece
+        for line in name.split("\n")
+        for piece in (line.split(" · ") if len(line) > BROAD // 2 else [line])
+    ]
+
+
 def _head(name: str, side: str) -> str:
-    lines = [tex(line) for line in name.split("\n")]
+    lines = [tex(line) for line in _name_lines(name)]
     stack = r" \\ ".join(lines)
     return stack if len(lines) == 1 else rf"\shortstack[{side}]{{{stack}}}"
 
 
-def _lines(table: Table, broad: set[int]) -> Iterator[str]:
+def _lines(table: Table, broad: set[int], head_width: float | None) -> Iterator[str]:
     n = len(table.columns)
     previous_kind = "heading"
     for row in table.rows:
@@ -158,7 +270,10 @@ def _lines(table: Table, broad: set[int]) -> Iterator[str]:
         if row.kind == "heading":
             yield rf"\multicolumn{{{n}}}{{@{{}}l}}{{\emph{{{tex(row.head)}}}}} \\"
             continue
-        yield " & ".join(_texts(row, broad)) + r" \\"
+        head, *cells = _texts(row, broad)
+        if row.kind == "reference" and head_width is not None:
+            head = rf"\parbox[t]{{{head_width:.0f}pt}}{{\raggedright {head}\strut}}"
+        yield " & ".join([head, *cells]) + r" \\"
 
 
 def _texts(row: Row, broad: set[int]) -> Iterable[str]:

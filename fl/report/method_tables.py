@@ -26,11 +26,13 @@ from fl.report.cells import (
     Row,
     Table,
     columns,
+    decimal,
     number,
     spread,
     unit,
 )
 from fl.report.facts import Facts, at
+from fl.report.ranks import mean_ranks
 
 Record = Mapping[Any, Any]
 """A row of a frame with a row for each setting and method."""
@@ -111,9 +113,12 @@ def main_table(facts: Facts) -> Table:
     """Return the main table: mean ± standard deviation of each method in each setting.
 
     They are over seeds or over draws. The best value is in bold, and each is linked to its runs.
+    With several settings the last column is the mean rank.
     """
     name = "draws" if facts.over_draws else "settings"
     table = _across(facts, name, facts.metric, facts.summary)
+    if facts.over_draws or facts.drawn is None:  # The table of each draw is no main table.
+        table = _with_ranks(facts, replace(table, is_main=True))
     if AREA in facts.plan.metrics and AREA not in _test_metrics(facts):
         table = replace(table, note=f"{table.note} {NO_AREA[0].upper()}{NO_AREA[1:]}.".lstrip())
     if facts.metric != "accuracy" or not facts.partitions:
@@ -124,11 +129,28 @@ def main_table(facts: Facts) -> Table:
     ).lstrip()
     values = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
     everyone = [number(facts.population(setting), "accuracy") for setting in facts.settings]
+    ranks = [""] * (len(table.columns) - 1 - len(values))  # A reference has no rank.
     rows = (
-        reference("Majority class of each client", *values),
-        reference("Majority class of the population", *everyone),
+        reference("Majority class of each client", *values, *ranks),
+        reference("Majority class of the population", *everyone, *ranks),
     )
     return replace(table, note=note, rows=(*table.rows, *rows))
+
+
+def _with_ranks(facts: Facts, table: Table) -> Table:
+    """Return a table of all methods with a column of their mean ranks, if there are any."""
+    ranks = mean_ranks(facts)
+    if ranks.isna().all():
+        return table
+    texts = {method: decimal(rank, 1) for method, rank in ranks.items()}
+    best = decimal(ranks.min(), 1)
+    rows = tuple(
+        replace(row, cells=(*row.cells, Cell(texts[method], best=texts[method] == best)))
+        for method, row in zip(facts.methods, table.rows, strict=True)
+    )
+    note = f"{table.note} Rank: mean over settings, 1 is best; equal means share a rank.".lstrip()
+    columns_ = (*table.columns, Column("rank"))
+    return replace(table, rows=rows, columns=columns_, note=note)
 
 
 def predicted_table(facts: Facts) -> Table | None:
@@ -274,7 +296,9 @@ def _across(
                 continue
             text = spread(row["mean"], row["sd_seeds"], metric)
             is_best = number(row["mean"], metric) == best.get(setting)
-            cells.append(Cell(text, facts.anchor(setting, method), is_best, summaries.gaps(row)))
+            rounds_text = facts.longer.get(method, "") if is_best else ""
+            remark = ", ".join(filter(None, (rounds_text, summaries.gaps(row))))
+            cells.append(Cell(text, facts.anchor(setting, method), is_best, remark))
         rows.append(Row(title, tuple(cells)))
     heads = ["\n".join(facts.names.distinct[setting]) for setting in facts.settings]
     names = (Column("Method", True), *map(Column, heads))

@@ -12,17 +12,17 @@ from fl.report import (
     effort,
     figures,
     method_tables,
-    over_rounds,
     partitions,
+    plots,
     published,
     references,
-    summaries,
     trade_offs,
     training,
 )
 from fl.report.cells import Table, number, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
+from fl.report.ranks import series_of
 from fl.report.summaries import KEY
 
 Block = Table | Figure
@@ -237,8 +237,8 @@ def _means_text(facts: Facts, setting: StudySetting) -> str:
 def _lines(facts: Facts) -> Figure | None:
     """Curves over rounds."""
     metric = facts.metric
-    frame = over_rounds.over_seeds(facts.rows, facts.runs, metric, facts.placed)
-    frame = facts.averaged(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
+    frame = plots.curve_frame(facts)
+    series = series_of(facts)
     shares = metric == "accuracy" and bool(facts.partitions)
 
     def draw(setting: StudySetting) -> Panel | None:
@@ -247,7 +247,7 @@ def _lines(facts: Facts) -> Figure | None:
             return None
         majority = facts.majority(setting).mean() if shares else None
         alt = f"test {unit(metric)} over rounds; final means {_means_text(facts, setting)}."
-        picture = figures.curves(lines, facts.methods, metric, majority)
+        picture = figures.curves(lines, series, metric, majority)
         return Panel(facts.short(setting), alt, picture)
 
     caption = (
@@ -266,15 +266,15 @@ def _lines(facts: Facts) -> Figure | None:
         )
     if shares:
         notes.append("Dashed grey: the majority class of each client, mean over clients.")
+    notes += [series.note] if series.note else []
     panels = _panels(facts, draw)
-    if not panels:
-        return None
-    return Figure("rounds", caption, panels, tuple(facts.methods), note=" ".join(notes))
+    return Figure("rounds", caption, panels, note=" ".join(notes)) if panels else None
 
 
 def _strips(facts: Facts) -> Figure | None:
     """Every client's final value."""
-    frame = facts.placed(summaries.over_clients(facts.rows, facts.runs, facts.metric))
+    frame = plots.client_frame(facts)
+    series = series_of(facts)
 
     def draw(setting: StudySetting) -> Panel | None:
         values = at(frame, setting)
@@ -283,7 +283,7 @@ def _strips(facts: Facts) -> Figure | None:
         alt = (
             f"final test {unit(facts.metric)} of every client; means {_means_text(facts, setting)}."
         )
-        picture = figures.strips(values, facts.methods, facts.metric)
+        picture = figures.strips(values, series, facts.metric)
         return Panel(facts.short(setting), alt, picture)
 
     items, note = "every client (a dot)", ""
@@ -297,5 +297,8 @@ def _strips(facts: Facts) -> Figure | None:
         f"Final test {unit(facts.metric)}, each client{' of each draw' * facts.over_draws} by its "
         f"mean over seeds: {items}, and the mean over clients (bar)."
     )
+    if facts.plan.baseline in facts.methods and len(facts.methods) > 1:
+        title = facts.methods[facts.plan.baseline]
+        note = f"{note} Dashed: the mean of {title}, the baseline.".lstrip()
     panels = _panels(facts, draw)
     return Figure("spread", caption, panels, note=note) if panels else None

@@ -10,13 +10,14 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from fl.base.plotting import N_COLOURS, with_unique_ids
+from fl.base.plotting import with_unique_ids
 from fl.base.schema import MISSING, SETTING, StudySetting
 from fl.report import result_files
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
 from fl.report.facts import Facts
-from fl.report.figures import DASHES, MARKERS, Panel
+from fl.report.figures import MARKERS, Panel
 from fl.report.outline import Fold, Section
+from fl.report.ranks import series_of
 from fl.report.summaries import final
 
 SHOWN = [
@@ -28,8 +29,14 @@ SHOWN = [
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def html(facts: Facts, sections: Sequence[Section]) -> str:
-    """The whole page; it needs no other file."""
+def table_html(facts: Facts, table: Table) -> str:
+    """Return a table as a part of a page that has no style of its own, such as a notebook."""
+    template = _environment().get_template("fragment.html.j2")
+    return template.render(shown=table, ours=_title_of_own_method(facts))
+
+
+def _environment() -> jinja2.Environment:
+    """Return the environment of the templates, with the functions that they call."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -43,17 +50,34 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         "place": _placed,
         "transposed": transposed,
         "breakable": _breakable,
+        "is_long": _is_long,
+        "n_rows": _n_rows,
     }
-    return environment.get_template("report.html.j2").render(
-        facts=facts,
-        plan=facts.plan,
-        stamp=Markup(result_files.stamp(facts.plan.hash, _is_complete(facts))),
-        counts=facts.counts,
-        absent=facts.absent,
-        sections=sections,
-        runs=runs_behind(facts),
-        unit=unit(facts.metric),
-        legend=_legend(facts),
+    return environment
+
+
+def _title_of_own_method(facts: Facts) -> str:
+    """Return the title of the user's own method; empty without one."""
+    return facts.methods.get(facts.plan.ours or "", "")
+
+
+def html(facts: Facts, sections: Sequence[Section]) -> str:
+    """The whole page; it needs no other file."""
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            facts=facts,
+            plan=facts.plan,
+            stamp=Markup(result_files.stamp(facts.plan.hash, _is_complete(facts))),
+            counts=facts.counts,
+            absent=facts.absent,
+            sections=sections,
+            runs=runs_behind(facts),
+            unit=unit(facts.metric),
+            legend=_legend(facts),
+            ours=_title_of_own_method(facts),
+        )
     )
 
 
@@ -102,6 +126,20 @@ def _placed(panel: Panel, prefix: str) -> Markup:
     return Markup(with_unique_ids(panel.picture.svg, prefix, str(escape(panel.alt))))
 
 
+MOST_ROWS = 12
+"""Rows of a table that is not folded."""
+
+
+def _is_long(table: Table) -> bool:
+    """Whether a table is folded because of its many rows; the main table never is."""
+    return not table.is_main and _n_rows(table) > MOST_ROWS
+
+
+def _n_rows(table: Table) -> int:
+    """Return the number of rows without headings."""
+    return sum(row.kind != "heading" for row in table.rows)
+
+
 def _breakable(text: str) -> Markup:
     """``text`` with a place to break the line after an opening bracket."""
     return escape(text).replace("(", Markup("(<wbr>"))
@@ -118,16 +156,13 @@ SHAPES = {
 
 
 def _legend(facts: Facts) -> dict[str, Markup]:
-    """Every method's line and marker, as the figures draw them."""
-    keys = {}
-    for i, method in enumerate(facts.methods):
-        colour = f"var(--s{i % N_COLOURS})"
-        dashes = " ".join(f"{2 * length:g}" for length in DASHES[i % len(DASHES)]) or "none"
-        line = f'<path d="M1 6H27" stroke-dasharray="{dashes}"/>'
-        shape = SHAPES[MARKERS[i % len(MARKERS)]]
-        style = f"stroke:{colour};stroke-width:2"
+    """The marker of every method that has a colour, as the figures draw it."""
+    series, keys = series_of(facts), {}
+    for method in series.in_colour:
+        number = series.colours[method] or 0
+        shape = SHAPES[MARKERS[number % len(MARKERS)]]
         keys[method] = Markup(
-            f'<svg viewBox="0 0 28 12" aria-hidden="true" style="{style}">{line}'
-            f'<g stroke="none" style="fill:{colour}">{shape}</g></svg>'
+            f'<svg viewBox="0 0 28 12" aria-hidden="true" style="fill:var(--s{number})">'
+            f"{shape}</svg>"
         )
     return keys

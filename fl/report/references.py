@@ -154,11 +154,10 @@ def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
     versions_text = ", ".join(versions)
     fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}
     bib_entries = [
-        _entry(
-            "software", "fedloom", fedloom | {"note": versions_text and f"version {versions_text}"}
-        )
+        # A style of before 2007, such as plain, knows no @software.
+        _entry("fedloom", fedloom | {"note": versions_text and f"version {versions_text}"})
     ]
-    bib_entries += [_entry("misc", work.key, _fields(work)) for work in merge_works(citations)]
+    bib_entries += [_entry(work.key, _fields(work)) for work in merge_works(citations)]
     return "\n".join(bib_entries)
 
 
@@ -174,9 +173,9 @@ def _fields(work: Work) -> dict[str, Any]:
     }
 
 
-def _entry(kind: str, key: str, fields: Mapping[str, Any]) -> str:
+def _entry(key: str, fields: Mapping[str, Any]) -> str:
     lines = [f"  {name} = {{{value}}},\n" for name, value in fields.items() if value]
-    return f"@{kind}{{{key},\n{''.join(lines)}}}\n"
+    return f"@misc{{{key},\n{''.join(lines)}}}\n"
 
 
 def _names(authors: str) -> list[str]:

@@ -56,6 +56,21 @@ def write(plan: StudyPlan, store: Path, results: Path) -> tuple[pd.DataFrame, pd
     return rows, runs
 
 
+def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the figures and tables of a report into its folder; those of older reports go.
+
+    Args:
+        folder: The folder.
+        contents: Content of each file, by its name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        files.write_bytes(folder / name, content)
+    for path in folder.iterdir():
+        if path.suffix in (".pdf", ".svg", ".tex") and path.name not in contents:
+            path.unlink()
+
+
 def page(results: Path, study: str) -> Path:
     """Return the page of a study's report."""
     return results / "report" / f"{study}.html"

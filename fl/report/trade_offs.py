@@ -8,11 +8,12 @@ import pandas as pd
 
 from fl.base.schema import PERSONAL, StudySetting
 from fl.base.units import size
-from fl.report import figures, summaries
+from fl.report import figures, plots, summaries
 from fl.report.cells import NOTHING, Table, number, spread, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, personalisation
+from fl.report.ranks import series_of
 
 
 def _private(facts: Facts) -> pd.DataFrame:
@@ -80,13 +81,11 @@ def bytes_figure(facts: Facts) -> Figure | None:
 
     None if no method sends at most half as many as another.
     """
-    runs = facts.placed(facts.runs[facts.runs["selected"]])
-    sent = runs.astype({"bytes_up": "float64"}).groupby(summaries.KEY)["bytes_up"].mean()
-    frame = facts.summary.merge(sent.reset_index(), on=summaries.KEY)
+    frame = plots.cost_frame(facts)
     uploads = frame.loc[frame["bytes_up"] > 0, "bytes_up"]
     if uploads.empty or uploads.max() < 2 * uploads.min():
         return None
-    return _figure(facts, "bytes_up", "bytes up a client and round", frame)
+    return _figure(facts, "bytes_up", plots.COST_LABEL, frame)
 
 
 def _figure(
@@ -95,6 +94,8 @@ def _figure(
     positive = frame[frame[column] > 0] if column in frame else frame
     if positive.empty or positive[column].nunique() < 2:
         return None
+
+    series = series_of(facts)
 
     def draw(setting: StudySetting) -> Panel | None:
         points = at(positive, setting)
@@ -105,7 +106,7 @@ def _figure(
             f"{facts.methods[m]} {number(v, facts.metric)} at {_amount(column, x)}"
             for m, x, v in first_runs
         )
-        picture = figures.against(points, facts.methods, facts.metric, column, label)
+        picture = figures.against(points, series, facts.metric, column, label)
         title = facts.short(setting)
         return Panel(
             title, f"{title}: final test {unit(facts.metric)} by {label}: {points_text}", picture
@@ -116,8 +117,8 @@ def _figure(
         f"Final test {unit(facts.metric)} against {label}, on a logarithmic scale: mean, and one "
         f"standard deviation over {facts.replicates}."
     )
-    drawn = tuple(method for method in facts.methods if method in set(positive["method"]))
-    note = f"{note}{facts.when}".strip()
+    drawn = tuple(method for method in series.in_colour if method in set(positive["method"]))
+    note = f"{note}{facts.when} {series.note}".strip()
     return Figure(column.replace("_", "-"), caption, panels, drawn, note=note)
 
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from fl.base import files
 from fl.base.files import disk_errors
-from fl.plan import analyses, jobs, plan_files
+from fl.plan import analyses, jobs, plan_files, selection
 from fl.plan.jobs import Job
 from fl.plan.jobs import gpus as gpus
 from fl.plan.jobs import threads as threads
@@ -38,7 +38,9 @@ def marker(results: Path, job: str) -> Path:
 
 
 def write_jobs(
-    plan: PlanSummary, merge: bool | jobs.Machine = False
+    plan: PlanSummary,
+    merge: bool | jobs.Machine = False,
+    selected: Collection[str] | None = None,
 ) -> tuple[dict[str, str], set[Path]]:
     """Write a file for each job that the plan needs, and find outdated tables and reports.
 
@@ -48,6 +50,7 @@ def write_jobs(
     Args:
         plan: The plan.
         merge: How bundles are merged into jobs, see `fl.plan.jobs.form_jobs`.
+        selected: Bundles that may be trained, see `selected_bundles`; by default all.
 
     Returns:
         Job by bundle, for bundles with missing runs; and the files that Snakemake must make again,
@@ -64,12 +67,29 @@ def write_jobs(
     _renew(outdated_input(results), outdated)
     job_by_bundle: dict[str, str] = {}
     incomplete = [name for name in is_complete if not is_complete[name]]
+    if selected is not None:
+        incomplete = [name for name in incomplete if name in selected]
     for job in _jobs(plan, incomplete, store, merge):
         job_by_bundle |= dict.fromkeys(job.bundles, job.job)
         with disk_errors(results / "markers"):
             marker(results, job.job).unlink(missing_ok=True)
         plan_files.write(_job_file(results, job.job), job)
     return job_by_bundle, {*outdated}
+
+
+def selected_bundles(plan: PlanSummary, only: Sequence[str]) -> set[str]:
+    """Return the bundles of selected runs, and those from which these start.
+
+    Args:
+        plan: The plan.
+        only: What to select, as in ``fedloom run --only``.
+
+    Raises:
+        FedloomError: If nothing is selected, or a name does not exist.
+    """
+    folder = Path(plan.settings.results) / "plan"
+    studies = [plan_files.read_study(folder, name) for name in plan.studies]
+    return selection.parse(only).bundles(studies, plan.bundles)
 
 
 def read_job(results: Path, name: str) -> Job:

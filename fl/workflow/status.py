@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates
+from fl.plan.plan_files import PlanSummary
 from fl.report import result_files
 from fl.runner import slurm
 from fl.store.attempts import Attempt
@@ -78,17 +79,39 @@ class RunStatus:
         return 0.0 if self.state == "done" else 1 - self.round / self.spec["training"]["rounds"]
 
 
-def bundles(results: Path) -> list[Bundle]:
+def bundles(results: Path, names: Sequence[str] = ()) -> list[Bundle]:
     """Return the bundles of the plan in ``<results>/plan``, which Snakemake uses.
 
+    Args:
+        results: Folder of the results.
+        names: Studies whose bundles are wanted; by default all.
+
     Raises:
-        DataError: If there is no plan, or it cannot be read.
+        FedloomError: If there is no plan, it cannot be read, or lacks one of the studies.
     """
+    folder, summary = results / "plan", _summary(results)
+    for name in names:
+        if name not in summary.studies:
+            raise unknown_name(Location("the command line"), "planned study", name, summary.studies)
+    wanted = {bundle for name in names for bundle in summary.studies[name].bundles}
+    return [
+        plan_files.read_bundle(folder, name)
+        for name in summary.bundles
+        if name in wanted or not names
+    ]
+
+
+def studies(results: Path) -> list[str]:
+    """Return the names of the studies of the plan in ``<results>/plan``."""
+    return [*_summary(results).studies]
+
+
+def _summary(results: Path) -> PlanSummary:
     folder = results / "plan"
     summary = plan_files.read_summary(folder)
     if not summary:
         raise DataError(f"{folder}: there is no plan", advice="`fedloom plan --write` makes one")
-    return [plan_files.read_bundle(folder, name) for name in summary.bundles]
+    return summary
 
 
 def run_statuses(
@@ -192,10 +215,17 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
     yield line(statuses, rates)
 
 
-def report_lines(results: Path) -> Iterator[str]:
-    """Return a line for each report of the plan that is out of date or lacks something."""
+def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
+    """Return a line for each report that is out of date or lacks something.
+
+    Args:
+        results: Folder of the results.
+        names: Studies of the plan; by default all.
+    """
     summary = plan_files.read_summary(results / "plan")
     for study, planned in summary.studies.items() if summary else ():
+        if names and study not in names:
+            continue
         if problem := result_files.page_problem(results, study, planned.hash):
             page = result_files.page(results, study)
             yield f"{problem:12} report {page}; `snakemake` makes it again"

@@ -22,9 +22,12 @@ NEEDS_LATEX = pytest.mark.skipif(
 )
 
 
-def compiled(body: str, folder: Path) -> str:
+ONE_COLUMN = f"\\documentclass{{article}}{PREAMBLE}"
+
+
+def compiled(body: str, folder: Path, head: str = ONE_COLUMN) -> str:
     """LaTeX's log of a document with nothing but these tables; it fails where LaTeX does."""
-    document = f"\\documentclass{{article}}{PREAMBLE}\\begin{{document}}\n{body}\\end{{document}}"
+    document = f"{head}\\begin{{document}}\n{body}\\end{{document}}"
     (folder / "paper.tex").write_text(document)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -62,6 +65,31 @@ def test_the_tables_of_a_study_compile_and_fit_the_page(which: str, tmp_path: Pa
     assert len(labels) == len(set(labels)) > 3, "no two tables share a label"
 
 
+NO_SMALLER = r"""\makeatletter\newcommand{\fitted}[1]{\sbox0{#1}%
+\typeout{set \the\wd0 in \the\linewidth at \f@size}\usebox0}\makeatother"""
+"""`FITTED` that makes nothing smaller, and says how wide a table is."""
+
+
+@NEEDS_LATEX
+@pytest.mark.parametrize("which", ["quickstart", "six"])
+def test_tables_fit_a_page_of_two_columns_at_eight_points(which: str, tmp_path: Path):
+    results = tmp_path / "results"
+    {"quickstart": write_study, "six": write_six}[which](results)
+    report.build(which, results, results / "runs")
+    folder = results / "report" / which
+    names = sorted(path.name for path in folder.glob("*.tex"))
+    assert len(names) > 5, "a file for each table"
+    inputs = "".join(f"\\input{{{folder / name}}}\\clearpage\n" for name in names)
+    sizes = r"\setlength{\textwidth}{504pt}\setlength{\columnsep}{24pt}"
+    document = rf"\documentclass[twocolumn]{{article}}{PREAMBLE}{sizes}"
+    log = compiled(f"{NO_SMALLER}\n{inputs}", tmp_path, document)
+    found = re.findall(r"set ([\d.]+)pt *in ([\d.]+)pt *at ([\d.]+)", log)
+    assert {line for _, line, _ in found} == {"240.0", "504.0"}
+    for width, line, size in found:
+        assert float(width) <= float(line) and float(size) >= 8
+        assert float(width) > 240 * 0.85 or line == "240.0", "narrow ones stand in a column"
+
+
 @NEEDS_LATEX
 def test_wide_tables_are_made_smaller_and_long_ones_go_on_in_another(tmp_path: Path):
     cells = tuple(Cell(f"{i}8.8 ± 0.{i}") for i in range(20))
@@ -72,8 +100,8 @@ def test_wide_tables_are_made_smaller_and_long_ones_go_on_in_another(tmp_path: P
     body = to_latex(Table("t", "Caption.", names, tuple(rows)), "t")
     log = compiled(f"{FITTED}\n{body}", tmp_path)
     assert not re.findall(r"Overfull \\hbox.*|Float too large.*", log)
-    assert body.count("Continued: Caption.") == body.count(r"\begin{table}") - 1 > 1
+    assert body.count("Continued: Caption.") == body.count(r"\begin{table*}") - 1 > 1
     assert r"\shortstack[r]{rounds to \\ 19 \%}" in body, "a head breaks where it says so alone"
-    assert body.count(r"\emph{setting") == 6
+    assert body.count(r"\emph{setting") == 6 * 3, "columns are shared among three tables"
     for page in body.split(r"\bottomrule")[:-1]:
         assert r"\emph" not in page.strip().splitlines()[-1], "no heading without rows"

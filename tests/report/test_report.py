@@ -104,13 +104,17 @@ def test_main_table_shows_the_rounding_of_the_parquet_tables_in_all_three_forms(
             f"{100 * m:.1f} ± {100 * s:.1f}"
             for m, s in zip(group["mean"], group["sd_seeds"], strict=True)
         ]
-        assert [cell.split(" 1 missing")[0] for cell in shown[titles[method]]] == cells
+        *values, rank = shown[titles[method]]
+        assert [re.sub(r" (1 missing|30 \+ 1 rounds)$", "", cell) for cell in values] == cells
+        means = summary.pivot_table("mean", "partition", "method")
+        assert rank == f"{means.rank(axis=1, ascending=False).mean()[method]:.1f}"
         plain = [
-            c + (" (1 missing)" if n else "")
-            for c, n in zip(cells, group["n_missing"], strict=True)
+            c + (" (1 missing)" if n else " (30 + 1 rounds)" if "rounds" in value else "")
+            for c, n, value in zip(cells, group["n_missing"], values, strict=True)
         ]
         assert f"| {titles[method]} | {' | '.join(plain)} |" in md
-        assert f"{titles[method]} & {' & '.join(plain)} \\\\".replace("±", "$\\pm$") in latex
+        set_close = f"{titles[method]} & {' & '.join(plain)} & ".replace(" ± ", r"\,$\pm$\,")
+        assert set_close in latex
 
 
 def test_every_link_has_its_anchor_and_every_id_is_there_once(page):
@@ -193,7 +197,7 @@ def test_majority_shares_are_those_counted_by_hand(tmp_path):
     assert shown["Majority class of each client"] == "50.0"
     assert shown["Majority class of the population"] == "75.0"
     assert "| Majority class of each client | 50.0 |" in md
-    assert r"Majority class of the population & 75.0 \\" in latex
+    assert r"Majority class of the population\strut} & 75.0 \\" in latex
 
 
 def test_the_populations_majority_class_is_scored_as_models_are(tmp_path):

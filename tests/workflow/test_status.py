@@ -154,7 +154,8 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
         main.main(["train", str(specs[1]), *store])
     capsys.readouterr()
     assert main.main(arguments) == 0
-    first, line = capsys.readouterr().out.splitlines()
+    title, first, line = capsys.readouterr().out.splitlines()
+    assert title.startswith("plan of ")
     assert first.startswith("interrupted  ")
     assert first.endswith("seed 0: round 2 of 6, it was cancelled")
     assert line.startswith("1 of 2 runs done, 1 interrupted, about ")

@@ -40,6 +40,7 @@ if workflow.is_main_process and workflow.modifier.is_main_snakefile():
 
 CONFIG = config_folder()
 STUDIES = split_names(config.get("studies", ""))
+ONLY = str(config.get("only", ""))
 FL = fedloom_command()
 # One variable for each config folder, as another workflow can use this one twice.
 PLAN_VARIABLE = f"FEDLOOM_PLAN_{identity.digest(CONFIG)}"
@@ -75,7 +76,10 @@ def read_plan():
         return plan_files.read(plan_files.PlanSummary, path), {}, set()
     try:
         current = plan.current_summary(Path(CONFIG), STUDIES)
-        job_by_bundle, outdated = markers.write_jobs(current, merge=merge_policy())
+        selected = markers.selected_bundles(current, ONLY.split(";")) if ONLY else None
+        job_by_bundle, outdated = markers.write_jobs(
+            current, merge=merge_policy(), selected=selected
+        )
         if job_by_bundle and merge_policy() is True:
             code = snapshot.copy_code(Path(current.settings.results))
             os.environ.update(FEDLOOM_CODE=str(code))

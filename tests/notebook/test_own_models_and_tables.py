@@ -1,0 +1,136 @@
+"""Functions that make models, grids over models of one's own, and tables in memory."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_classes import cell, cells  # noqa: F401
+from test_run import CALL
+from torch import nn
+
+import fl
+from fl.base.errors import FedloomError
+
+SHORT = {key: value for key, value in CALL.items() if key != "model"} | {"rounds": 1}
+WIDTH = 3
+
+
+def models(result: fl.Result) -> list[str]:
+    return [str(model) for model in result.table()["model"]]
+
+
+def test_a_function_makes_the_model_and_what_it_reads_names_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def lambda_of(width: int) -> Any:
+        return lambda shape, classes: nn.Sequential(
+            nn.Flatten(), nn.Linear(math.prod(shape), width), nn.ReLU(), nn.Linear(width, classes)
+        )
+
+    narrow = fl.run(model=lambda_of(3), methods=["fedavg"], **SHORT)
+    again = fl.run(model=lambda_of(3), methods=["fedavg"], **SHORT)
+    wide = fl.run(model=lambda_of(5), methods=["fedavg"], **SHORT)
+    assert narrow.study.runs[0].run == again.study.runs[0].run != wide.study.runs[0].run
+    assert wide.model("fedavg")[1].out_features == 5
+
+    def factory(shape: Any, classes: int, width: int = 2 * WIDTH) -> nn.Module:
+        hidden = nn.Linear(math.prod(shape), width)
+        return nn.Sequential(nn.Flatten(), hidden, nn.Linear(width, classes))
+
+    grid = fl.run(model={"model": factory, "width": [4, 7]}, methods=["fedavg"], **SHORT)
+    assert [name.partition("(")[2] for name in models(grid)] == ["width=4)", "width=7)"]
+    assert grid.model("fedavg", model=models(grid)[1])[1].out_features == 7
+    plain = fl.run(model=factory, methods=["fedavg"], **SHORT)
+    assert plain.model("fedavg")[1].out_features == 2 * WIDTH
+
+
+def test_functions_that_make_no_model_of_a_shape_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = np.zeros(3)
+    wrong: list[tuple[Any, str]] = [
+        (lambda shape: nn.Flatten(), "write a function of shape and classes"),
+        (lambda shape, classes: nn.Linear(len(weights), classes), "'weights' .ndarray., which has"),
+        (lambda shape, classes, w=weights: nn.Linear(3, classes), "'w' is a ndarray. Allowed: a n"),
+    ]
+    for model, problem in wrong:
+        with pytest.raises(FedloomError, match=problem):
+            fl.run(model=model, methods=["fedavg"], **SHORT)
+
+
+def test_a_grid_over_a_model_of_a_cell(cells: Any) -> None:  # noqa: F811
+    result = fl.run(model={"model": cells.Net, "width": [4, 6]}, methods=["fedavg"], **SHORT)
+    assert [name.partition("(")[2] for name in models(result)] == ["width=4)", "width=6)"]
+    cell(cells, "small = lambda shape, classes: layers.Sequential(layers.Flatten(),\n"
+         "    layers.Linear(math.prod(shape), classes))\n")  # fmt: skip
+    short = fl.run(model=cells.small, methods=["fedavg"], **SHORT)
+    assert models(short)[0].startswith("model-")
+    cell(cells, "class Model(layers.Module):\n"
+         "    def __init__(self, inputs, classes):\n"
+         "        super().__init__()\n"
+         "        self.only = layers.Linear(inputs, classes)\n"
+         "    def forward(self, x):\n"
+         "        return self.only(x.flatten(1))\n"
+         "def model(shape, classes):\n"
+         "    return Model(math.prod(shape), classes)\n"
+         "make = lambda shape, classes: Model(math.prod(shape), classes)\n")  # fmt: skip
+    for function in (cells.model, cells.make):
+        named = fl.run(model=function, methods=["fedavg"], **SHORT)
+        assert type(named.model("fedavg")).__name__ == "Model"
+
+
+def frame() -> pd.DataFrame:
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(120, 3)), columns=["a", "b", "c"])
+    table["where"] = np.repeat(["north", "south", "west"], 40)
+    return table.assign(kind=np.where(table["a"] > 0, "high", "low")).set_index(table.index + 5)
+
+
+KEYS = {"label": "kind", "client": "where"}
+CALL_OF_A_TABLE: dict[str, Any] = {
+    **{"partition": "natural", "model": "logistic", "methods": ["fedavg"]},
+    **{"rounds": 1, "batch_size": 16, "progress": False},
+}
+
+
+def test_a_table_in_memory_is_a_data_set_that_its_content_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table, same = frame(), frame().reset_index(drop=True)
+    first = fl.run(dataset={"table": {"frame": table, **KEYS}}, **CALL_OF_A_TABLE)
+    moved = table.assign(a=table["a"] + 1e-9)
+    other = fl.run(dataset={"table": {"path": moved, **KEYS}}, **CALL_OF_A_TABLE)
+    assert first.study.runs[0].run != other.study.runs[0].run
+    [path] = [path for path in Path("data/arrays").iterdir() if pd.read_parquet(path).equals(same)]
+    as_file = fl.run(dataset={"table": {"path": str(path), **KEYS}}, **CALL_OF_A_TABLE)
+    assert as_file.study.runs[0].run == first.study.runs[0].run
+    with pytest.raises(FedloomError, match="frame: is given in addition to path"):
+        both = {"frame": table, "path": str(path), **KEYS}
+        fl.run(dataset={"table": both}, **CALL_OF_A_TABLE)
+    for alone in (table, {"table": table}):
+        with pytest.raises(FedloomError, match=r"dataset: is a DataFrame\. Try: write"):
+            fl.run(dataset=alone, **CALL_OF_A_TABLE)
+    for dataset in (
+        {"table": {"frame": table.drop(columns="where"), "label": "kind"}},
+        fl.arrays(table[["a", "b"]].to_numpy(), table["kind"]),
+    ):
+        with pytest.raises(FedloomError, match=r"Try: name the clients by `client=`"):
+            fl.run(dataset=dataset, **CALL_OF_A_TABLE)
+
+
+def test_a_data_set_of_hugging_face_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the package datasets")
+    monkeypatch.chdir(tmp_path)
+    held = datasets.Dataset.from_pandas(frame(), preserve_index=False).select(range(60))
+    result = fl.run(dataset={"table": {"frame": held, **KEYS}}, **CALL_OF_A_TABLE)
+    assert len(result.curves()["client"].unique()) == 2
+    assert "datasets" in sys.modules

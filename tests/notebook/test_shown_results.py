@@ -1,0 +1,108 @@
+"""What a notebook shows of results: the report's table, plots, pages, LaTeX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from test_run import CALL
+
+import fl
+from fl.base.errors import FedloomError
+from fl.notebook.display import WideTable
+
+matplotlib.use("agg")
+
+METHODS = {"local": None, "fedavg": None, "more": {"method": "fedavg", "rounds": 4}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shown")
+
+
+@pytest.fixture
+def result(folder: Path, monkeypatch: pytest.MonkeyPatch) -> fl.Result:
+    """Three methods on two partitions of two draws each; trained once."""
+    monkeypatch.chdir(folder)
+    partitions = [
+        {"dirichlet": {"clients": 4, "alpha": alpha, "min_samples": 5, "seed": [0, 1]}}
+        for alpha in (0.5, 5.0)
+    ]
+    call = {key: value for key, value in CALL.items() if key != "partition"} | {"rounds": 2}
+    return fl.run(partitions=partitions, methods=METHODS, ours="more", **call)
+
+
+def cells(page: str) -> dict[str, list[str]]:
+    rows = re.findall(r"<tr[^>]*><th scope=.row.>(.*?)</th>(.*?)</tr>", page, re.S)
+    return {head: re.findall(r"<td.*?>(.*?)</td>", row, re.S) for head, row in rows}
+
+
+def test_a_result_is_the_table_of_its_report_with_costs(result: fl.Result) -> None:
+    page = result._repr_html_()
+    rows = cells(page)
+    table = result.table()
+    for method, head in (("local", "Local"), ("more", "more (ours)")):
+        means = table[table["method"] == method]
+        pooled = means.groupby(means["partition"].str.contains("alpha=5"))["mean"].agg(
+            ["mean", "std"]
+        )
+        expected = [f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in pooled.to_numpy()]
+        shown = [re.sub(r"<[^>]*>", "", cell).replace("4 rounds", "") for cell in rows[head]]
+        assert shown[:2] == expected, method
+    runs = result.runs()
+    local, fedavg = (runs[runs["method"] == method] for method in ("local", "fedavg"))
+    assert rows["Local"][-1] == "0 B" and (local["bytes_up"] == 0).all()
+    total = (fedavg["bytes_up"] + fedavg["bytes_down"]).mean()
+    assert rows["FedAvg"][-1].startswith(f"{total:.3g}"[:2])
+    assert "<b>" in page and "href" not in page
+    remarks = re.findall(r"<b>[^<]*</b><small>4 rounds</small>", page)
+    assert len(remarks) == sum("<b>" in cell for cell in rows["more (ours)"][:2])
+
+
+def test_plots_are_axes_of_matplotlib(result: fl.Result) -> None:
+    both = result.plot()
+    assert isinstance(both, np.ndarray) and len(both) == 2
+    chosen = result.study.settings[0].partition
+    axes: Any = result.plot(partition=chosen)
+    curves = result.curves().query("metric == 'accuracy' and method == 'more'")
+    curves = curves[~curves["partition"].str.contains("alpha=5")]
+    means = curves.groupby(["partition", "round"])["value"].mean().groupby("round").mean()
+    [line] = [line for line in axes.lines if line.get_label() == "more (ours)"]
+    assert line.get_ydata() == pytest.approx(100 * means.to_numpy())
+    names = {text.get_text().replace("\n", " ") for text in axes.texts}
+    assert names == {"Local", "FedAvg", "more (ours)"}
+    clients: Any = result.plot("clients", partition=chosen)
+    assert len(clients.get_yticks()) == 3
+    figure = matplotlib.figure.Figure()
+    own = figure.add_subplot()
+    assert result.plot("cost", own, partition=chosen) is own
+    assert own.get_xscale() == "log"
+    for wrong, message in (
+        (lambda: result.plot("curve"), "unknown kind 'curve'"),
+        (lambda: result.plot(partition="iid"), "unknown partition 'iid'"),
+        (lambda: result.plot(axes=own), "2 settings have one pair of axes"),
+        (lambda: result.to_latex("cost"), "unknown table 'cost'.*did you mean 'costs'"),
+    ):
+        with pytest.raises(FedloomError, match=message):
+            wrong()
+
+
+def test_a_report_is_a_page_and_a_table_is_latex(result: fl.Result) -> None:
+    page = result.report()
+    assert page.is_file() and "&lt;!doctype html&gt;" in page._repr_html_()
+    assert page.parent._repr_html_() is None
+    text = result.to_latex()
+    assert r"\begin{table" in text and r"\toprule" in text and "(ours)" in text
+    assert (page.parent / "notebook" / "costs.tex").read_text() == result.to_latex("costs")
+
+
+def test_a_printed_table_has_all_its_columns(result: fl.Result) -> None:
+    table = result.table()
+    for shown in (repr(table), repr(table.head(1)), table._repr_html_()):
+        assert all(column in shown for column in table.columns)
+    assert isinstance(table[["title", "mean"]], WideTable) and "..." not in repr(table)
