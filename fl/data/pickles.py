@@ -36,8 +36,8 @@ class RefusedError(Exception):
 def load_pickle(stream: Path | BinaryIO) -> Any:
     """Read plain data from a pickle: arrays, numbers, text, lists, tuples, dictionaries.
 
-    Arrays of protocol 5 are not supported; no published file has them. Text of Python 2 becomes
-    bytes; arrays of objects become lists.
+    A table of pandas becomes a dictionary of its columns, arrays or lists. Text of Python 2 becomes
+    bytes; arrays of objects become lists, with two dimensions lists of rows.
 
     Raises:
         DataError: If the pickle is damaged or asks for anything else; it names the file and the
@@ -121,6 +121,49 @@ class _Encoded(_StandIn):
         return text.encode("latin-1")
 
 
+class _Buffer(_StandIn):
+    """An array of protocol 5, from its bytes."""
+
+    def __init__(self, content: Any, kind: Any, shape: Any, order: Any) -> None:
+        self.value = _build_array(kind, shape, order == "F", content)
+
+
+class _Slice(_StandIn):
+    """Numbers of the columns of a block."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self.value = np.arange(start, stop, step)
+
+
+class _Block(_StandIn):
+    """Columns of one type in a table of pandas."""
+
+    def __init__(self, rows: Any, places: Any, dimensions: Any) -> None:
+        self.columns = dict(zip(_resolve(places).tolist(), _resolve(rows), strict=True))
+
+
+class _Index(_StandIn):
+    """Names of columns; an index of whole numbers in order has no state and no value."""
+
+    def __init__(self, kind: Any, state: Any) -> None:
+        self.value = _resolve(state["data"]) if "data" in state else None
+
+
+class _Blocks(_StandIn):
+    """Blocks and axes of a table."""
+
+    def __init__(self, blocks: Any, axes: Any) -> None:
+        columns = {place: column for block in blocks for place, column in block.columns.items()}
+        self.value = {name: columns[place] for place, name in enumerate(_resolve(axes[0]))}
+
+
+class _Frame(_StandIn):
+    """A table of pandas; its value is a dictionary of columns."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.value = _resolve(state["_mgr"])
+
+
 def _build_array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
     """Return an array of exactly ``content``, or a list if it holds objects."""
     if not isinstance(kind, _ArrayType) or not all(
@@ -130,9 +173,14 @@ def _build_array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
     count = math.prod(shape)
     if kind.code[0] == "O":
         # numpy would interpret bytes as addresses in memory.
-        if type(content) is not list or len(shape) != 1 or len(content) != count:
+        if type(content) is not list or len(shape) > 2 or len(content) != count:
             raise RefusedError(f"an array of objects {[*shape]} that is no list of them")
-        return content
+        if len(shape) < 2:
+            return content
+        rows, width = shape
+        if by_columns:
+            return [content[row::rows] for row in range(rows)]
+        return [content[row * width : (row + 1) * width] for row in range(rows)]
     dtype = np.dtype(kind.order + kind.code)
     if type(content) not in (bytes, bytearray) or len(content) != count * dtype.itemsize:
         raise ValueError(f"an array of {[*shape]} {dtype} has other bytes")
@@ -171,6 +219,20 @@ ALLOWED_NAMES: dict[str, type] = {
     "__builtin__.bytes": _Encoded,
     "builtins.bytes": _Encoded,
 }
+ALLOWED_NAMES |= {
+    "pandas.core.frame.DataFrame": _Frame,
+    "pandas.core.internals.managers.BlockManager": _Blocks,
+    "pandas._libs.internals._unpickle_block": _Block,
+    "pandas.core.indexes.base._new_Index": _Index,
+    "pandas.core.indexes.base.Index": _StandIn,
+    "pandas.core.indexes.range.RangeIndex": _StandIn,
+    # pandas 3 has new names for the same classes.
+    "pandas.DataFrame": _Frame,
+    "pandas.Index": _StandIn,
+    "pandas.RangeIndex": _StandIn,
+    "builtins.slice": _Slice,
+}
 for core in ("core", "_core"):  # numpy 2 has a new name for the same modules.
     ALLOWED_NAMES[f"numpy.{core}.multiarray._reconstruct"] = _Array
     ALLOWED_NAMES[f"numpy.{core}.multiarray.scalar"] = _Scalar
+    ALLOWED_NAMES[f"numpy.{core}.numeric._frombuffer"] = _Buffer

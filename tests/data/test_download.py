@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -278,3 +279,39 @@ def test_package_file_and_missing_package(tmp_path):
     assert found.read_bytes() == expected
     with pytest.raises(DataError, match=r"not_there is not installed. Try: pip install not_there"):
         fetch(Source("x", "package:not_there/a.csv"), tmp_path)
+
+
+def test_wheel_comes_by_the_users_own_pip_settings(tmp_path, monkeypatch):
+    """Real pip, over a folder that its own settings name."""
+    shelf, info = tmp_path / "shelf", "tiny_data-1.0.dist-info"
+    shelf.mkdir()
+    wheel = shelf / "tiny_data-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_data/rows.csv", "1,2\n")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-data\nVersion: 1.0\n"
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    source = Source(wheel.name, "pypi:tiny-data/1.0", checksum)
+    assert fetch(source, tmp_path / "raw").read_bytes() == wheel.read_bytes()
+    other = Source(wheel.name, "pypi:tiny-data/1.0", "0" * 64)
+    with pytest.raises(DataError, match=r"has sha256 .*, expected 0000"):
+        fetch(other, tmp_path / "other")
+    absent = Source("tiny_data-2.0-py3-none-any.whl", "pypi:tiny-data/2.0")
+    with pytest.raises(DataError, match=r"tiny_data-2\.0.*failed: .*tiny-data==2\.0"):
+        fetch(absent, tmp_path / "raw")
+    assert [path.name for path in (tmp_path / "raw").iterdir()] == [wheel.name]
+
+
+def test_missing_client_of_an_index_says_what_to_install_and_where_to_put_the_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    source = Source("tiny-1.0.0.tgz", "npm:@scope/tiny/1.0.0")
+    message = r"tiny-1\.0\.0\.tgz: npm, which fetches @scope/tiny@1\.0\.0, is not installed.*put it"
+    with pytest.raises(DataError, match=message):
+        fetch(source, tmp_path / "raw")

