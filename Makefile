@@ -119,7 +119,7 @@ format: $(VENV)/test.stamp ## put everything in the one format
 docs: $(DOCS)/stamp ## the site of all documents in site/, links checked; nothing is loaded from elsewhere
 	$(DOCS)/bin/python -m tools.site $(DOCS)/source
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --config-file $(DOCS)/source/mkdocs.yml
-	@echo 'Open site/index.html.'
+	@echo 'To read and search it: $(DOCS)/bin/mkdocs serve --config-file $(DOCS)/source/mkdocs.yml'
 
 bench: $(VENV)/run.stamp $(if $(PFLLIB),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch (PFLLIB=folder: and beside a clone of PFLlib)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.steps
