@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
+DOCS := .venv-docs
 
 TRACKS ?= $(basename $(notdir $(wildcard config/studies/track-*.yaml)))
 
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 
 .PHONY: help demo compare extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden \
-	format bench bench-gpu lock clean data synthetic synthetic-full
+	format docs bench bench-gpu lock clean data synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -118,6 +119,11 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
+docs: $(DOCS)/stamp ## the site of all documents in site/, links checked; nothing is loaded from elsewhere
+	$(DOCS)/bin/python -m tools.site $(DOCS)/source
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --config-file $(DOCS)/source/mkdocs.yml
+	@echo 'To read and search it: $(DOCS)/bin/mkdocs serve --config-file $(DOCS)/source/mkdocs.yml'
+
 bench: $(VENV)/run.stamp $(if $(PFLLIB),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch (PFLLIB=folder: and beside a clone of PFLlib)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.backends
@@ -133,7 +139,7 @@ lock: ## resolve the ranges of pyproject.toml anew into the lock files
 	workflow/scripts/lock $(PYTHON)
 
 clean: ## remove the environments (results and data stay)
-	rm -rf $(VENV) $(PEERS_VENV) $(LOWEST)
+	rm -rf $(VENV) $(PEERS_VENV) $(LOWEST) $(DOCS)
 
 $(VENV)/run.stamp: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fedloom needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
@@ -148,6 +154,11 @@ $(VENV)/extras.stamp: $(VENV)/run.stamp requirements-extras.lock
 
 $(VENV)/test.stamp: $(VENV)/extras.stamp requirements-test.lock
 	$(call install,requirements-test.lock)
+	touch $@
+
+$(DOCS)/stamp: requirements-docs.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
 $(PEERS_VENV)/run.stamp: bench/requirements-peers.txt
