@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from fl.base.plugins import FL
 
-ROOT = FL / "share" if (FL / "share").is_dir() else FL.parent
-WORKFLOW = ROOT / "workflow"
-CONFIG = ROOT / "config"
+SHARED_FOLDERS = FL / "share" if (FL / "share").is_dir() else FL.parent
+WORKFLOW = SHARED_FOLDERS / "workflow"
+CONFIG = SHARED_FOLDERS / "config"

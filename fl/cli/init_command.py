@@ -11,7 +11,7 @@ from fl.base.package_data import CONFIG, WORKFLOW
 from fl.cli.commands import YOUR_OWN, Commands
 from fl.cli.printing import say
 
-TEMPLATES = Path(__file__).parent / "workspace"
+WORKSPACE_FILES = Path(__file__).parent / "workspace"
 
 
 def add(commands: Commands) -> None:
@@ -35,16 +35,16 @@ def sources(slurm: bool, dvc: bool, examples: bool) -> Iterator[tuple[str, Path]
         dvc: Whether there is a ``dvc.yaml``.
         examples: Whether there are the studies of papers and the published numbers.
     """
-    yield "Snakefile", TEMPLATES / "Snakefile"
-    yield ".gitignore", TEMPLATES / "gitignore"
-    yield "config/config.yaml", TEMPLATES / "config.yaml"
-    yield "config/studies/first.yaml", TEMPLATES / "first.yaml"
-    yield "mylab/README.md", TEMPLATES / "mylab.md"
+    yield "Snakefile", WORKSPACE_FILES / "Snakefile"
+    yield ".gitignore", WORKSPACE_FILES / "gitignore"
+    yield "config/config.yaml", WORKSPACE_FILES / "config.yaml"
+    yield "config/studies/first.yaml", WORKSPACE_FILES / "first.yaml"
+    yield "mylab/README.md", WORKSPACE_FILES / "mylab.md"
     yield "profiles/default/config.yaml", WORKFLOW / "profiles" / "default" / "config.yaml"
     if slurm:
         yield "slurm/config.yaml", WORKFLOW / "profiles" / "slurm" / "config.yaml"
     if dvc:
-        yield "dvc.yaml", TEMPLATES / "dvc.yaml"
+        yield "dvc.yaml", WORKSPACE_FILES / "dvc.yaml"
     folders = ("studies", "published") if examples else ()
     for path in (path for name in folders for path in sorted((CONFIG / name).iterdir())):
         yield f"config/{path.relative_to(CONFIG).as_posix()}", path
