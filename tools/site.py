@@ -25,8 +25,8 @@ NAME_BY_PAGE = {
 }
 """Names in the site of pages that have others in the repository."""
 
-LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]*)(#[^)\s]*)?(?=\))")
-CODE = re.compile(r"(^```.*?^```$)", re.M | re.S)
+LOCAL_LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]*)(#[^)\s]*)?(?=\))")
+CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 
 def page_names() -> dict[Path, str]:
@@ -57,8 +57,10 @@ def site_text(page: Path, names: dict[Path, str], files: set[Path]) -> str:
             return f"files/{path.relative_to(ROOT).as_posix()}"
         return match[0]
 
-    pieces = CODE.split(page.read_text(encoding="utf-8"))
-    return "".join(piece if piece.startswith("```") else LINK.sub(link, piece) for piece in pieces)
+    pieces = CODE_BLOCK.split(page.read_text(encoding="utf-8"))
+    return "".join(
+        piece if piece.startswith("```") else LOCAL_LINK.sub(link, piece) for piece in pieces
+    )
 
 
 def navigation(names: dict[Path, str]) -> list[object]:
@@ -74,8 +76,8 @@ def navigation(names: dict[Path, str]) -> list[object]:
                 pages.append({label[:1].upper() + label[1:]: name})
         tabs.append({heading: pages})
     contribute = {"Contributing": "contributing.md", "Changes": "changelog.md"}
-    rest = [{title: name} for title, name in contribute.items()]
-    return [*tabs, {"Fedloom": [*rest, {"All pages": "all-pages.md"}]}]
+    contribute_pages = [{title: name} for title, name in contribute.items()]
+    return [*tabs, {"Fedloom": [*contribute_pages, {"All pages": "all-pages.md"}]}]
 
 
 def write(folder: Path) -> None:

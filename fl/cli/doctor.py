@@ -129,12 +129,12 @@ def _slurm() -> str:
         return "not here: `snakemake` trains on this machine"
     try:
         words = ["sinfo", "--noheader", "--format=%P %l"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+        process = subprocess.run(words, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not answer: {error}"
-    if done.returncode:
-        return f"does not answer: {done.stderr.strip().rpartition(': ')[2]}"
-    return f"time limits by partition: {', '.join(done.stdout.splitlines()) or 'no partition'}"
+    if process.returncode:
+        return f"does not answer: {process.stderr.strip().rpartition(': ')[2]}"
+    return f"time limits by partition: {', '.join(process.stdout.splitlines()) or 'no partition'}"
 
 
 def _folder_lines(folder: Path) -> Iterator[str]:

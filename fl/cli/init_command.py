@@ -55,8 +55,8 @@ def _init(parsed: argparse.Namespace) -> None:
     for name, source in sources(parsed.slurm, parsed.dvc, parsed.examples):
         path = parsed.folder / name
         if path.exists():
-            same = path.is_file() and path.read_bytes() == source.read_bytes()
-            say(f"kept {path}, which exists{'' if same else ' and differs from the new one'}")
+            is_equal = path.is_file() and path.read_bytes() == source.read_bytes()
+            say(f"kept {path}, which exists{'' if is_equal else ' and differs from the new one'}")
             continue
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fl.base.errors import EXIT_INTERRUPTED, FedloomError
+from fl.base.errors import EXIT_INTERRUPTED, FedloomError, Location
 from fl.cli.commands import DAILY, Commands
 from fl.plan import config, selection
 
@@ -98,7 +98,5 @@ def _check(parsed: argparse.Namespace, names: Sequence[str]) -> None:
             "Snakemake is not installed", advice="python -m pip install 'fedloom[workflow]'"
         )
     selection.parse(parsed.only)
-    from fl.base.errors import Location
-
     for name in names:
         config.read_study(parsed.config, name, Location("the command line"))

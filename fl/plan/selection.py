@@ -10,10 +10,10 @@ from typing import Protocol
 from fl.base.errors import ConfigError, Location, unknown_name
 from fl.plan.study_plan import PlannedRun, StudyPlan
 
-KEYS = ("method", "dataset", "model")
+SELECTION_KEYS = ("method", "dataset", "model")
 """Keys by which runs can be selected."""
 
-LOCATION = Location("the command line") / "--only"
+OPTION_LOCATION = Location("the command line") / "--only"
 
 
 class _Bundle(Protocol):
@@ -29,7 +29,7 @@ class Selection:
     """Names by which runs are selected; a run must have one of the names of each key.
 
     Attributes:
-        names: Allowed names by key of `KEYS`; a key that is absent allows all.
+        names: Allowed names by key of `SELECTION_KEYS`; a key that is absent allows all.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -48,14 +48,14 @@ class Selection:
             existing = {name for run in study.runs for name in _names(run, key)}
             for name in names:
                 if name not in existing:
-                    raise unknown_name(LOCATION / key, f"{key} of the study", name, existing)
+                    raise unknown_name(OPTION_LOCATION / key, f"{key} of the study", name, existing)
         selected = [
             run
             for run in study.runs
             if all({*names} & {*_names(run, key)} for key, names in self.names.items())
         ]
         if not selected:
-            raise ConfigError(LOCATION, f"selects no run of {study.study}")
+            raise ConfigError(OPTION_LOCATION, f"selects no run of {study.study}")
         return selected
 
     def study(self, study: StudyPlan) -> StudyPlan:
@@ -97,11 +97,11 @@ def parse(texts: Sequence[str]) -> Selection:
     names: dict[str, tuple[str, ...]] = {}
     for text in texts:
         key, _, value = text.partition("=")
-        if key not in KEYS:
-            raise unknown_name(LOCATION, "key", key, KEYS)
+        if key not in SELECTION_KEYS:
+            raise unknown_name(OPTION_LOCATION, "key", key, SELECTION_KEYS)
         added = tuple(filter(None, value.split(",") if key == "method" else [value]))
         if not added:
-            raise ConfigError(LOCATION / key, "has no name", advice=f"--only {key}=NAME")
+            raise ConfigError(OPTION_LOCATION / key, "has no name", advice=f"--only {key}=NAME")
         names[key] = (*names.get(key, ()), *added)
     return Selection(names)
 

@@ -36,7 +36,7 @@ def test_every_link_of_the_site_leads_to_a_file(tmp_path: Path) -> None:
     dead = [
         (page.name, match[1])
         for page in pages.glob("*.md")
-        for match in site.LINK.finditer(site.CODE.sub("", page.read_text()))
+        for match in site.LOCAL_LINK.finditer(site.CODE_BLOCK.sub("", page.read_text()))
         if match[1] and not (pages / match[1]).is_file()
     ]
     assert not dead
