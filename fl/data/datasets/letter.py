@@ -31,7 +31,7 @@ from fl.data.prepared import Writer
 from fl.data.validation import check_sizes, check_whole_numbers
 
 LETTERS = tuple(string.ascii_uppercase)
-ROW_COUNT, FEATURE_COUNT = 20_000, 16
+LETTER_COUNT, LETTER_FEATURE_COUNT = 20_000, 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Letter:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (KEEL,)
-    shape: ClassVar[tuple[int, ...]] = (FEATURE_COUNT,)
+    shape: ClassVar[tuple[int, ...]] = (LETTER_FEATURE_COUNT,)
     classes: ClassVar[int] = len(LETTERS)
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ()
@@ -53,15 +53,15 @@ class Letter:
     @property
     def size(self) -> int | None:
         """Number of samples, or None for a subset."""
-        return ROW_COUNT if self.complete else None
+        return LETTER_COUNT if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[20000, 16]`` and y int64 ``[20000]``."""
         archive = raw / KEEL.name
-        rows = read_keel(archive, "letter", FEATURE_COUNT + 1, letters=True)
+        rows = read_keel(archive, "letter", LETTER_FEATURE_COUNT + 1, letters=True)
         labels = check_whole_numbers(rows[:, -1], 0, 25, f"{archive}: letter.dat", "labels")
         if self.complete:
-            check_sizes({"all": len(rows)}, {"all": ROW_COUNT}, "letter", "KEEL")
+            check_sizes({"all": len(rows)}, {"all": LETTER_COUNT}, "letter", "KEEL")
         writer.save("x", rows[:, :-1].astype(np.float32))
         writer.save("y", labels.astype(np.int64))
         writer.describe(LETTERS, normalisation=TRAINING_NORMALISATION)

