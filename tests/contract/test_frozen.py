@@ -17,7 +17,7 @@ def test_a_frozen_layer_stays_and_belongs_to_no_client(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = worlds.module
-    whole = worlds.world(method, "cnn").network
+    full_network = worlds.world(method, "cnn").network
 
     def frozen(model: str) -> nn.Module:
         module = build(model)
@@ -27,14 +27,16 @@ def test_a_frozen_layer_stays_and_belongs_to_no_client(
 
     monkeypatch.setattr(worlds, "module", frozen)
     simulation = worlds.world(method, "cnn")
-    constant = set(whole.names["params"]) - set(simulation.network.names["params"])
+    constant = set(full_network.names["params"]) - set(simulation.network.names["params"])
     assert constant
     loop, rows = worlds.run(simulation, "loop")
     stacked, stacked_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
     assert worlds.rows_agree(stacked_rows, rows, 1e-10)
     assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
-    kept = worlds.names(worlds.tree(loop))
+    state_names = worlds.names(worlds.tree(loop))
     trained = tuple(simulation.network.names["params"])
-    assert any(name.endswith(trained) for name in kept)
-    assert not any(name.endswith(tuple(f"/{weight}" for weight in constant)) for name in kept)
+    assert any(name.endswith(trained) for name in state_names)
+    assert not any(
+        name.endswith(tuple(f"/{weight}" for weight in constant)) for name in state_names
+    )
