@@ -1,4 +1,4 @@
-"""Methods on a network of which a part is frozen: equal in a stack, neither sent nor kept."""
+"""Methods on a network with a frozen layer: equal in a stack, and in no state is that layer."""
 
 from __future__ import annotations
 
