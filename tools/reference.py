@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fl.api.training import Training
 from fl.base import fields, key_texts, plugins, registry
+from fl.base.model_keys import Lora, ModelKeys
 from fl.base.registry import Component
 from fl.cli import catalogue
 from fl.cli import studies as overview
@@ -41,6 +42,8 @@ RECORDS = {
     Study: "studies/NAME.yaml",
     Training: "training",
     CommonKeys: "partitions",
+    ModelKeys: "models",
+    Lora: "adapter: lora",
     Cells: "published",
     Best: "best",
 }

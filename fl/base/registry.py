@@ -21,7 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from fl.base import error_text, fields, plugins, source_reader
-from fl.base.errors import ConfigError, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
+from fl.base.model_keys import ModelKeys
 from fl.base.specs import ComponentSpec, MethodSpec, component_specs
 
 ROOT = plugins.FL
@@ -106,8 +107,36 @@ class Component(Documentation):
     target: Any
 
     def parse(self, values: Mapping[str, Any] | None, location: Location) -> dict[str, Any]:
-        """Return the config keys, checked and with defaults; see `fl.base.fields.parse`."""
-        return fields.parse(self.target, values, location)
+        """Return the config keys, checked and with defaults; see `fl.base.fields.parse`.
+
+        Keys of every model are among them if they are set.
+        """
+        values = fields.mapping(values, location)
+        common = self._common
+        own = {key: value for key, value in values.items() if key not in common}
+        if not common:
+            return fields.parse(self.target, own, location)
+        problems, resolved = ConfigProblems(), dict[str, Any]()
+        with problems.collected():
+            resolved |= fields.parse(self.target, own, location)
+        with problems.collected():
+            resolved |= ModelKeys.of(values, location).spec
+        problems.raise_all()
+        return resolved
+
+    @property
+    def declared(self) -> dict[str, fields.Field]:
+        """All config keys, for a model those of every model too."""
+        return {**fields.fields(self.target), **self._common}
+
+    @property
+    def _common(self) -> dict[str, fields.Field]:
+        """The config keys of every model; none for another component."""
+        common = fields.fields(ModelKeys) if self.kind == "model" else {}
+        for key in common.keys() & fields.fields(self.target).keys():
+            problem = f"the model {self.name!r} has a key of every model"
+            raise ConfigError(Location(self.name) / key, problem, advice="rename it in its file")
+        return common
 
     def instantiate(self, values: Mapping[str, Any]) -> Any:
         """Return an instance with values that `parse` returned or that come from a spec.

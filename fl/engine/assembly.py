@@ -34,6 +34,7 @@ from fl.engine.client_data import TEST_OWN, ClientData
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.server_training import server_training
 from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
+from fl.pytorch.adaptation import adapt
 from fl.pytorch.construction import seeded
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def assemble(
     data = ClientData.from_table(table, spec.get("test", TEST_OWN), unseen_take_part)
     check_validation_samples(method, data)
     check_server_samples(method, data)
-    classes = len(prepared.classes)
+    classes, model_spec = len(prepared.classes), spec["model"]
     labels = _labels(prepared, components.task)
     reader = _ArrayReader(
         prepared, labels, partition_table.training_samples(table), training, device
@@ -118,7 +119,9 @@ def assemble(
         has_several_inputs = bool(input_names(components.model))
         arrays = reader.all_inputs(components.modalities) if has_several_inputs else reader.x
         shape = shapes if has_several_inputs else arrays.shape
-        run = simulation(lambda: components.model.build(shape, classes), arrays, data)
+        run = simulation(
+            lambda: adapt(components.model.build(shape, classes), model_spec), arrays, data
+        )
         count = spec.get("train_on")
         return train_on.train_on_subset(run, count) if isinstance(count, int) else run
     if spec.get("train_on") is not None:
@@ -129,7 +132,7 @@ def assemble(
         )
 
     def full_module() -> Any:
-        return components.model.build(shapes, classes)
+        return adapt(components.model.build(shapes, classes), model_spec)
 
     def group_module(group: Sequence[Modality]) -> nn.Module:
         model = full_module()

@@ -134,7 +134,7 @@ def _points(kind: str, item: Any, location: Location, max_points: int) -> Iterat
         raise ConfigError(location, f"is {item!r}", "a name, or one name with its keys")
     component = registry.find(kind, str(name), location)
     location /= name
-    declared = fields.fields(component.target)
+    declared = component.declared
     written = dict(fields.mapping(keys, location))
     title = written.pop("title", "")
     check_size(declared, written, max_points, location)

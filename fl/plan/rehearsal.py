@@ -40,6 +40,7 @@ from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
 from fl.plan.use_recorder import UseRecorder
 from fl.pytorch import torch_internals
+from fl.pytorch.adaptation import adapt
 
 SUFFICIENT_BATCH = 4
 """Samples in a batch above which more make no difference to whether a step can be taken.
@@ -93,7 +94,9 @@ class Rehearsal:
         shapes = {modality.name: modality.shape for modality in modalities}
 
         def module(inputs: Inputs) -> nn.Module:
-            built: Any = model.build(shapes or inputs.shape, inputs.classes)
+            built = adapt(
+                model.build(shapes or inputs.shape, inputs.classes), scenario.model.values
+            )
             is_branch = inputs.name and not inputs.modalities
             network: nn.Module = built.for_modality(inputs.name) if is_branch else built
             return network

@@ -6,6 +6,8 @@ import pytest
 from contract import worlds
 from torch import nn
 
+from fl.pytorch.adaptation import adapt
+
 METHODS = [
     *("fedavg", "fedprox", "scaffold", "fednova", "ditto", "fedper", "fedrep", "fedala"),
     *("apfl", "perfedavg", "pfedme", "feddyn"),
@@ -40,3 +42,21 @@ def test_a_frozen_layer_stays_and_belongs_to_no_client(
     assert not any(
         name.endswith(tuple(f"/{weight}" for weight in constant)) for name in state_names
     )
+
+
+LORA = {"adapter": {"lora": {"rank": 2, "alpha": 4.0}}}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "fedrep", "perfedavg"])
+def test_low_rank_adapters_in_a_stack_equal_the_loop(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = worlds.module
+    monkeypatch.setattr(worlds, "module", lambda model: adapt(build(model), LORA))
+    simulation = worlds.world(method, "mlp")
+    assert [*simulation.network.names["params"]] == ["1.down", "1.up", "3.weight", "3.bias"]
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+    assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
