@@ -70,5 +70,7 @@ def test_the_keys_of_every_model_are_in_a_spec_only_if_they_are_set() -> None:
     assert component.parse({"trainable": ["0.*"]}, location)["trainable"] == ("0.*",)
     values = component.parse({"adapter": {"lora": {"rank": 4}}}, location)
     assert values["adapter"] == {"lora": {"rank": 4, "alpha": 16.0, "layers": ("*",)}}
+    with pytest.raises(ConfigError, match="did you mean 'trainable'"):
+        component.parse({"trainble": ["0.*"]}, location)
     with pytest.raises(ConfigError, match="rank: is 0"):
         component.parse({"adapter": {"lora": {"rank": 0}}}, location)
