@@ -23,6 +23,7 @@ from fl.api.network import Output
 from fl.api.term import Forward
 from fl.methods.fedcp import kernel_discrepancy
 from fl.methods.feddisco import FedDisco
+from fl.methods.fedem import responsibilities
 from fl.methods.fedntd import TEACHER, not_true_distillation
 from fl.terms.feddecorr import FedDecorr
 from fl.terms.feduv import FedUV
@@ -115,6 +116,20 @@ def fedcp(folder: Path) -> float:
     )
 
 
+def fedem(folder: Path) -> float:
+    """The E-step of FedEM, for random losses and weights."""
+    names: dict[str, Any] = {}
+    source = (folder / "FedEM/client.py").read_text()
+    exec(source.replace("from utils.torch_utils import *", "import torch"), names)
+    losses, mixture = _normal(20, 3).detach().square(), torch.rand(3).double()
+    mixture = mixture / mixture.sum()
+    ensemble = SimpleNamespace(learners_weights=mixture, gather_losses=lambda samples: losses.T)
+    client = SimpleNamespace(learners_ensemble=ensemble, val_iterator=None)
+    names["MixtureClient"].update_sample_weights(client)
+    q = responsibilities(-losses, mixture)
+    return float((q - client.samples_weights.T).abs().max())
+
+
 def _run(path: Path) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(path.read_text(), names)
@@ -143,6 +158,7 @@ COMPARISONS: dict[str, tuple[str, Callable[[Path], float]]] = {
     "FedDecorr": ("973e4af2", feddecorr),
     "FedUV": ("dd2e3c59", feduv),
     "FedDisco": ("f3ea299b", feddisco),
+    "FedEM": ("996fadd", fedem),
     "PFLlib": ("d832e76", fedcp),
 }
 """By repository, the commit at which it was compared, and the comparison."""

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api import (
-    GLOBAL,
-    PERSONAL,
-    Batch,
-    Method,
-    Pass,
-    Rate,
-    Refresh,
-    Tree,
-    View,
-    WeightedAverage,
-    consumes_gradients,
-    is_consuming_gradients,
-    single_pass,
-    trees,
-)
+from fl.api import GLOBAL, PERSONAL, Method, Tree, View, WeightedAverage, single_pass
+from fl.blocks.joint_passes import joint_pass
 
 BASE_KEY, PERSONAL_KEY = "base", "own"
 
@@ -50,87 +35,12 @@ def shared_and_personal(base: Method, personal: Method) -> Method:
         GLOBAL: view_of(base.views[GLOBAL], BASE_KEY),
         PERSONAL: view_of(personal.views[PERSONAL], PERSONAL_KEY),
     }
-    first, second = single_pass(base), single_pass(personal)
-    averaging = isinstance(base.aggregate, WeightedAverage)
-    merged = WeightedAverage(aggregate) if averaging else aggregate
-    return Method(init, (_joint_pass(first, second),), merged, views)
-
-
-def _joint_pass(first: Pass, second: Pass) -> Pass:
-    passes = {BASE_KEY: first, PERSONAL_KEY: second}
-
-    def begin(server: Tree, client: Tree) -> Tree:
-        return _join_work({key: p.begin(server, client[key]) for key, p in passes.items()})
-
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        losses = {
-            key: p.loss(server, _work_of(work, key), _batch_of(batch, key))
-            for key, p in passes.items()
-        }
-        return losses[BASE_KEY][0] + losses[PERSONAL_KEY][0], {
-            key: aux for key, (_, aux) in losses.items()
-        }
-
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict
-        return _join_work(
-            {
-                key: p.update(server, _work_of(work, key), as_scratch(grads[key]), aux[key], lr)
-                for key, p in passes.items()
-            }
-        )
-
-    if all(is_consuming_gradients(p.update) for p in passes.values()):
-        update = consumes_gradients(update)
+    joint = joint_pass({BASE_KEY: single_pass(base), PERSONAL_KEY: single_pass(personal)})
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        shared_state, upload = first.end(server, client[BASE_KEY], _work_of(work, BASE_KEY))
-        personal_state, _ = second.end(server, client[PERSONAL_KEY], _work_of(work, PERSONAL_KEY))
-        return {**client, BASE_KEY: shared_state, PERSONAL_KEY: personal_state}, upload
+        client_state, uploads = joint.end(server, client, work)
+        return client_state, uploads[BASE_KEY]
 
-    def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return {
-            key: reference_of(server, _work_of(work, key), batch)
-            for key, reference_of in references.items()
-        }
-
-    references = {key: p.reference for key, p in passes.items() if p.reference}
-    refreshes = tuple(_refresh_of(key, r) for key, p in passes.items() for r in p.refreshes)
-    return Pass(
-        begin, loss, update, end, first.sampling, refreshes, reference if references else None
-    )
-
-
-def _refresh_of(key: str, refresh: Refresh) -> Refresh:
-    """Return a refresh of one of the two methods, for the work tree of both."""
-
-    def look(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return refresh.look(server, _work_of(work, key), _batch_of(batch, key))
-
-    def adapt(work: Tree, observed: Tree) -> Tree:
-        adapted = refresh.adapt(_work_of(work, key), observed)
-        return {**work, key: {name: leaf for name, leaf in adapted.items() if name != "params"}}
-
-    return replace(refresh, look=look, adapt=adapt)
-
-
-def _join_work(work_trees: Mapping[str, Tree]) -> Tree:
-    """Return one work tree, with the ``params`` of both."""
-    other_leaves = {
-        key: {k: v for k, v in work_tree.items() if k != "params"}
-        for key, work_tree in work_trees.items()
-    }
-    return {
-        "params": {key: work_tree["params"] for key, work_tree in work_trees.items()},
-        **other_leaves,
-    }
-
-
-def _work_of(work: Tree, key: str) -> Tree:
-    return {**work[key], "params": work["params"][key]}
-
-
-def _batch_of(batch: Batch, key: str) -> Batch:
-    if key not in batch.get("reference", {}):
-        return batch
-    return {**batch, "reference": batch["reference"][key]}
+    averaging = isinstance(base.aggregate, WeightedAverage)
+    merged = WeightedAverage(aggregate) if averaging else aggregate
+    return Method(init, (replace(joint, end=end),), merged, views)

@@ -94,6 +94,7 @@ METHODS: dict[str, list[World]] = {
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
+    "fedem": [{}, {"models": 2}],
     "fedetf": [{"scale": 2.0}],
     "fedexp": [{}, {"scored": "last", "epsilon": 0.0}],
     "fedfa": [FEDFA, {**FEDFA, "fusion": "direct"}, {**FEDFA, "weighting": "uniform"}],

@@ -1,0 +1,119 @@
+"""Several models that train on the same batches: one pass whose loss is the sum of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+from torch import Tensor
+
+from fl.api import (
+    Batch,
+    Pass,
+    Rate,
+    Refresh,
+    Tree,
+    consumes_gradients,
+    is_consuming_gradients,
+    trees,
+)
+
+
+def joint_pass(passes: Mapping[str, Pass], has_server_parts: bool = False) -> Pass:
+    """Return a pass that does several passes at once, each on its part of the trees.
+
+    Client's tree, work tree and upload have one part for each pass, under its key; other keys of
+    the first two stay. The pass takes its samples like the first of them.
+
+    Args:
+        passes: The passes by key.
+        has_server_parts: Whether the server's tree has such parts too; else all passes get the
+            whole tree.
+    """
+
+    def server_of(server: Tree, key: str) -> Tree:
+        return server[key] if has_server_parts else server
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        return _join_work(
+            {key: p.begin(server_of(server, key), client[key]) for key, p in passes.items()}
+        )
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        losses = {
+            key: p.loss(server_of(server, key), _work_of(work, key), _batch_of(batch, key))
+            for key, p in passes.items()
+        }
+        total = reduce(add, (value for value, _ in losses.values()))
+        return total, {key: aux for key, (_, aux) in losses.items()}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict
+        updated = {
+            key: p.update(
+                server_of(server, key), _work_of(work, key), as_scratch(grads[key]), aux[key], lr
+            )
+            for key, p in passes.items()
+        }
+        return {**work, **_join_work(updated)}
+
+    if all(is_consuming_gradients(p.update) for p in passes.values()):
+        update = consumes_gradients(update)
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        ends = {
+            key: p.end(server_of(server, key), client[key], _work_of(work, key))
+            for key, p in passes.items()
+        }
+        client_states = {key: client_state for key, (client_state, _) in ends.items()}
+        return {**client, **client_states}, {key: upload for key, (_, upload) in ends.items()}
+
+    def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
+        return {
+            key: reference_of(server_of(server, key), _work_of(work, key), batch)
+            for key, reference_of in references.items()
+        }
+
+    references = {key: p.reference for key, p in passes.items() if p.reference}
+    refreshes = tuple(
+        _refresh_of(key, refresh, server_of) for key, p in passes.items() for refresh in p.refreshes
+    )
+    sampling = next(iter(passes.values())).sampling
+    return Pass(begin, loss, update, end, sampling, refreshes, reference if references else None)
+
+
+def _refresh_of(key: str, refresh: Refresh, server_of: Callable[[Tree, str], Tree]) -> Refresh:
+    """Return a refresh of one of the passes, for the work tree of all."""
+
+    def look(server: Tree, work: Tree, batch: Batch) -> Tree:
+        return refresh.look(server_of(server, key), _work_of(work, key), _batch_of(batch, key))
+
+    def adapt(work: Tree, observed: Tree) -> Tree:
+        adapted = refresh.adapt(_work_of(work, key), observed)
+        return {**work, key: {name: leaf for name, leaf in adapted.items() if name != "params"}}
+
+    return replace(refresh, look=look, adapt=adapt)
+
+
+def _join_work(work_trees: Mapping[str, Tree]) -> Tree:
+    """Return one work tree, with the ``params`` of all."""
+    other_leaves = {
+        key: {k: v for k, v in work_tree.items() if k != "params"}
+        for key, work_tree in work_trees.items()
+    }
+    return {
+        "params": {key: work_tree["params"] for key, work_tree in work_trees.items()},
+        **other_leaves,
+    }
+
+
+def _work_of(work: Tree, key: str) -> Tree:
+    return {**work[key], "params": work["params"][key]}
+
+
+def _batch_of(batch: Batch, key: str) -> Batch:
+    if key not in batch.get("reference", {}):
+        return batch
+    return {**batch, "reference": batch["reference"][key]}
