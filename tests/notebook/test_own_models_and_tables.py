@@ -15,10 +15,17 @@ from test_run import CALL
 from torch import nn
 
 import fl
+from fl.base import plugins
 from fl.base.errors import FedloomError
 
 SHORT = {key: value for key, value in CALL.items() if key != "model"} | {"rounds": 1}
 WIDTH = 3
+
+
+@pytest.fixture(autouse=True)
+def _plugins_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of code that these tests use are in no plan of a later test."""
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
 
 
 def models(result: fl.Result) -> list[str]:
