@@ -41,7 +41,6 @@ from fl.api import (
     trees,
     weights_not_in,
 )
-from fl.blocks.distances import squared_distances
 from fl.blocks.linear_layers import (
     feature_width,
     head_outputs,
@@ -169,7 +168,11 @@ def mixed_outputs(own_head: Tree, shared_head: Tree, features: Tensor, shares: T
 def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
     shares = weight / weight.sum().clamp(min=1)
-    distances = squared_distances(x, y)
-    kernels = torch.stack([(-distances / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
-    within_x, within_y, x_to_y, y_to_x = kernels @ shares @ shares
-    return within_x + within_y - x_to_y - y_to_x
+
+    def mean_kernel(a: Tensor, b: Tensor) -> Tensor:
+        # Rows are subtracted: a product of matrices would let samples of weight 0 change rounding.
+        squares = (a[:, None] - b[None]).square().sum(-1)
+        kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
+        return shares @ kernels @ shares
+
+    return mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y)
