@@ -20,9 +20,9 @@ class Lora:
     """Low-rank adapters of linear layers.
 
     Attributes:
-        rank: rank of the product that is added to a layer's weights.
-        alpha: the product counts alpha / rank times.
-        layers: patterns of names of linear layers; the head is never adapted.
+        rank: Rank of the product that is added to a layer's weights.
+        alpha: The product counts alpha / rank times.
+        layers: Patterns of names of linear layers; the head is never adapted.
     """
 
     rank: Count = 8
@@ -42,8 +42,8 @@ class ModelKeys:
     """The keys of every model.
 
     Attributes:
-        trainable: patterns of names of the weights that are trained; the others are frozen.
-        adapter: layers that are trained in place of the model's weights.
+        trainable: Patterns of names of the weights that are trained; the others are frozen.
+        adapter: Layers that are trained in place of the model's weights.
     """
 
     trainable: tuple[str, ...] | None = None

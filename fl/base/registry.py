@@ -122,9 +122,9 @@ class Component(Documentation):
             for key in values
             if key not in declared
         ]
-        own = {key: values[key] for key in declared if key in values and key not in common}
+        model_values = {key: values[key] for key in values if key in declared.keys() - common}
         with problems.collected():
-            resolved |= fields.parse(self.target, own, location)
+            resolved |= fields.parse(self.target, model_values, location)
         with problems.collected():
             resolved |= ModelKeys.of(values, location).spec
         problems.raise_all()

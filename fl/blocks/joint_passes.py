@@ -24,8 +24,9 @@ from fl.api import (
 def joint_pass(passes: Mapping[str, Pass], has_server_parts: bool = False) -> Pass:
     """Return a pass that does several passes at once, each on its part of the trees.
 
-    Client's tree, work tree and upload have one part for each pass, under its key; other keys of
-    the first two stay. The pass takes its samples like the first of them.
+    Each pass has a part of the client's tree, of the work tree and of the upload, under its key.
+    Other keys of the client's tree and of the work tree are left as they are. Samples are taken as
+    the first of the passes takes them.
 
     Args:
         passes: The passes by key.

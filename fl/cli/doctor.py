@@ -71,7 +71,7 @@ def lines(folder: Path) -> Iterator[str]:
         for name, purpose in PURPOSE_BY_PROGRAM.items()
         if not shutil.which(name)
     ]
-    yield f"programs  {_lack(missing)}"
+    yield f"programs  {_shortage(missing)}"
     yield f"processor {environment.processor()}, {_cores()}, {_memory()}"
     yield f"GPU       {_gpus()}"
     yield f"Slurm     {_slurm()}"
@@ -83,7 +83,7 @@ def _doctor(parsed: argparse.Namespace) -> None:
         say(line)
 
 
-def _lack(missing: Sequence[str]) -> str:
+def _shortage(missing: Sequence[str]) -> str:
     return f"missing: {', '.join(missing)}" if missing else "complete"
 
 
@@ -102,7 +102,7 @@ def _missing_packages(extra: str) -> str:
         if (name in EXTRA_PACKAGES) == (extra == "extras") and not is_installed(name)
     ]
     advice = f"Try: python -m pip install 'fedloom[{extra}]'"
-    return f"{_lack(missing)}. {advice}" if missing else _lack(missing)
+    return f"{_shortage(missing)}. {advice}" if missing else _shortage(missing)
 
 
 def _cores() -> str:

@@ -79,7 +79,7 @@ def factory_text(function: FunctionType, class_name: str, summary: str) -> str:
     needs, name = _Dependencies(), f"make_{class_name.lower()}"
     needs.add(name, function, name)
     needs.imports.add("from dataclasses import dataclass")
-    while needs.has(class_name):  # A function ``net`` often makes a class ``Net``.
+    while needs.has_name(class_name):  # A function ``net`` often makes a class ``Net``.
         class_name += "Factory"
     fields = [f"    {key}: {type(value).__name__} = {value!r}" for key, value in keys.items()]
     arguments = ", ".join(["shape", "classes", *(f"{key}=self.{key}" for key in keys)])
@@ -130,7 +130,7 @@ class _Dependencies:
         self.deferred = False
         self._values: dict[str, Any] = {}
 
-    def has(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Whether a value of the module has this name."""
         return name in self._values
 

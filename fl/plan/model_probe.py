@@ -13,6 +13,7 @@ from fl.api.network import Network
 from fl.base.errors import ConfigError, FedloomError
 from fl.plan.components import Inputs
 from fl.plan.scenario import Scenario
+from fl.pytorch.lora import LoraLinear, check_head
 from fl.pytorch.memory import is_out_of_memory
 
 
@@ -35,6 +36,7 @@ def probed_network(
             with torch.no_grad():
                 network.eval(variables["params"], variables["buffers"], x)
         network.probe(x)
+        check_head(network.layers(LoraLinear), network.head_names)
     except FedloomError as error:
         raise ConfigError(model.location, str(error)) from None
     except (Exception, SystemExit) as error:

@@ -7,10 +7,12 @@ Models. ICLR 2022. arXiv:2106.09685 (section 4.1).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl.base.errors import FedloomError
 from fl.base.model_keys import Lora
 from fl.pytorch.patterns import matches
 
@@ -45,7 +47,10 @@ class LoraLinear(nn.Module):
 
 
 def add_lora(module: nn.Module, lora: Lora) -> None:
-    """Freeze a model and adapt its linear layers; the head, its last linear layer, is trained.
+    """Freeze a model and adapt its linear layers; the head is trained.
+
+    The head is the layer that the model names in ``head_layer``, else the linear layer that was
+    registered last; `check_head` finds out whether it makes the outputs.
 
     Args:
         module: The model, which is changed.
@@ -64,3 +69,20 @@ def add_lora(module: nn.Module, lora: Lora) -> None:
         parent, _, key = name.rpartition(".")
         adapted = LoraLinear(linear[name], lora.rank, lora.alpha)
         setattr(module.get_submodule(parent), key, adapted)
+
+
+def check_head(adapted_layers: Iterable[str], heads: Iterable[str]) -> None:
+    """Raise an error if a layer that makes the outputs was adapted in place of another one.
+
+    Args:
+        adapted_layers: Names of the layers that `add_lora` adapted.
+        heads: Names of the layers or weights that make the outputs, found by a pass.
+
+    Raises:
+        FedloomError: If one of the heads lies in an adapted layer.
+    """
+    for layer in adapted_layers:
+        if any(f"{head}.".startswith(f"{layer}.") for head in heads):
+            problem = f"adapter.lora: {layer} makes the outputs, but was not registered last"
+            advice = f"set `self.head_layer = {layer!r}` in the model, so that it is trained whole"
+            raise FedloomError(problem, advice=advice)

@@ -40,11 +40,11 @@ def _cost_cells(facts: Facts) -> dict[str, tuple[Cell, Cell]]:
     """Return the cells of `COSTS` by method."""
     runs = stored_runs(facts.runs)
     sent = runs["bytes_down"].astype("float64") + runs["bytes_up"].astype("float64")
-    means = runs.assign(sent=sent).groupby("method")[["seconds", "sent"]].mean()
+    mean_costs = runs.assign(sent=sent).groupby("method")[["seconds", "sent"]].mean()
     return {
         str(method): (
             Cell(NOTHING if pd.isna(row["seconds"]) else duration(row["seconds"])),
             Cell(NOTHING if pd.isna(row["sent"]) else size(row["sent"])),
         )
-        for method, row in means.iterrows()
+        for method, row in mean_costs.iterrows()
     }

@@ -93,11 +93,11 @@ def bundles(results: Path, names: Sequence[str] = ()) -> list[Bundle]:
     for name in names:
         if name not in summary.studies:
             raise unknown_name(Location("the command line"), "planned study", name, summary.studies)
-    wanted = {bundle for name in names for bundle in summary.studies[name].bundles}
+    named_bundles = {bundle for name in names for bundle in summary.studies[name].bundles}
     return [
         plan_files.read_bundle(folder, name)
         for name in summary.bundles
-        if name in wanted or not names
+        if name in named_bundles or not names
     ]
 
 

@@ -12,6 +12,7 @@ from fl.api.network import Network
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.registry import find
 from fl.pytorch.adaptation import adapt
+from fl.pytorch.lora import LoraLinear, check_head
 
 VIT = {"dim": 16, "depth": 1, "heads": 2}
 LORA = {"adapter": {"lora": {"rank": 2}}}
@@ -74,3 +75,30 @@ def test_the_keys_of_every_model_are_in_a_spec_only_if_they_are_set() -> None:
         component.parse({"trainble": ["0.*"]}, location)
     with pytest.raises(ConfigError, match="rank: is 0"):
         component.parse({"adapter": {"lora": {"rank": 0}}}, location)
+
+
+class HeadFirst(torch.nn.Module):
+    """A network whose head is registered before its body."""
+
+    head_layer: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body = torch.nn.Linear(5, 3), torch.nn.Linear(64, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x.flatten(1)).relu())
+
+
+def test_a_head_that_was_adapted_in_place_of_the_body_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = Network(lambda: adapt(HeadFirst(), LORA))
+    network.probe(IMAGES)
+    with pytest.raises(FedloomError, match="head makes the outputs, but was not registered last"):
+        check_head(network.layers(LoraLinear), network.head_names)
+    monkeypatch.setattr(HeadFirst, "head_layer", "head", raising=False)
+    network = Network(lambda: adapt(HeadFirst(), LORA))
+    network.probe(IMAGES)
+    check_head(network.layers(LoraLinear), network.head_names)
+    assert network.layers(LoraLinear) == ["body"]

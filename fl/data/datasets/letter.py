@@ -25,9 +25,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl.data.datasets.vowel import KEEL, read_keel
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.package_tables import KEEL, read_keel
 from fl.data.prepared import Writer
 from fl.data.validation import check_sizes, check_whole_numbers
 

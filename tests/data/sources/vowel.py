@@ -19,7 +19,7 @@ BROKEN = {
     "short rows": ({"spoil": "vowel", "strange": "0,1\n"}, r"vowel\.dat: rows are not 14 finite"),
     "a class too many": (
         {"spoil": "vowel", "strange": "0," * 13 + "11\n"},
-        r"vowel\.dat: a vowel is out of range",
+        r"vowel\.dat: vowels\[0\] is 11",
     ),
 }
 STUDY = {"models": [{"mlp": {"hidden": [8]}}]}
