@@ -300,8 +300,10 @@ def _union(options: tuple[Any, ...], raw: Any, location: Location) -> Any:
             return value(option, raw, location)
         except ConfigError as error:
             errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
+    # An error inside of a value says more than that the value fits no option.
+    inner = [error for error in errors if str(error.location) != str(location)]
+    if len(errors) == 1 or len(inner) == 1:
+        raise (inner or errors)[0]
     raise ConfigError(location, f"is {raw!r}", " or ".join(describe(o) for o in options))
 
 
@@ -337,7 +339,7 @@ def describe(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join("nothing" if a is type(None) else describe(a) for a in args)
     if origin is Literal:
-        return "one of " + ", ".join(str(a) for a in args)
+        return "one of " * (len(args) > 1) + ", ".join(str(a) for a in args)
     if origin in (tuple, list):
         return f"a list, each {describe(args[0])}"
     name = TYPE_NAMES.get(hint, "a mapping (key: value)")

@@ -70,8 +70,8 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Sett
     seeds = study_keys.setdefault("seeds", 1)
     if type(seeds) is int and seeds > 0:
         study_keys["seeds"] = list(range(seeds))
-    elif not isinstance(seeds, list):
-        allowed = "a number of seeds, 1 or more, or a list of seeds"
+    elif not isinstance(seeds, list) and seeds != config.PER_DRAW:
+        allowed = f"a number of seeds, 1 or more, a list of seeds, or {config.PER_DRAW}"
         raise ConfigError(CALL / "seeds", f"is {seeds!r}", allowed)
     call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
     return config.parse_study({**study_keys, "training": training_keys}, CALL), call_settings

@@ -126,6 +126,9 @@ class Settings:
     nodes: tuple[Node, ...] = ()
 
 
+PER_DRAW = "per-draw"
+"""Value of ``Study.seeds`` by which a run is trained with the seed of its partition."""
+
 PredictedMetric = Literal["macro_f1", "auroc", "calibration_error", "per_class_accuracy"]
 """Metrics of final models' predictions (`fl.base.schema.PREDICTED_METRICS`)."""
 
@@ -148,7 +151,9 @@ class Study:
             ``alterations`` to layers, ``upload_filters`` and an ``aggregation`` to uploads.
             ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` do not
             change results.
-        seeds: Training seeds, a run for each; a partition has a seed of its own.
+        seeds: Training seeds, a run for each; a partition has a seed of its own. `per-draw`: one
+            run, whose training seed is the seed of its partition, so that draws share no first
+            network, batches, participants or noise.
         title: Title of the report.
         question: Question that the study answers, printed below the title.
         paper: Citation of the paper whose claim the study tests.
@@ -188,7 +193,7 @@ class Study:
     partitions: list[Any]
     models: list[Any]
     methods: dict[str, Any]
-    seeds: list[Seed]
+    seeds: list[Seed] | Literal["per-draw"]
     title: str = ""
     question: str = ""
     paper: str = ""
@@ -351,7 +356,7 @@ def parse_study(values: Values, location: Location) -> Study:
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
         if not getattr(study, key):
             problems.errors.append(ConfigError(location / key, "is empty", "at least one"))
-    i = second_occurrence(study.seeds)
+    i = None if study.seeds == PER_DRAW else second_occurrence(study.seeds)
     if i is not None:
         problem = f"{study.seeds[i]} is a duplicate"
         duplicate = ConfigError(location / "seeds" / i, problem, advice="each seed once")

@@ -25,7 +25,13 @@ from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
-from fl.plan.study_checks import check_analyses, check_references, check_traces, task_and_metric
+from fl.plan.study_checks import (
+    check_analyses,
+    check_partition_seed,
+    check_references,
+    check_traces,
+    task_and_metric,
+)
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ def expand(
     ):
         with problems.collected():
             scenario = Scenario.of(dataset, scheme, model, task)
-            expanded = _ExpandedScenario(study, scenario, components)
+            expanded = _ExpandedScenario(study, scenario, components, location)
             if checked:
                 expanded.rehearse(rehearsals, parameters[model.text], heads)
             for run in expanded.runs():
@@ -217,7 +223,8 @@ def _check_count(study: Study, components: _Components, location: Location) -> N
     """Raise `ConfigError` if there are more runs than the study may have."""
     points = sum(entry.size for entry in components.entries)
     scenarios = len(components.datasets) * len(components.models) * len(components.schemes)
-    count = scenarios * len(study.seeds) * points
+    seeds = 1 if study.seeds == config.PER_DRAW else len(study.seeds)
+    count = scenarios * seeds * points
     if count > study.max_runs:
         raise too_many(count, "runs", study.max_runs, location)
 
@@ -230,7 +237,9 @@ class _ExpandedScenario:
         rehearsed: What trying a point showed, by label and `Point.key`.
     """
 
-    def __init__(self, study: Study, scenario: Scenario, components: _Components) -> None:
+    def __init__(
+        self, study: Study, scenario: Scenario, components: _Components, location: Location
+    ) -> None:
         self._study, self._components = study, components
         self.scenarios = {entry.label: entry.scenario(scenario) for entry in components.entries}
         own_scenarios = [
@@ -243,6 +252,9 @@ class _ExpandedScenario:
         for own_scenario in self._distinct:
             with problems.collected():
                 check_analyses(components.analyses, own_scenario)
+            if study.seeds == config.PER_DRAW:
+                with problems.collected():
+                    check_partition_seed(own_scenario.scheme, location / "seeds")
         for entry in components.entries:
             with problems.collected():
                 entry.check(self.scenarios)
@@ -276,16 +288,24 @@ class _ExpandedScenario:
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs of all entries."""
-        for entry, seed in itertools.product(self._components.entries, self._study.seeds):
-            if entry.declared.distils and seed != self._study.seeds[0]:
-                continue  # Its images are the same for all seeds.
-            yield from self._runs_of(entry, seed)
+        for entry in self._components.entries:
+            seeds = self._seeds(entry)
+            # Its images are the same for all seeds.
+            for seed in seeds[:1] if entry.declared.distils else seeds:
+                yield from self._runs_of(entry, seed)
+
+    def _seeds(self, entry: MethodEntry) -> list[int]:
+        """Return the training seeds of an entry: the study's, or the seed of its partition."""
+        if isinstance(self._study.seeds, list):
+            return self._study.seeds
+        return [self.scenarios[entry.label].scheme.values["seed"]]
 
     def _runs_of(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
         """Yield the runs of an entry: every point, for every run of its parent."""
         parents: list[Run | None] = [None]
         if entry.parent:
-            parent_seed = seed if entry.starts else self._study.seeds[0]
+            parent_seeds = self._seeds(entry.parent)
+            parent_seed = seed if entry.starts and seed in parent_seeds else parent_seeds[0]
             parents = [*self._runs_of(entry.parent, parent_seed)]
         for point, parent in itertools.product(entry.points, parents):
             yield self._run(entry, point, parent, seed)

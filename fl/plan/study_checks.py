@@ -78,6 +78,14 @@ def check_references(study: Study, analyses: list[Choice], location: Location) -
             raise ConfigError(location / "contrasts" / label, problem, advice=advice)
 
 
+def check_partition_seed(scheme: Choice, location: Location) -> None:
+    """Raise `ConfigError` if a partition has no seed that its runs could be trained with."""
+    if "seed" not in scheme.seed_keys:
+        problem = f"is per-draw, but the partition {scheme.text} has no seed"
+        advice = "a list of seeds, or a partition scheme with the key seed"
+        raise ConfigError(location, problem, advice=advice)
+
+
 def check_analyses(analyses: Iterable[Choice], scenario: Scenario) -> None:
     """Raise `ConfigError` for an analysis that cannot read the runs of a scenario.
 

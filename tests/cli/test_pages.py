@@ -40,7 +40,9 @@ partition. Best of each setting in bold.
 | Ditto | **65.0 ± 18.7** |
 
 Differences in accuracy (%) are tested over 6 draws (exact sign-flip test, 5 %), by Holm's \
-correction for 1 comparison. Ahead of FedAvg: Ditto.
+correction for 1 comparison. The draws share training seeds: first networks, batches, participants \
+and noise are the same in all of them, so that they repeat the data and not the training. Ahead of \
+FedAvg: Ditto.
 <!-- end -->
 
 and in pairs:

@@ -148,7 +148,8 @@ SEED = "a whole number >= 0"
             f"seeds.1: is 9223372036854775808. Allowed: {SEED} and <= 9223372036854775807",
         ),
         ([0.5], f"seeds.0: is 0.5 (float). Allowed: {SEED}"),
-        (3, f"seeds: is 3. Allowed: a list, each {SEED}"),
+        (3, f"seeds: is 3. Allowed: a list, each {SEED} or per-draw"),
+        ("each", f"seeds: is 'each'. Allowed: a list, each {SEED} or per-draw"),
     ],
 )
 def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:

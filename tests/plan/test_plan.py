@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -862,3 +863,27 @@ def test_a_plan_tells_how_entries_train_and_how_large_models_are(config: Path):
     starts = {run.run: run.start for run in told.runs}
     fine = [run.run for run in told.runs if run.method == "ft"]
     assert {starts[run] for run in fine} == {r.run for r in told.runs if r.method == "fedavg"}
+
+
+DRAWS: list[Any] = [{"natural": {"seed": [3, 4]}}]
+
+
+def test_per_draw_a_run_is_trained_with_the_seed_of_its_partition(config: Path) -> None:
+    methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg"}}
+    drawn = runs(config, methods=methods, partitions=DRAWS, seeds="per-draw")
+    assert [(run.label, run.partition.values["seed"], run.spec["seed"]) for run in drawn] == [
+        (label, seed, seed) for seed in (3, 4) for label in ("fedavg", "ft")
+    ]
+    assert [drawn[1].start, drawn[3].start] == [drawn[0].id, drawn[2].id]
+    # The same runs as by a list, so that nothing is trained twice.
+    crossed = runs(config, methods=methods, partitions=DRAWS, seeds=[3, 4])
+    assert {run.id for run in drawn} < {run.id for run in crossed} and len(crossed) == 8
+
+
+def test_per_draw_needs_a_partition_with_a_seed(config: Path) -> None:
+    splits = [("train", "test")[i % 2] for i in range(90)]
+    table = pd.DataFrame({"sample": range(90), "client": [i // 30 for i in range(90)]})
+    table.assign(split=splits).to_parquet("clients.parquet", index=False)
+    said = refused(config, partitions=[{"file": {"path": "clients.parquet"}}], seeds="per-draw")
+    assert "seeds: is per-draw, but the partition file" in said
+    assert "Try: a list of seeds, or a partition scheme with the key seed" in said

@@ -217,6 +217,17 @@ def test_the_report_says_what_is_ahead_and_behind(tmp_path):
     assert said == ("Ahead of BASE: UP; behind BASE: DOWN; uninformative: SAME (SAME equals BASE).")
 
 
+@pytest.mark.parametrize("per_draw", [False, True])
+def test_the_report_says_where_draws_share_their_training_seed(tmp_path, per_draw):
+    made = draws(tmp_path / "runs", SCORES, baseline="base")
+    for run in made["runs"]:
+        run["seed"] = int(run["partition_id"][1:]) if per_draw else 0
+    write_plan(tmp_path, made)
+    said = " ".join(claims_tables.claims_made(gather("small", tmp_path, tmp_path / "runs")))
+    assert ("repeat the data and not the training" in said) is not per_draw
+    assert "Ahead of BASE: UP" in said
+
+
 def test_without_a_baseline_the_table_has_every_pair(tmp_path, monkeypatch):
     scores = {name: SCORES[name] for name in ("down", "base", "up")}
     write_plan(tmp_path, draws(tmp_path / "runs", scores, baseline=None))
