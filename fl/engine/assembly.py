@@ -39,6 +39,7 @@ from fl.pytorch.construction import seeded
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
+from fl.data.tokens import rank_words
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,9 @@ class _ArrayReader:
         if normalisation is not None and self.training.normalisation in NORMALISATIONS:
             normalisation = {**normalisation, **NORMALISATIONS[self.training.normalisation]}
         x = self.prepared.array(name)
+        if name == "x" and self.prepared.vocabulary:
+            words, size = len(self.prepared.words), self.prepared.vocabulary
+            x = rank_words(x, self.training_samples, words, size)
         if normalisation is not None and normalisation.get("missing") == "mean":
             x = fill_gaps(x, self.training_samples)
         if normalisation is not None and normalisation["mean"] is None:

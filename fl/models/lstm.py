@@ -29,7 +29,7 @@ class LSTM:
     """A stacked LSTM.
 
     Attributes:
-        tokens: number of characters or words, which are numbered from 0; the last fills texts up.
+        tokens: number of characters or words, numbered from 0; the last one fills texts up.
         embedding: width of their vectors.
         hidden: width of each layer.
         layers: number of layers.
