@@ -29,6 +29,7 @@ from fl.data.inputs import (
     measure_normalisation,
     modality_groups,
 )
+from fl.data.tokens import rank_words
 from fl.engine import modality_rounds, train_on
 from fl.engine.client_data import TEST_OWN, ClientData
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
@@ -39,7 +40,6 @@ from fl.pytorch.construction import seeded
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
-from fl.data.tokens import rank_words
 
 
 @dataclass(frozen=True)

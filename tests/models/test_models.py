@@ -299,6 +299,12 @@ def test_lstm_reads_its_state_where_a_text_ends():
     torch.testing.assert_close(module(without_words), module(without_words[:, :1]))
 
 
+def test_lstm_begins_with_open_forget_gates():
+    for layer in LSTM(7, 3, 64, 2).build((6,), 5).layers:
+        means = layer.bias.reshape(4, 64).mean(dim=1)
+        torch.testing.assert_close(means, torch.tensor([0.0, 1, 0, 0]), rtol=0, atol=0.05)
+
+
 def test_lstm_learns_short_texts():
     """Which of two cue words stands among six to twelve others, in texts filled up to 40."""
     draw = torch.Generator().manual_seed(0)
