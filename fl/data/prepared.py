@@ -114,6 +114,8 @@ class Writer:
         domains: Sequence[str] = (),
         groups: Sequence[str] = (),
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
+        vocabulary: int = 0,
+        words: Sequence[str] = (),
     ) -> None:
         """State the names of classes and domains and the normalisation of inputs.
 
@@ -127,11 +129,15 @@ class Writer:
             domains: Names of the domains, in the order of their numbers.
             groups: Names of the groups of samples that belong together, likewise.
             inputs: Normalisation of further inputs by array; the other ones are tokens.
+            vocabulary: Number of words with a token of their own, if it is the training samples of
+                a partition that decide which words these are (`fl.data.tokens.rank_words`).
+            words: All words of x by their numbers, in this case.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
             **({"groups": list(groups)} if groups else {}),
+            **({"vocabulary": vocabulary, "words": list(words)} if vocabulary else {}),
             "normalisation": None if normalisation is None else dict(normalisation),
             "inputs": {
                 name: dict(normalisation_of_array)
@@ -204,6 +210,9 @@ class Prepared:
             and sd are None if they are computed from the training samples of a partition.
         inputs: Further inputs ``[samples, ...]`` by the name of their array.
         normalisations: Their normalisation by the name of the array; tokens have none.
+        vocabulary: Number of words with a token of their own, if the training samples of a
+            partition decide which words these are, else 0.
+        words: All words of x by their numbers, in this case.
     """
 
     folder: Path
@@ -224,6 +233,8 @@ class Prepared:
     normalisations: dict[str, dict[str, Any]] = field(default_factory=dict)
     group: np.ndarray | None = None
     groups: tuple[str, ...] = ()
+    vocabulary: int = 0
+    words: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, folder: str | Path) -> Prepared:
@@ -252,6 +263,8 @@ class Prepared:
             inputs={name: arrays[name] for name in arrays if name not in ARRAYS},
             normalisations=text.get("inputs", {}),
             groups=tuple(text.get("groups", ())),
+            vocabulary=text.get("vocabulary", 0),
+            words=tuple(text.get("words", ())),
         )
 
     def array(self, name: str) -> np.ndarray:
@@ -275,14 +288,19 @@ class Prepared:
         A process reads unchanged files once only.
 
         Returns:
-            A hash of the arrays and of their normalisations.
+            A hash of the arrays, of their normalisations and of the vocabulary.
 
         Raises:
             DataError: If an array was changed after it was written.
         """
         described = _read_description(self.folder)
         hashes = {name: entry["sha256"] for name, entry in described["files"].items()}
-        content = digest([hashes, described["normalisation"], described.get("inputs", {})])
+        content = digest(
+            [
+                *(hashes, described["normalisation"], described.get("inputs", {})),
+                *(described[key] for key in ("vocabulary", "words") if key in described),
+            ]
+        )
         _verify_files(self.folder, change_stamp([self.folder]))
         return content
 

@@ -22,6 +22,7 @@ from fl.base.files import is_file, is_folder
 from fl.data.archives import stream_name
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.spellings import check_spellings
+from fl.data.tokens import WORD_PATTERN
 
 PIECE_ROWS = 50_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -149,6 +150,17 @@ def _describe_gap(is_null: bool, text: str) -> str:
     return f"{text!r} means an empty cell. Allowed: another name"
 
 
+def _prose(values: pd.Series[Any], empty: bool) -> np.ndarray:
+    """Return texts of words; a text without a word is an empty cell."""
+    cells = values.astype(str).str.strip()
+    gaps = values.isna() | cells.isin(EMPTY_CELLS) | ~cells.str.contains(WORD_PATTERN)
+    if not empty:
+        CellError.check(
+            gaps, lambda row: f"{_describe_cell(values, row, 'text')}. Allowed: a word or more"
+        )
+    return np.where(gaps, "", cells).astype(object)
+
+
 def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
     """Return names of splits."""
     texts = _texts(values, empty)
@@ -157,19 +169,17 @@ def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
     return texts
 
 
+STRING_TYPES = ("is_string", "is_large_string", "is_string_view")
 NAME_TYPES = (
-    "is_string",
-    "is_large_string",
-    "is_string_view",
+    *STRING_TYPES,
     "is_integer",
     "is_boolean",
     "is_floating",
     "is_dictionary",
 )
 NUMBER = ColumnType(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", as_text=False)
-DATE = ColumnType(
-    _dates, ("is_date", "is_timestamp", "is_string", "is_large_string", "is_string_view"), "dates"
-)
+DATE = ColumnType(_dates, ("is_date", "is_timestamp", *STRING_TYPES), "dates")
+PROSE = ColumnType(_prose, (*STRING_TYPES, "is_dictionary"), "text")
 TEXT = ColumnType(_texts, NAME_TYPES, "text or whole numbers")
 SPLIT_NAME = ColumnType(_splits, NAME_TYPES, "text or whole numbers")
 

@@ -1,4 +1,9 @@
-"""Texts as tokens: characters of LEAF's alphabet, or words numbered by frequency."""
+"""Texts as tokens: characters of LEAF's alphabet, or words numbered by frequency.
+
+A published data set has a training part, whose words are its vocabulary. In a user's table only a
+partition tells which samples are trained on. Its prepared tokens are therefore numbers of all its
+words by spelling, and `rank_words` makes the vocabulary of a run from its training samples.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +39,23 @@ def encode_words(
     """Return the first ``length`` words as tokens, padded by the token ``unknown``."""
     tokens = [number_by_word.get(word, unknown) for word in words[:length]]
     return tokens + [unknown] * (length - len(tokens))
+
+
+def rank_words(x: np.ndarray, rows: np.ndarray, words: int, size: int) -> np.ndarray:
+    """Return tokens numbered by the frequency of words in some samples.
+
+    Args:
+        x: Tokens ``[samples, length]``: numbers of words by spelling, and ``words`` after a text.
+        rows: Indices of the samples whose words are counted.
+        words: Number of different words in all samples.
+        size: Number of words with a token of their own.
+
+    Returns:
+        A copy, int32. The commonest word is 0; equally common words are in the order of their
+        numbers. The token ``size`` stands for all other words, and comes after a text.
+    """
+    counts = np.bincount(x[rows].ravel(), minlength=words)[:words]
+    ranked = np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))]
+    token_by_number = np.full(words + 1, size, np.int32)
+    token_by_number[ranked] = np.arange(len(ranked))
+    return token_by_number[x]

@@ -29,6 +29,7 @@ from fl.data.inputs import (
     measure_normalisation,
     modality_groups,
 )
+from fl.data.tokens import rank_words
 from fl.engine import modality_rounds, train_on
 from fl.engine.client_data import TEST_OWN, ClientData
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
@@ -201,6 +202,9 @@ class _ArrayReader:
         if normalisation is not None and self.training.normalisation in NORMALISATIONS:
             normalisation = {**normalisation, **NORMALISATIONS[self.training.normalisation]}
         x = self.prepared.array(name)
+        if name == "x" and self.prepared.vocabulary:
+            words, size = len(self.prepared.words), self.prepared.vocabulary
+            x = rank_words(x, self.training_samples, words, size)
         if normalisation is not None and normalisation.get("missing") == "mean":
             x = fill_gaps(x, self.training_samples)
         if normalisation is not None and normalisation["mean"] is None:

@@ -515,7 +515,7 @@ def test_all_columns_that_cannot_be_read_are_named_in_one_error(
         "column 'ward', row 1: 'a' is no number",
         "column 'seen', row 1: '2024-02-27 00:00:00' is no number",
         "column 'hospital', row 1: is '8'. Allowed: train, test, val",
-        "`categorical`, `dates` or `drop`, or write the key `missing`",
+        "`categorical`, `dates`, `text` or `drop`, or write the key `missing`",
     ):
         assert said in str(caught.value)
     pd.read_csv(tmp_path / "v.csv", parse_dates=["seen"]).to_parquet(tmp_path / "v.parquet")

@@ -285,9 +285,41 @@ def test_lstm_is_that_of_pytorch():
             getattr(theirs, f"weight_hh_l{i}").copy_(layer.state)
             getattr(theirs, f"bias_ih_l{i}").copy_(layer.bias)
             getattr(theirs, f"bias_hh_l{i}").zero_()
-        x = torch.randint(0, 7, (5, 6))
+        x = torch.randint(0, 6, (5, 6))
         states, _ = theirs(ours.embedding(x))
         assert torch.allclose(ours(x), ours.classifier(states[:, -1]), atol=1e-6)
+
+
+def test_lstm_reads_its_state_where_a_text_ends():
+    module = LSTM(7, 3, 4, 2).build((40,), 5)
+    text = torch.tensor([[3, 6, 1], [2, 4, 5]])
+    padded = torch.cat([text, torch.full((2, 37), 6)], dim=1)
+    torch.testing.assert_close(module(padded), module(text))
+    without_words = torch.full((2, 40), 6)
+    torch.testing.assert_close(module(without_words), module(without_words[:, :1]))
+
+
+def test_lstm_begins_with_open_forget_gates():
+    for layer in LSTM(7, 3, 64, 2).build((6,), 5).layers:
+        means = layer.bias.reshape(4, 64).mean(dim=1)
+        torch.testing.assert_close(means, torch.tensor([0.0, 1, 0, 0]), rtol=0, atol=0.05)
+
+
+def test_lstm_learns_short_texts():
+    """Which of two cue words stands among six to twelve others, in texts filled up to 40."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randint(2, 30, (400, 40), generator=draw), torch.arange(400) % 2
+    x[torch.arange(400), torch.randint(6, (400,), generator=draw)] = y
+    x[torch.arange(40) >= torch.randint(6, 13, (400, 1), generator=draw)] = 30
+    torch.manual_seed(0)
+    module = LSTM(31, 8, 16, 1).build((40,), 2)
+    optimizer = torch.optim.Adam(module.parameters(), 0.02)
+    for batch in torch.arange(320).repeat(20).split(32):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        assert (module(x[320:]).argmax(1) == y[320:]).float().mean() > 0.9
 
 
 def test_text_cnn_by_hand():

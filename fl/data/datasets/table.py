@@ -14,18 +14,27 @@ Empty cells are refused, unless ``missing`` says what becomes of them:
 - ``drop`` leaves out rows that have one in any column that is read;
 - ``mean`` puts in the mean of the rows that a partition trains on, as it does with scales below (0
   where all of these are empty); in a categorical column ``empty`` is a value of its own;
-- ``category`` allows empty cells in categorical columns alone, as a value of their own.
+- ``category`` allows empty cells in columns of categories and texts alone, as a value of their own.
 
 In all columns, what pandas reads as missing (NA, NaN, None, null, ...) and ``?`` count as empty.
 One value in several spellings (``0`` and ``0.0``, ``True`` and ``TRUE``) is refused among labels,
 clients and categories. Columns in which pandas stored its index, by the metadata of Parquet or by
 the name ``Unnamed: 0``, are no features.
 
+Columns under ``text`` are texts in words, and the only features: one after the other they make the
+input of a text model, and every other column must be named by a key. Words are runs of letters,
+digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case; the first ``length`` of a row are
+read. The ``vocabulary`` words that are commonest in the rows that a partition trains on have tokens
+of their own, 0 being the commonest; the token ``vocabulary`` stands for every other word and fills
+short texts up. Preparation numbers the words of all rows and keeps the list; only a run tells which
+of them are its vocabulary. A cell without a word is empty; ``mean`` and ``category`` let it stay
+empty.
+
 Features are kept as float64. Where they are standardised, it is by mean and deviation over the
 rows that a partition trains on: its split train, without clients that are held out. So no test row
 has a part in means or deviations.
 
-Memory: a piece of 50,000 rows at a time, and the labels.
+Memory: a piece of 50,000 rows at a time, the labels, and the different words.
 """
 
 from __future__ import annotations
@@ -39,6 +48,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
+from fl.base.fields import Count
 from fl.base.folders import path_of
 from fl.data import tables
 from fl.data.download import Source
@@ -47,9 +57,10 @@ from fl.data.own_files import change_stamp
 from fl.data.prepared import Writer
 from fl.data.shards import check_shards
 from fl.data.spellings import check_spellings
-from fl.data.tables import DATE, NUMBER, SPLIT_NAME, TEXT, ColumnType
+from fl.data.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
+from fl.data.tokens import WORD_PATTERN, encode_words
 
-CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates` or `drop`"
+CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
     "write the key `missing` for empty cells; for those in label, client, group or split only"
     " `drop` helps"
@@ -86,8 +97,12 @@ class Table:
         drop: Columns that are left out.
         categorical: Columns of categories.
         dates: Columns of dates.
+        text: Columns of texts, which are joined in this order.
+        length: Number of words that are read of a row.
+        vocabulary: Number of words with a token of their own.
         missing: Treatment of empty cells; without this key they are refused.
-        standardise: Whether each feature gets mean 0 and standard deviation 1 over training rows.
+        standardise: Whether each feature, except texts, gets mean 0 and standard deviation 1 over
+            training rows.
         separator: Separator of the cells of a CSV file.
     """
 
@@ -102,6 +117,9 @@ class Table:
     missing: Literal["drop", "mean", "category"] | None = None
     standardise: bool = True
     separator: str = ","
+    text: tuple[str, ...] = ()
+    length: Count = 64
+    vocabulary: Count = 10_000
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
@@ -113,8 +131,13 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of features."""
-        return (self.survey.width,)
+        """The number of features, or of words."""
+        return (self.length,) if self.text else (self.survey.width,)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens: the vocabulary and one token for all other words; 0 for numbers."""
+        return self.vocabulary + 1 if self.text else 0
 
     @property
     def classes(self) -> int:
@@ -132,17 +155,16 @@ class Table:
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x float64 ``[rows, features]``; y int64, client, group int32, split int8."""
+        """Write x, float64 features or int32 words; y int64, client, group int32, split int8."""
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
+        words = self._words(column_types)
+        number_by_word = {word: number for number, word in enumerate(words)}
         for piece in self.read_pieces(column_types):
-            blocks = [
-                np.eye(len(order[name]))[tables.number_texts(piece[name], order[name])]
-                if name in order
-                else piece[name][:, None]
-                for name in features
-            ]
-            writer.append("x", np.concatenate(blocks, axis=1))
+            if self.text:
+                writer.append("x", self._word_numbers(piece, number_by_word))
+            else:
+                writer.append("x", _features(piece, features, order))
             writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
             for array, column in (("client", self.client), ("group", self.group)):
                 if column is not None:
@@ -150,11 +172,38 @@ class Table:
                     writer.append(array, place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", piece[self.split])
+        groups = () if self.group is None else order[self.group]
+        if self.text:
+            writer.describe(
+                order[self.label],
+                normalisation=None,
+                groups=groups,
+                vocabulary=self.vocabulary,
+                words=words,
+            )
+            return
         normalisation = {**(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION)}
         if self.missing == "mean":
             normalisation["missing"] = "mean"
-        groups = () if self.group is None else order[self.group]
         writer.describe(order[self.label], normalisation=normalisation, groups=groups)
+
+    def _words(self, column_types: dict[str, ColumnType]) -> list[str]:
+        """Return the different words that are read, by spelling; none for numbers."""
+        pieces = self.read_pieces(column_types) if self.text else ()
+        return sorted({word for piece in pieces for row in self._texts(piece) for word in row})
+
+    def _texts(self, piece: dict[str, np.ndarray]) -> Iterator[list[str]]:
+        """Yield the words of each row of a piece."""
+        for cells in zip(*(piece[name] for name in self.text), strict=True):
+            yield WORD_PATTERN.findall(" ".join(cells).lower())[: self.length]
+
+    def _word_numbers(
+        self, piece: dict[str, np.ndarray], number_by_word: dict[str, int]
+    ) -> np.ndarray:
+        """Return the numbers of the words of a piece, int32 ``[rows, length]``."""
+        end = len(number_by_word)
+        rows = [encode_words(row, number_by_word, self.length, end) for row in self._texts(piece)]
+        return np.array(rows, np.int32).reshape(-1, self.length)
 
     def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
         """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
@@ -162,7 +211,7 @@ class Table:
             None: (),
             "drop": tuple(column_types),
             "mean": tuple(column_types.keys() - {*self.label_columns}),
-            "category": self.categorical,
+            "category": (*self.categorical, *self.text),
         }[self.missing]
         further_advice = {None: f", or {MISSING_ADVICE}", "drop": ""}.get(
             self.missing, ", or write `missing: drop`, which leaves out rows with empty cells"
@@ -186,13 +235,18 @@ class Table:
         path = path_of(self.path)
         check_shards([path])
         existing = tables.column_names(path, self.separator)
-        for key in ("label", "client", "group", "split", "drop", "categorical", "dates"):
+        for key in ("label", "client", "group", "split", "drop", "categorical", "dates", "text"):
             value = getattr(self, key)
             for column in (value,) if isinstance(value, str) else value or ():
                 tables.require_column(path, existing, key, column)
-        by_key = {**dict.fromkeys(self.categorical, TEXT), **dict.fromkeys(self.dates, DATE)}
+        by_key = {
+            **dict.fromkeys(self.categorical, TEXT),
+            **dict.fromkeys(self.dates, DATE),
+            **dict.fromkeys(self.text, PROSE),
+        }
+        named = [*self.categorical, *self.dates, *self.text, *self.drop, *self.label_columns]
         for column in by_key:
-            count = [*self.categorical, *self.dates, *self.drop, *self.label_columns].count(column)
+            count = named.count(column)
             if count > 1:
                 problem = f"{path}: column {column!r} is named by {count} keys"
                 raise DataError(f"{problem}. Allowed: one of them")
@@ -205,8 +259,26 @@ class Table:
         if not column_types.keys() - {*self.label_columns}:
             listed = ", ".join(existing)
             raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
+        others = column_types.keys() - {*self.text, *self.label_columns} if self.text else ()
+        if others:
+            listed = ", ".join(repr(name) for name in column_types if name in others)
+            problem = f"{path}: text is read alone, but there are the features {listed}"
+            raise DataError(problem, advice="name these columns under `drop`, or under `text`")
         column_types |= dict.fromkeys(self.label_columns, TEXT)
         return column_types if self.split is None else {**column_types, self.split: SPLIT_NAME}
+
+
+def _features(
+    piece: dict[str, np.ndarray], names: list[str], order: dict[str, list[str]]
+) -> np.ndarray:
+    """Return the features of a piece of rows, float64 ``[rows, features]``."""
+    blocks = [
+        np.eye(len(order[name]))[tables.number_texts(piece[name], order[name])]
+        if name in order
+        else piece[name][:, None]
+        for name in names
+    ]
+    return np.concatenate(blocks, axis=1)
 
 
 def _is_filled(cells: np.ndarray) -> np.ndarray:

@@ -1,0 +1,125 @@
+"""Texts in tables: words, the vocabulary of training samples, missing texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from test_own_data import assembled, dataset, prepared, project, write  # noqa: F401
+from torch import nn
+
+import fl
+from fl.base.errors import DataError
+from fl.data.tokens import rank_words
+
+MAILS = {"label": "folder", "client": "owner", "split": "split", "text": ["subject", "body"]}
+WORDS = ("don't", "home", "novel", "re", "to", "work")
+
+
+def mails(path: Path, **changed: list[Any]) -> pd.DataFrame:
+    """60 mails of three owners, who have a word of their own, as test rows have."""
+    folder = np.where(np.arange(60) % 2 == 0, "work", "home")
+    split = np.where(np.arange(60) < 45, "train", "test")
+    tail = np.where(split == "train", "", " novel novel novel")
+    columns: dict[str, Any] = {
+        "subject": ["Re: Don't"] * 60,
+        "body": [f"to {folder[i]} client{i % 3}{tail[i]}" for i in range(60)],
+        **{"folder": folder, "owner": np.arange(60) % 3, "split": split},
+    }
+    table = pd.DataFrame({**columns, **changed})
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
+    return table
+
+
+def test_words_are_ranked_by_the_rows_that_are_counted() -> None:
+    x = np.array([[0, 1, 1, 4], [2, 2, 2, 3], [1, 0, 4, 4]])
+    ranked = rank_words(x, np.array([0, 2]), words=4, size=3)
+    assert ranked.tolist() == [[1, 0, 0, 3], [3, 3, 3, 3], [0, 1, 3, 3]]
+    assert rank_words(x, np.array([0, 2]), words=4, size=1)[0].tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_run_knows_the_words_of_its_training_samples_alone(
+    project: Path,  # noqa: F811
+    suffix: str,
+) -> None:
+    frame = mails(project / f"mails{suffix}")
+    words_of = frame["subject"], frame["body"]
+    keys = {"path": f"mails{suffix}", **MAILS, "length": 8, "vocabulary": 6}
+    lstm = {"lstm": {"tokens": 7, "hidden": 3}}
+    scheme = {"natural": {"test": "published", "unseen": 1}}
+    write(project, [{"table": keys}], partitions=[scheme], models=[lstm])
+    simulation, table = assembled()
+    rows = table[(table["split"] == "train") & ~table["unseen"]]["sample"]
+    x = simulation.arrays.inputs(torch.arange(60)).numpy()
+    texts = [f"{subject} {body}".lower() for subject, body in zip(*words_of, strict=True)]
+    words = [text.replace(":", "").split() for text in texts]
+    counts = Counter(word for row in rows for word in words[row])
+    assert len(counts) == 7, "neither the new word of test rows nor that of an unseen client"
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[:6]
+    for tokens, row in zip(x.tolist(), words, strict=True):
+        expected = [ranked.index(word) if word in ranked else 6 for word in row]
+        assert tokens == (expected + [6] * 8)[:8]
+    found = prepared(dataset("table", project / f"mails{suffix}", **MAILS), project)
+    assert found.words == ("client0", "client1", "client2", *WORDS)
+
+
+def test_missing_texts_follow_the_key_missing(tmp_path: Path) -> None:
+    path = tmp_path / "mails.csv"
+    mails(path, body=["to work", "NA", "%"] * 20)
+    made = dataset("table", path, **MAILS)
+    message = r"mails\.csv: column 'body', row 2: 'NA' is no text. Allowed: a word or more"
+    with pytest.raises(DataError, match=message):
+        _ = made.size
+    assert dataset("table", path, **MAILS, missing="drop").size == 20
+    for missing in ("mean", "category"):
+        made = dataset("table", path, **MAILS, missing=missing, length=5)
+        found = prepared(made, tmp_path / missing)
+        assert found.x[:3].tolist() == [[1, 0, 2, 3, 4], [1, 0, 4, 4, 4], [1, 0, 4, 4, 4]]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "features beside it": ({"hour": [1] * 60}, {}, "there are the features 'hour'. Try: .*drop"),
+    "two keys": ({}, {"categorical": ["body"]}, "column 'body' is named by 2 keys"),
+    "no column": ({}, {"text": ["bodi"]}, r"text is 'bodi', .* did you mean 'body'"),
+    "numbers": ({"body": [1.5] * 60}, {}, "column 'body' is of type double. Allowed: text"),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_texts_that_cannot_be_read_are_refused(tmp_path: Path, fault: str) -> None:
+    changed, keys, message = REFUSED[fault]
+    mails(tmp_path / "mails.parquet", **changed)
+    with pytest.raises(DataError, match=message.replace(".* did", r".*\(did")):
+        _ = dataset("table", tmp_path / "mails.parquet", **{**MAILS, **keys}).size
+
+
+def bag(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Make a model of one's own: a classifier of the vectors of all words."""
+    return nn.Sequential(nn.Embedding(10_001, 4), nn.Flatten(), nn.Linear(4 * shape[0], classes))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"lstm": {"tokens": 10_001, "hidden": 8}},
+        {"text-cnn": {"width": 4, "channels": 2}},
+        {"text-transformer": {"width": 4, "hidden": 4, "layers": 1, "heads": 2}},
+        bag,
+    ],
+    ids=["lstm", "text-cnn", "text-transformer", "own"],
+)
+def test_every_text_model_takes_a_frame_of_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = mails(tmp_path / "mails.parquet")
+    data = {"table": {"frame": frame, **MAILS, "length": 8}}
+    setting = {"partition": {"natural": {"test": "published"}}, "model": model, "rounds": 1}
+    result = fl.run(dataset=data, methods=["fedavg"], **setting)
+    assert len(result.table()) == 1
