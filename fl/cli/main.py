@@ -18,7 +18,7 @@ from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.base.specs import ComponentSpec
 from fl.cli import doctor, init_command, run_command, scaffold, store_commands
-from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, PUBLISH, SNAKEMAKE, YOUR_OWN, Commands
+from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, SNAKEMAKE, YOUR_OWN, Commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
 from fl.cli.store_commands import readable
@@ -188,14 +188,6 @@ def _add_lookup_commands(commands: Commands) -> None:
         dest="folder",
         type=Path,
         help="plugin folder (default: the config's first, mylab)",
-    )
-    sub = commands.add(
-        PUBLISH, "recompute", _recompute, "train a stored run again and compare its metrics"
-    )
-    sub.add_argument("run_prefix", metavar="RUN", help="a run's id, or its first characters")
-    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
-    sub.add_argument(
-        "--anyway", action="store_true", help="even if another version of the code trained it"
     )
     sub = commands.add(
         LOOK_UP, "tracks", _tracks, "print the published comparison of all methods as Markdown"
@@ -371,21 +363,6 @@ def _explain(parsed: argparse.Namespace) -> None:
         remarks = required.remarks
     for line in explain(parsed.run_prefix, planned, store, remarks):
         say(line)
-
-
-def _recompute(parsed: argparse.Namespace) -> int:
-    from fl.cli import recomputed
-
-    settings = config.read_settings(parsed.config)
-    store = readable(parsed.store or settings.store)
-    run = recomputed.matching_run(parsed.run_prefix, store)
-    with loading():
-        from fl.data.download import LOCK_FILE as LOCK
-        from fl.runner.recompute import recompute
-    comparison = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
-    for line in recomputed.lines(comparison):
-        say(line)
-    return int(not all(difference.is_equal for difference in comparison.differences))
 
 
 def _tables(parsed: argparse.Namespace) -> None:
