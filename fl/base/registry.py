@@ -111,12 +111,18 @@ class Component(Documentation):
 
         Keys of every model are among them if they are set.
         """
+        if self.kind != "model":
+            return fields.parse(self.target, values, location)
         values = fields.mapping(values, location)
-        common = self._common
-        own = {key: value for key, value in values.items() if key not in common}
-        if not common:
-            return fields.parse(self.target, own, location)
+        values = fields.with_current_names(self.target, values, location)
+        declared, common = self.declared, self._common
         problems, resolved = ConfigProblems(), dict[str, Any]()
+        problems.errors += [
+            unknown_name(location / key, "key", key, declared)
+            for key in values
+            if key not in declared
+        ]
+        own = {key: values[key] for key in declared if key in values and key not in common}
         with problems.collected():
             resolved |= fields.parse(self.target, own, location)
         with problems.collected():

@@ -191,7 +191,7 @@ def _of_data(name: str, values: worlds.World) -> Fingerprint:
         numbers = [float(np.asarray(a, np.float64).std()) for _, a in sorted(arrays.items())]
         for normalisation in (prepared.normalisation, *prepared.normalisations.values()):
             for _, value in sorted((normalisation or {}).items()):
-                if value is None:
+                if value is None or isinstance(value, str):
                     continue
                 numbers += np.atleast_1d(np.asarray(value, np.float64)).tolist()
         return {"text": " / ".join(texts), "numbers": numbers}

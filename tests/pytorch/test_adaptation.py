@@ -18,24 +18,24 @@ LORA = {"adapter": {"lora": {"rank": 2}}}
 IMAGES = torch.arange(4 * 64.0).sin().reshape(4, 1, 8, 8)
 
 
-def network(model: str, keys: Any) -> Network:
-    found = find("model", model, Location("test"))
-    values = found.parse(keys, Location("test"))
-    instance = found.instantiate(values)
-    made = Network(lambda: adapt(instance.build((1, 8, 8), 3), values))
-    made.probe(IMAGES)
-    return made
+def built_network(model: str, keys: Any) -> Network:
+    component = find("model", model, Location("test"))
+    values = component.parse(keys, Location("test"))
+    instance = component.instantiate(values)
+    network = Network(lambda: adapt(instance.build((1, 8, 8), 3), values))
+    network.probe(IMAGES)
+    return network
 
 
-def outputs(made: Network, variables: Any) -> torch.Tensor:
-    return made.eval(variables["params"], variables["buffers"], IMAGES).outputs
+def outputs(network: Network, variables: Any) -> torch.Tensor:
+    return network.eval(variables["params"], variables["buffers"], IMAGES).outputs
 
 
 def test_weights_that_no_pattern_matches_are_frozen() -> None:
-    made = network("cnn", {"trainable": ["9.*", "1.weight"]})
-    assert made.names["params"] == ["1.weight", "9.weight", "9.bias"]
+    network = built_network("cnn", {"trainable": ["9.*", "1.weight"]})
+    assert network.names["params"] == ["1.weight", "9.weight", "9.bias"]
     # Running statistics of frozen layers are buffers as before.
-    assert {"1.running_mean", "5.running_mean"} <= {*made.names["buffers"]}
+    assert {"1.running_mean", "5.running_mean"} <= {*network.names["buffers"]}
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_weights_that_no_pattern_matches_are_frozen() -> None:
 )
 def test_a_pattern_that_matches_nothing_is_refused(keys: Any, message: str) -> None:
     with pytest.raises(FedloomError) as error:
-        network("cnn", keys)
+        built_network("cnn", keys)
     assert message in str(error.value)
 
 
 def test_adapters_start_as_the_plain_model_and_send_less() -> None:
-    plain, adapted = network("vit", VIT), network("vit", {**VIT, **LORA})
+    plain, adapted = built_network("vit", VIT), built_network("vit", {**VIT, **LORA})
     first, variables = plain.init(0), adapted.init(0)
     assert torch.equal(outputs(adapted, variables), outputs(plain, first))
     assert trees.nbytes(variables["params"]) < trees.nbytes(first["params"]) / 4
@@ -65,10 +65,12 @@ def test_adapters_start_as_the_plain_model_and_send_less() -> None:
 
 
 def test_the_keys_of_every_model_are_in_a_spec_only_if_they_are_set() -> None:
-    found, location = find("model", "cnn", Location("test")), Location("test")
-    assert {*found.parse({}, location)} == {"channels", "projection"}
-    assert found.parse({"trainable": ["0.*"]}, location)["trainable"] == ("0.*",)
-    values = found.parse({"adapter": {"lora": {"rank": 4}}}, location)
+    component, location = find("model", "cnn", Location("test")), Location("test")
+    assert {*component.parse({}, location)} == {"channels", "projection"}
+    assert component.parse({"trainable": ["0.*"]}, location)["trainable"] == ("0.*",)
+    values = component.parse({"adapter": {"lora": {"rank": 4}}}, location)
     assert values["adapter"] == {"lora": {"rank": 4, "alpha": 16.0, "layers": ("*",)}}
+    with pytest.raises(ConfigError, match="did you mean 'trainable'"):
+        component.parse({"trainble": ["0.*"]}, location)
     with pytest.raises(ConfigError, match="rank: is 0"):
-        found.parse({"adapter": {"lora": {"rank": 0}}}, location)
+        component.parse({"adapter": {"lora": {"rank": 0}}}, location)
