@@ -10,6 +10,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "method built": ("fl.extra.uploads:with_upload_filters",),
     "published cells": ("fl.extra.published_cells:published_cells",),
     "curves": ("fl.extra.loggers:CurveLoggers",),
+    "costs": ("fl.extra.costs:measure_or_explain",),
     "commands": ("fl.extra.commands:add_commands",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""
