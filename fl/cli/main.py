@@ -223,7 +223,7 @@ def _add_snakemake_commands(commands: Commands) -> None:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.plan import adoption, plan
+    from fl.plan import missing_runs, plan
 
     if parsed.write:
         current_plan, _ = plan.make_and_write(parsed.config, parsed.studies)
@@ -231,7 +231,7 @@ def _plan(parsed: argparse.Namespace) -> None:
         current_plan = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
     if parsed.only:
         current_plan = plan.select(current_plan, selection.parse(parsed.only))
-    adoption.adopt(current_plan.members, current_plan.settings)
+    missing_runs.supply(current_plan.members, current_plan.settings)
     for line in summary.lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
 
