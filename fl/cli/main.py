@@ -355,7 +355,7 @@ def _explain(parsed: argparse.Namespace) -> None:
     store, remarks = readable(settings.store), list[str]()
     planned = planned_runs(Path(settings.results) / "plan", parsed.run_prefix)
     if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
-        from fl.plan import required_runs
+        from fl.cli import required_runs
 
         studies = config.split_names(parsed.studies) or settings.studies
         required = required_runs.find(parsed.config, studies)

@@ -208,7 +208,7 @@ def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[s
 
 
 def _gc(parsed: argparse.Namespace) -> int:
-    from fl.plan import required_runs
+    from fl.cli import required_runs
 
     store, settings = store_of(parsed), config.read_settings(parsed.config)
     stored_runs = list(maintenance.entries(store))

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.store import maintenance, sameness
+from fl.extra import sameness
+from fl.store import maintenance
 from fl.store.layout import OPTIONAL_FILES, RECORD, RUN_FILES, is_name
 from fl.store.store import Store
 
