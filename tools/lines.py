@@ -16,11 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- lines of code: python -m tools.lines -->", "<!-- end -->"
 
+CORE = ("base", "pytorch", "api", "engine", "data", "plan", "runner", "store")
+"""Folders of ``fl`` that turn a config into trained runs in a store."""
+
+FRONT_ENDS = ("cli", "notebook", "report", "workflow")
+"""Folders of ``fl`` that start runs and read them; the core imports none of them."""
+
+EXTRAS = ("extra",)
+
 LIBRARY = (
     *("methods", "blocks", "models", "terms", "uploads", "analyses"),
     *("data/datasets", "data/schemes", "api/tasks"),
 )
-"""Folders of ``fl`` with one file per component, and the building blocks of methods."""
+"""Folders of ``fl`` with one file per component, and the building blocks of components."""
 
 NO_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -52,14 +60,23 @@ def total(paths: Iterable[Path]) -> int:
     return sum(map(count_lines, paths))
 
 
+def python_files(folders: Iterable[str]) -> set[Path]:
+    """Return the Python files below some folders of ``fl``."""
+    return {path for folder in folders for path in (ROOT / "fl" / folder).rglob("*.py")}
+
+
+def names(folders: Iterable[str]) -> str:
+    """Return folders of ``fl`` as Markdown."""
+    return ", ".join(f"`fl/{folder}`" for folder in folders)
+
+
 def table() -> str:
     """Return the Markdown table of lines of code."""
-    package = set((ROOT / "fl").rglob("*.py"))
-    library = {path for folder in LIBRARY for path in (ROOT / "fl" / folder).rglob("*.py")}
-    extras = set((ROOT / "fl" / "extra").rglob("*.py"))
+    library = python_files(LIBRARY)
     rows = {
-        "core": total(package - library - extras),
-        "extras (`fl/extra`)": total(extras),
+        f"core: {names(CORE)}": total(python_files(CORE) - library),
+        f"front ends: {names(FRONT_ENDS)}": total(python_files(FRONT_ENDS)),
+        f"extras: {names(EXTRAS)}": total(python_files(EXTRAS)),
         "library: methods, models, terms, upload filters, data sets, analyses": total(library),
         "tests": total((ROOT / "tests").rglob("*.py")),
         "`tools/`, `bench/`": total([*ROOT.glob("tools/*.py"), *ROOT.glob("bench/*.py")]),

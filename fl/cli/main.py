@@ -18,7 +18,7 @@ from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.base.specs import ComponentSpec
 from fl.cli import doctor, init_command, run_command, scaffold, store_commands
-from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, PUBLISH, SNAKEMAKE, YOUR_OWN, Commands
+from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, SNAKEMAKE, YOUR_OWN, Commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
 from fl.cli.store_commands import readable
@@ -190,14 +190,6 @@ def _add_lookup_commands(commands: Commands) -> None:
         help="plugin folder (default: the config's first, mylab)",
     )
     sub = commands.add(
-        PUBLISH, "recompute", _recompute, "train a stored run again and compare its metrics"
-    )
-    sub.add_argument("run_prefix", metavar="RUN", help="a run's id, or its first characters")
-    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
-    sub.add_argument(
-        "--anyway", action="store_true", help="even if another version of the code trained it"
-    )
-    sub = commands.add(
         LOOK_UP, "tracks", _tracks, "print the published comparison of all methods as Markdown"
     )
     sub.add_argument(
@@ -231,7 +223,7 @@ def _add_snakemake_commands(commands: Commands) -> None:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.plan import adoption, plan
+    from fl.plan import missing_runs, plan
 
     if parsed.write:
         current_plan, _ = plan.make_and_write(parsed.config, parsed.studies)
@@ -239,7 +231,7 @@ def _plan(parsed: argparse.Namespace) -> None:
         current_plan = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
     if parsed.only:
         current_plan = plan.select(current_plan, selection.parse(parsed.only))
-    adoption.adopt(current_plan.members, current_plan.settings)
+    missing_runs.supply(current_plan.members, current_plan.settings)
     for line in summary.lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
 
@@ -363,7 +355,7 @@ def _explain(parsed: argparse.Namespace) -> None:
     store, remarks = readable(settings.store), list[str]()
     planned = planned_runs(Path(settings.results) / "plan", parsed.run_prefix)
     if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
-        from fl.plan import required_runs
+        from fl.cli import required_runs
 
         studies = config.split_names(parsed.studies) or settings.studies
         required = required_runs.find(parsed.config, studies)
@@ -371,21 +363,6 @@ def _explain(parsed: argparse.Namespace) -> None:
         remarks = required.remarks
     for line in explain(parsed.run_prefix, planned, store, remarks):
         say(line)
-
-
-def _recompute(parsed: argparse.Namespace) -> int:
-    from fl.cli import recomputed
-
-    settings = config.read_settings(parsed.config)
-    store = readable(parsed.store or settings.store)
-    run = recomputed.matching_run(parsed.run_prefix, store)
-    with loading():
-        from fl.data.download import LOCK_FILE as LOCK
-        from fl.runner.recompute import recompute
-    comparison = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
-    for line in recomputed.lines(comparison):
-        say(line)
-    return int(not all(difference.is_equal for difference in comparison.differences))
 
 
 def _tables(parsed: argparse.Namespace) -> None:

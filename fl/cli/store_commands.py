@@ -1,4 +1,4 @@
-"""Commands ``fedloom store COMMAND``: list, check, clean, export and import stored runs."""
+"""Commands ``fedloom store COMMAND``: list, check and clean stored runs; extras add others."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ import logging
 import os
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from fl.base import fields, files, registry
 from fl.base.errors import FedloomError, Location
+from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec, Spec
 from fl.base.units import config_text, quantity, size
 from fl.cli.commands import PUBLISH, Commands
 from fl.cli.printing import aligned, printable, say
 from fl.data import partitioning
 from fl.plan import config
-from fl.store import import_export, maintenance
-from fl.store.import_export import BUSY, CONFLICT, EXISTING, NEW, Copied
-from fl.store.maintenance import DAMAGED, StoredRun
+from fl.store import maintenance
+from fl.store.maintenance import StoredRun
 from fl.store.store import Store
+
+AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
+"""Function that adds a command, of its name, the function that runs it, and its help."""
+
+STORE_COMMANDS = Seam[Callable[[AddCommand], None]]("store commands")
+"""Functions that add commands of extras to ``fedloom store``."""
 
 
 def add(commands: Commands) -> None:
@@ -34,7 +39,9 @@ def add(commands: Commands) -> None:
     store_parser = commands.add_parser(PUBLISH, "store", help)
     parsers = store_parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace], Any], help: str
+    ) -> argparse.ArgumentParser:
         sub: argparse.ArgumentParser = parsers.add_parser(name, help=help, description=help)
         sub.set_defaults(run=run)
         sub.add_argument("--config", type=Path, default=Path("config"), help="config folder")
@@ -59,23 +66,12 @@ def add(commands: Commands) -> None:
         "--other-code", action="store_true", help="also runs that other code than today's made"
     )
 
-    sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
-    sub.add_argument("runs", nargs="*", help="only these runs")
-    sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
-
-    for name, run, help in (
-        ("export", _export, "copy finished runs to another store, or to a new tar file"),
-        ("import", _import, "copy finished runs from another store or a tar file"),
-    ):
-        sub = command(name, run, help)
-        sub.add_argument("path", metavar="PATH", type=Path, help="a folder, or a file named *.tar")
-        sub.add_argument("studies", nargs="*", help="only runs of these studies")
-        sub.add_argument(
-            "--planned", action="store_true", help="only runs of the plan that Snakemake wrote"
-        )
+    for add_commands in STORE_COMMANDS.hooks():
+        add_commands(command)
 
 
-def _store(parsed: argparse.Namespace) -> Store:
+def store_of(parsed: argparse.Namespace) -> Store:
+    """Return the store of ``--store``, or that of the config."""
     return readable(parsed.store or config.read_settings(parsed.config).store)
 
 
@@ -97,10 +93,10 @@ def readable(folder: str | Path) -> Store:
 
 
 def _ls(parsed: argparse.Namespace) -> None:
-    selected = _runs_of_studies(parsed.config, parsed.studies) if parsed.studies else None
+    selected = runs_of_studies(parsed.config, parsed.studies) if parsed.studies else None
     runs = [
         stored
-        for stored in maintenance.entries(_store(parsed))
+        for stored in maintenance.entries(store_of(parsed))
         if (selected is None or stored.run in selected)
         and parsed.method in (None, stored.record.get("spec", {}).get("method", {}).get("name"))
     ]
@@ -109,7 +105,7 @@ def _ls(parsed: argparse.Namespace) -> None:
         text = json.dumps([_json_record(stored) for stored in runs], indent=2)
         print(text.replace("\x7f", "\\u007f"))
         return
-    for line in _table(runs):
+    for line in table(runs):
         say(line)
     say(f"{quantity(len(runs), 'run')}, {_total_size(runs)}")
 
@@ -118,7 +114,7 @@ def _json_record(stored: StoredRun) -> dict[str, Any]:
     return {"run": stored.run, "state": stored.state, "size": stored.size, **stored.record}
 
 
-def _table(runs: Iterable[StoredRun]) -> Iterator[str]:
+def table(runs: Iterable[StoredRun]) -> Iterator[str]:
     """Return the lines of a table, cut to the width of a terminal."""
     columns = ("run", "state", "seed", "rounds", "lr", "size", "date", "version", "method")
     head = (*columns, "data set / partition / model")
@@ -173,7 +169,7 @@ def _added_names(spec: Spec) -> list[str]:
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    store = _store(parsed)
+    store = store_of(parsed)
     stored = store.runs()
     if unknown := sorted({*parsed.runs} - {*stored}):
         raise FedloomError(
@@ -212,12 +208,12 @@ def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[s
 
 
 def _gc(parsed: argparse.Namespace) -> int:
-    from fl.plan import required_runs
+    from fl.cli import required_runs
 
-    store, settings = _store(parsed), config.read_settings(parsed.config)
+    store, settings = store_of(parsed), config.read_settings(parsed.config)
     stored_runs = list(maintenance.entries(store))
     # Runs of the written plan stay too: a pipeline may train them while the config is edited.
-    planned = _planned(parsed.config)
+    planned = planned_runs(parsed.config)
     candidates = {stored.run for stored in stored_runs} - planned
     # Those of config.yaml come first: with luck they need all runs, and no other is planned.
     studies = sorted(
@@ -234,7 +230,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     surplus = [stored for stored in stored_runs if stored.run not in needed]
     surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
     unfinished = maintenance.leftovers(Path(settings.data))
-    for line in _table(surplus) if surplus else ():
+    for line in table(surplus) if surplus else ():
         say(line)
     for path in unfinished:
         say(f"{path}: unfinished file of a stopped process")
@@ -250,29 +246,6 @@ def _gc(parsed: argparse.Namespace) -> int:
     for path in unfinished:
         files.erase(path)
     return int(was_refused)
-
-
-def _adopt(parsed: argparse.Namespace) -> int:
-    from fl.plan import adoption, plan
-
-    store = _store(parsed)
-    members = plan.read_or_make(parsed.config, checked=False).members
-    stored_runs = {
-        planned: run
-        for planned, run in adoption.stored_by_spec(store, members).items()
-        if run in parsed.runs or not parsed.runs
-    }
-    sources = {*stored_runs.values()}
-    for line in _table(stored for stored in maintenance.entries(store) if stored.run in sources):
-        say(line)
-    say(f"{quantity(len(stored_runs), 'run')} of other code with the spec of a planned run")
-    if not parsed.yes:
-        say("Numbers of other code may differ: compare some by `fedloom recompute RUN --anyway`")
-        say("nothing was changed; --yes stores them as the planned runs, too")
-        return 0
-    adopted = [adoption.adopt_run(store, run, members[name]) for name, run in stored_runs.items()]
-    say(f"{quantity(sum(adopted), 'run')} adopted")
-    return int(not all(adopted))
 
 
 def _chosen(
@@ -292,9 +265,9 @@ def _chosen(
         return [stored for stored in surplus if stored.run in runs], []
     if with_other_code:
         return surplus, []
-    from fl.plan import adoption
+    from fl.plan.run_spec import is_of_other_code
 
-    spared = [stored for stored in surplus if adoption.is_of_other_code(stored.record)]
+    spared = [stored for stored in surplus if is_of_other_code(stored.record)]
     names = {stored.run for stored in spared}
     return [stored for stored in surplus if stored.run not in names], spared
 
@@ -320,37 +293,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
     return was_refused
 
 
-def _export(parsed: argparse.Namespace) -> int:
-    source = _store(parsed)
-    runs = _selected_runs(parsed, source)
-    if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
-        count = quantity(len(missing), "run")
-        problem = f"{source.root}: {count} of the plan are missing, such as {min(missing)}"
-        raise FedloomError(problem, advice="train them first with `snakemake`")
-    if import_export.is_tar(parsed.path):
-        return _print_outcomes(import_export.write_tar(runs, source, parsed.path))
-    target = Store(parsed.path)
-    return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
-
-
-def _import(parsed: argparse.Namespace) -> int:
-    target = _store(parsed)
-    with import_export.open_source(parsed.path) as source:
-        runs = _selected_runs(parsed, source)
-        return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
-
-
-def _selected_runs(parsed: argparse.Namespace, source: Store) -> list[str]:
-    """Return the finished runs of ``source`` that the command line selects."""
-    runs = source.runs()
-    if parsed.planned:
-        runs = sorted({*runs} & _planned(parsed.config))
-    if parsed.studies:
-        runs = sorted({*runs} & _runs_of_studies(parsed.config, parsed.studies))
-    return runs
-
-
-def _runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
+def runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
     """Return the runs that studies need by the current config."""
     from fl.plan import plan
 
@@ -358,21 +301,9 @@ def _runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
     return {*planned.members}
 
 
-def _planned(folder: Path) -> set[str]:
+def planned_runs(folder: Path) -> set[str]:
     """Return the runs of the last written plan; none if there is no plan."""
     from fl.plan import plan_files
 
     summary = plan_files.read_summary(Path(config.read_settings(folder).results) / "plan")
     return {*summary.runs} if summary else set()
-
-
-def _print_outcomes(moved: Iterable[Copied]) -> int:
-    """Print the outcome for each run; return 1 if one is damaged or in conflict."""
-    counts: Counter[str] = Counter()
-    for move in moved:
-        counts[move.outcome] += 1
-        if move.outcome != NEW and move.outcome != EXISTING:
-            say(f"{move.run} {move.outcome}" + (f": {move.reason}" if move.reason else ""))
-    outcomes = (NEW, EXISTING, BUSY, CONFLICT, DAMAGED)
-    say(", ".join(f"{counts[o]} {o}" for o in outcomes if counts[o]) or "no runs")
-    return int(bool(counts[CONFLICT] or counts[DAMAGED]))

@@ -14,8 +14,9 @@ from pathlib import Path
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
+from fl.cli import required_runs
 from fl.cli.printing import aligned
-from fl.plan import config, plan, required_runs
+from fl.plan import config, plan
 from fl.plan.estimate import Rates
 from fl.store.store import Store
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "method built": ("fl.extra.uploads:with_upload_filters",),
+    "published cells": ("fl.extra.published_cells:published_cells",),
+    "curves": ("fl.extra.loggers:CurveLoggers",),
+    "costs": ("fl.extra.costs:measure_or_explain",),
+    "missing runs": ("fl.extra.adoption:adopt",),
+    "store commands": ("fl.extra.exchange_commands:add_commands",),
     "commands": ("fl.extra.commands:add_commands",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""

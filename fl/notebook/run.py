@@ -13,8 +13,8 @@ from fl.base.schema import DIVERGED
 from fl.notebook import kernel, keys
 from fl.notebook.result import Result
 from fl.notebook.tracebacks import short_traceback
-from fl.plan import adoption, plan
 from fl.plan import config as config_files
+from fl.plan import missing_runs, plan
 from fl.plan.config import Settings
 
 FOLDER = Path("config")
@@ -117,7 +117,7 @@ def load(study: str, config: str | Path | None = None) -> Result:
     folder = Path(config or FOLDER)
     config_files.read_study(folder, study, Location("fl.load"))
     planned = plan.read_or_make(folder, [study])
-    adoption.adopt(planned.members, planned.settings)
+    missing_runs.supply(planned.members, planned.settings)
     return Result(planned.studies[study], planned.bundles, planned.settings)
 
 

@@ -16,7 +16,7 @@ from fl.base.units import first_of
 from fl.data import partitioning, preparation
 from fl.notebook.keys import CALL
 from fl.notebook.progress_bar import ProgressBar
-from fl.plan import adoption, jobs
+from fl.plan import jobs, missing_runs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
 from fl.report import make_analysis
@@ -56,7 +56,7 @@ def train(
         FedloomError: If data or the store cannot be used.
     """
     store, results = Store(Path(plan.settings.store)), Path(plan.settings.results)
-    adoption.adopt(
+    missing_runs.supply(
         {member.run: member for bundle in bundles.values() for member in bundle.runs}, plan.settings
     )
     missing = {name: jobs.missing_members(bundle, store) for name, bundle in bundles.items()}

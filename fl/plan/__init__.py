@@ -11,7 +11,7 @@
    partition and a model; it refuses what does not go together, `study_checks` what the study
    cannot ask for, `rehearsal` what cannot be trained. `run_spec` leads from a spec back to objects.
 5. `plan` puts runs into a `bundle` each; `study_planning` makes the `study_plan` of each study,
-   with settings, `analyses` and `published_cells` for the report; `plan_files` writes all of them,
+   with settings, `analyses` and published cells for the report; `plan_files` writes all of them,
    under the fingerprint of what they follow from.
 6. `jobs` merges bundles whose runs the store lacks, by what they cost (`estimate`).
 """

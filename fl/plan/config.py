@@ -45,7 +45,7 @@ class Execution:
         merge_minutes: Longest time of a cluster job of several bundles (see `fl.plan.jobs`); 0
             merges none.
         run_minutes: Expected time of a run, if no similar run has been measured.
-        log: Programs to which curves are written, in ``results/logs``, see `fl.runner.run_logs`.
+        log: Programs to which curves are written, in ``results/logs``, see `fl.extra.loggers`.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"

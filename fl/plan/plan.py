@@ -21,7 +21,7 @@ from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
 from fl.data.own_files import change_stamp
-from fl.plan import adoption, config, plan_files
+from fl.plan import config, missing_runs, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings, Study
@@ -282,7 +282,7 @@ def current_summary(folder: Path, studies: Sequence[str] = ()) -> PlanSummary:
     summary = _valid_summary(folder, settings)
     if summary is None or [*summary.studies] != names:
         summary = make_and_write(folder, studies)[1]
-    adoption.adopt_summary(summary, settings)
+    missing_runs.supply_summary(summary, settings)
     return summary
 
 
@@ -333,7 +333,7 @@ def written_studies(folder: Path, settings: Settings) -> set[str]:
 def study_plan(folder: Path, name: str) -> StudyPlan:
     """Return the plan of a study for the config as it is now."""
     plan = read_or_make(folder, [name])
-    adoption.adopt(plan.members, plan.settings)
+    missing_runs.supply(plan.members, plan.settings)
     return plan.studies[name]
 
 

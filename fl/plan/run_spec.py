@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl.api.training import Training
 from fl.base import fields, identity, registry
-from fl.base.errors import Location
+from fl.base.errors import FedloomError, Location
 from fl.base.files import sha256
 from fl.base.folders import Folders
 from fl.base.registry import component_of, find
@@ -35,6 +35,10 @@ COMPONENT_KINDS = {
     **registry.ADDED_KINDS,
 }
 """The registry's kind of each component of a spec, by its key."""
+
+
+SPEC_ERRORS = (FedloomError, OSError, KeyError, TypeError, ValueError, AttributeError)
+"""Errors of a stored spec whose components, or their keys, the present code does not have."""
 
 
 class NamedComponent(NamedTuple):
@@ -190,6 +194,14 @@ def with_defaults(spec: Spec) -> Spec:
             if field.default is not fields.REQUIRED:
                 values.setdefault(key, field.default)
     return completed
+
+
+def is_of_other_code(record: Mapping[str, Any]) -> bool:
+    """Whether a finished run was made by other code than the present; False for an empty record."""
+    try:
+        return bool(record) and RunSpec(with_defaults(record["spec"])).code != record["code"]
+    except SPEC_ERRORS:
+        return True
 
 
 def model_code(model: ComponentSpec, code_of: identity.CodeOf = identity.root_code) -> str:

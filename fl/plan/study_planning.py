@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -18,19 +18,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl.base import identity, registry
 from fl.base.digest import digest
 from fl.base.files import sha256
+from fl.base.seams import Seam
 from fl.base.specs import Spec, component_specs
 from fl.data.dataset import task_name
 from fl.plan import plan_files
 from fl.plan.analyses import PlannedAnalysis, planned_analyses
 from fl.plan.components import Choice, filled_title, keys_text, text_of
 from fl.plan.config import Values
-from fl.plan.published_cells import published_cells
 from fl.plan.run_spec import COMPONENT_KINDS
-from fl.plan.study_plan import AnalysisReference, EntrySummary, PlannedRun, Setting, StudyPlan
+from fl.plan.study_plan import (
+    AnalysisReference,
+    ComparedCell,
+    EntrySummary,
+    PlannedRun,
+    Setting,
+    StudyPlan,
+)
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
 
+PUBLISHED_CELLS = Seam[Callable[["Expansion", Path], list[ComparedCell]]]("published cells")
+"""Functions of a study and the config folder that return published cells for its report."""
 
 ScenarioKey = tuple[str, str, str]
 """The ids of data set and partition, and the text of the model."""
@@ -338,7 +347,9 @@ def _study_plan(
         runs=runs,
         settings=settings.settings,
         shared=settings.shared,
-        published=published_cells(expansion, folder),
+        published=[
+            cell for find_cells in PUBLISHED_CELLS.hooks() for cell in find_cells(expansion, folder)
+        ],
         analyses=[
             AnalysisReference(analysis.analysis, analysis.text, analysis.title)
             for analysis in analyses

@@ -19,7 +19,7 @@ def summary(facts: Facts, cell: ComparedCell) -> pd.DataFrame:
 
     Args:
         facts: The study's facts.
-        cell: As `fl.plan.published_cells` writes it.
+        cell: As `fl.extra.published_cells` writes it.
     """
     metric = cell.get("metric") or facts.metric
     analysis, _, column = metric.partition(".")

@@ -10,7 +10,7 @@ from torch import nn
 from fl.api.method import Pass
 from fl.engine.batches import count_steps
 from fl.engine.simulation import Simulation
-from fl.runner import costs
+from fl.runner import counting
 
 MIN_COMPILED_STEPS = 40_000
 """Steps of a run from which compiling is worthwhile: it takes 15 s or more, and saves half a
@@ -66,7 +66,7 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
         return Choice(
             "stacked", f"{steps:,} steps; compiling is worthwhile from {MIN_COMPILED_STEPS:,} on"
         )
-    calls, flops = costs.largest_step(simulation)
+    calls, flops = counting.largest_step(simulation)
     if not network.is_sequence:
         is_large = simulation.arrays.device.type == "cpu" and flops >= LARGE_STEP_FLOPS
         reason = f"{flops:.0e} operations in a step of more than plain layers"

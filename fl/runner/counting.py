@@ -269,3 +269,10 @@ class _PassCounter:
         once = after_begin - before_begin + after_end - before_end
         calls = self.calls[-2] - self.calls[1]
         return Counts(step, once, calls, tuple(refreshes), self._memory)
+
+
+def largest_step(simulation: Simulation) -> tuple[int, int]:
+    """Return the largest numbers of calls and of operations in a client's step of round 1."""
+    counts = [work.counts for work in short_round(simulation, simulation.begin(), 1).work]
+    calls = max((count.calls for count in counts), default=0)
+    return calls, max((count.step for count in counts), default=0)

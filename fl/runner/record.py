@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import torch
 
 from fl.api.uploads import attacker_mask
 from fl.base.errors import FedloomError
+from fl.base.seams import Seam
 from fl.data import partitioning
 from fl.engine.client_data import ClientData
 from fl.engine.simulate import Round
+from fl.engine.simulation import Simulation
+from fl.engine.state import State
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
 from fl.runner import environment
 from fl.runner.stack import Stack
 from fl.store.run_record import Costs, ExecutionRecord, RunRecord, UnknownCosts
+
+COSTS = Seam[Callable[[Simulation, State, int], Costs | UnknownCosts]]("costs")
+"""Functions that measure the costs of a run after its last round; the first one counts."""
+
+
+def measure_costs(simulation: Simulation, state: State, completed: int) -> Costs | UnknownCosts:
+    """Return the costs of a run, or why they are unknown.
+
+    Args:
+        simulation: The run.
+        state: Its last state.
+        completed: Number of completed rounds.
+    """
+    for measure in COSTS.hooks():
+        return measure(simulation, state, completed)
+    return UnknownCosts("no extra measures costs")
 
 
 def check_code(member: Member) -> None:

@@ -16,10 +16,10 @@ from fl.base.units import first_of
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
 from fl.pytorch.memory import is_out_of_memory
-from fl.runner.costs import RecordedCosts
 from fl.runner.interruption import LeaveRequest
 from fl.runner.progress import MakeDisplay
 from fl.runner.run_logs import CurveTarget, RunLog
+from fl.store.run_record import Costs, UnknownCosts
 from fl.store.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Runs:
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: RunLog(Path(bundle.results), run) for run in self.members}
         self.failed: list[Failure] = []
-        self.costs: dict[int, RecordedCosts] = {}
+        self.costs: dict[int, Costs | UnknownCosts] = {}
         self._logged_tracebacks: set[str] = set()
 
     def name(self, run: str) -> str:

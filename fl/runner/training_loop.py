@@ -12,9 +12,8 @@ from fl.base.dataclass_json import as_json
 from fl.base.errors import FedloomError
 from fl.engine import predictions
 from fl.engine.simulate import Round
-from fl.runner import costs
 from fl.runner.interruption import Interruption
-from fl.runner.record import make_record
+from fl.runner.record import make_record, measure_costs
 from fl.runner.runs import Runs
 from fl.runner.stack import Stack
 from fl.store.layout import PREDICTIONS, WEIGHTS
@@ -96,7 +95,7 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     if PREDICTIONS in member.keep:
         predicted = predictions.final_predictions(simulation, last.state)
     if stack.round not in runs.costs:
-        runs.costs[stack.round] = costs.measure_or_explain(simulation, last.state, stack.round)
+        runs.costs[stack.round] = measure_costs(simulation, last.state, stack.round)
     record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
     traces = stack.stacked_traces(run)
     rows, workspace = stack.rows[run], runs.workspaces[run]

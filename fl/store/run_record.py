@@ -101,7 +101,7 @@ class RunRecord:
         note: Why the run ended early; empty if it did not.
         costs: The costs of the run.
         trained_as: Id that the run had when it was trained, if its code was certified later
-            (`fl.plan.adoption`); else empty.
+            (`fl.extra.adoption`); else empty.
         attackers: Ids of the clients that attack, in ascending order; None: not recorded.
     """
 

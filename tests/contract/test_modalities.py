@@ -23,7 +23,7 @@ from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.engine import modality_rounds, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.runner import costs
+from fl.extra import costs
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 

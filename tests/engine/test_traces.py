@@ -12,7 +12,8 @@ import shelving
 import torch
 from planning import Planned
 
-from fl.store import import_export, maintenance
+from fl.extra import import_export
+from fl.store import maintenance
 from fl.store.store import Store
 
 Plan = Callable[..., Planned]

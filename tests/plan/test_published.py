@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fl.base.errors import ConfigError, Location
+from fl.extra.published_cells import published_cells
 from fl.plan import config, published_tables
 from fl.plan.expand import expand
-from fl.plan.published_cells import published_cells
 
 FOLDER = Path(__file__).parents[2] / "config" / "published"
 COLUMNS = ["table", "row", "column", "value", "sd", "note"]

@@ -9,6 +9,7 @@ from typing import Any
 import planning
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from fl.api import Network
@@ -177,6 +178,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "moments": {"method": "fedavg", "terms": {"mk-mmd": {"layers": ["2"], "every": 2}}},
     "two-steps": {"method": "perfedavg"},
     "two-phases": {"method": "fedproto"},
+    "traced": {"method": "afl"},
 }
 
 
@@ -192,18 +194,28 @@ def test_a_rehearsal_does_not_depend_on_the_order_of_entries(
         return result
 
     monkeypatch.setattr(method_entries.MethodEntry, "rehearse", noted)
+    study: dict[str, Any] = {
+        **planning.STUDY,
+        "datasets": ["digits"],
+        "partitions": [{"homogeneous": {"clients": 4, "val": 0.2}}],
+        "models": ["cnn"],
+    }
+    config, plans = planning.write_config(tmp_path), []
     for labels in (list(ENTRIES), [*reversed(ENTRIES)]):
         found.append({})
-        study = {
-            "datasets": ["digits"],
-            "partitions": [{"homogeneous": {"clients": 4, "val": 0.2}}],
-            "models": ["cnn"],
-            "methods": {label: ENTRIES[label] for label in labels},
-        }
-        plan.make(planning.write_config(tmp_path / labels[0], study))
+        study["methods"] = {label: ENTRIES[label] for label in labels}
+        # Keys that are not sorted, because entries are tried in the order of the file.
+        text = yaml.safe_dump(study, sort_keys=False)
+        (config / "studies" / "tiny.yaml").write_text(text)
+        plans.append(plan.make(config))
     forwards, backwards = found
+    assert [*forwards] == [*reversed(backwards)]
     assert forwards == backwards
     assert len(forwards) == len(ENTRIES)
+    assert plans[0].bundles == plans[1].bundles
+    first, second = (made.studies["tiny"] for made in plans)
+    assert sorted(first.runs, key=str) == sorted(second.runs, key=str)
+    assert (first.entries, first.models) == (second.entries, second.models)
 
 
 def test_a_trial_leaves_the_network_as_it_is(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fl.extra import HOOKS
+from tools import lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,11 +68,41 @@ def test_every_import_points_to_a_lower_floor() -> None:
                 assert floor[room(other)] < floor[room(module)], f"{module} imports {other}"
 
 
-def test_the_core_imports_no_extra() -> None:
-    for module in MODULES:
-        if module.split(".")[0] == "fl" and room(module) not in ("extra", "__main__"):
-            imported = {other for other in imports(module) if room(other) == "extra"}
-            assert not imported, f"{module} imports {imported}; try: a seam (fl/base/seams.py)"
+def part(module: str) -> str:
+    """The row of a module in the table of sizes; empty without one. Library folders come first."""
+    path = file(module).relative_to(ROOT / "fl").as_posix()
+    rows = {"library": lines.LIBRARY, "core": lines.CORE}
+    rows |= {"front ends": lines.FRONT_ENDS, "extras": lines.EXTRAS}
+    for row, folders in rows.items():
+        if path.startswith(tuple(f"{folder}/" for folder in folders)):
+            return row
+    return ""
+
+
+ALLOWED = {
+    "core": {"core"},
+    "library": {"core", "library"},
+    "front ends": {"core", "library", "front ends"},
+    "extras": {"core", "library", "front ends", "extras"},
+}
+"""The parts from which a part imports. The core reaches components through the registry."""
+
+NAMED_COMPONENTS = {
+    "fl.api.tasks.classification": "the task of data sets that name none",
+    "fl.data.schemes": "functions of `fl.data.partition`",
+}
+"""Files or folders of the library that the core may import by name."""
+
+
+def test_the_core_imports_neither_components_nor_front_ends_nor_extras() -> None:
+    package = {module for module in MODULES if module.split(".")[0] == "fl"} - {"fl", "fl.__main__"}
+    for module in sorted(package):
+        assert part(module), f"{module} is in no row of tools/lines.py"
+        for other in set(imports(module)) - {"fl"}:
+            is_named = part(module) == "core" and other.startswith(tuple(NAMED_COMPONENTS))
+            assert is_named or part(other) in ALLOWED[part(module)], (
+                f"{module} imports {other}; try: a seam (fl/base/seams.py), or the registry"
+            )
 
 
 def test_every_hook_of_an_extra_joins_a_seam_of_the_core() -> None:

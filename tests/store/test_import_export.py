@@ -19,8 +19,9 @@ import shelving
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.store import import_export, maintenance
-from fl.store.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
+from fl.extra import import_export
+from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
+from fl.store import maintenance
 from fl.store.store import Store
 from fl.store.tree_file import save_tree
 

@@ -1,4 +1,4 @@
-"""Stored runs that stand under names of code that was certified later.
+"""Extra: stored runs that stand under names of code that was certified later.
 
 A run that is trained with uncertified code is named by the hash of this code. When the code is
 certified, the same run gets another name, with the version. Here such runs are found again:
@@ -27,8 +27,7 @@ from fl.data import partitioning, preparation
 from fl.plan import plan_files
 from fl.plan.bundle import Member
 from fl.plan.config import Settings
-from fl.plan.plan_files import PlanSummary
-from fl.plan.run_spec import RunSpec, model_code, with_defaults
+from fl.plan.run_spec import SPEC_ERRORS, RunSpec, model_code, with_defaults
 from fl.store import run_check
 from fl.store.layout import is_name
 from fl.store.store import Store
@@ -36,8 +35,6 @@ from fl.store.store import Store
 log = logging.getLogger(__name__)
 
 NAMES_FILE = "names.json"
-ERRORS = (FedloomError, OSError, KeyError, TypeError, ValueError, AttributeError)
-"""Errors of a record whose components, or their keys, the present code does not have."""
 
 
 class Name(NamedTuple):
@@ -64,29 +61,6 @@ class _Index:
     names: dict[str, list[str]] = field(default_factory=dict)
 
 
-def adopt(members: Mapping[str, Member], settings: Settings) -> None:
-    """Adopt those runs of a plan that the store has under a name of code that is now certified.
-
-    A store or a folder of results that cannot be written stays as it is, with a warning.
-
-    Args:
-        members: The runs by id.
-        settings: The folders of the store and of results.
-    """
-    _adopt(members, members.__getitem__, settings)
-
-
-def adopt_summary(summary: PlanSummary, settings: Settings) -> None:
-    """Adopt runs of a written plan, of which only these are read, see `adopt`."""
-    bundles = {run: name for name, bundle in summary.bundles.items() for run in bundle.runs}
-
-    def read_member(run: str) -> Member:
-        bundle = plan_files.read_bundle(Path(settings.results) / "plan", bundles[run])
-        return next(member for member in bundle.runs if member.run == run)
-
-    _adopt(bundles, read_member, settings)
-
-
 def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
     """Return the stored runs that have the specs of planned ones, whatever code made them.
 
@@ -104,15 +78,17 @@ def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
     return {name.run: run for run, name in translation.names.items() if name.run in missing}
 
 
-def is_of_other_code(record: Mapping[str, Any]) -> bool:
-    """Whether a finished run was made by other code than the present; False for an empty record."""
-    try:
-        return bool(record) and RunSpec(with_defaults(record["spec"])).code != record["code"]
-    except ERRORS:
-        return True
+def adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: Settings) -> None:
+    """Adopt those runs of a plan that the store has under a name of code that is now certified.
 
+    Joins `fl.plan.missing_runs.MISSING_RUNS`. A store or a folder of results that cannot be written
+    stays as it is, with a warning.
 
-def _adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: Settings) -> None:
+    Args:
+        runs: Ids of the planned runs.
+        read_member: Function that returns a run of the plan by its id.
+        settings: The folders of the store and of results.
+    """
     store = Store(Path(settings.store))
     missing = [run for run in runs if not store.has(run)]
     if not missing or not store.root.is_dir():
@@ -210,7 +186,7 @@ class _Translation:
                 name = self._present_name(record, start_name)
                 if name.run != run:
                     self.names[run] = name
-        except ERRORS as error:
+        except SPEC_ERRORS as error:
             log.debug("%s: %s", run, error)
         return self.names.get(run)
 

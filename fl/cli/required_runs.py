@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fl.base.errors import FedloomError
-from fl.plan import adoption, config, plan
+from fl.plan import config, missing_runs, plan
 from fl.plan.bundle import Member
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def find(
             required.unplanned[name] = error
         else:
             required.members.update(members)
-    adoption.adopt(required.members, settings)
+    missing_runs.supply(required.members, settings)
     return required
 
 

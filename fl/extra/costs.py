@@ -1,4 +1,4 @@
-"""The costs of a run: bytes between server and clients, operations of both, and stored state.
+"""Extra: costs of a run: bytes between server and clients, operations of both, stored state.
 
 Bytes are exactly those of the trees that are sent and received, without protocol. If upload
 filters compress uploads (`fl.api.uploads`), bytes are those of the compressed messages. Operations
@@ -31,26 +31,20 @@ logger = logging.getLogger(__name__)
 UNCOUNTED_KEYS = ("id", COUNTS, MODALITY, PAYLOAD)
 """Keys of a client's tree that are no state: facts that it knows itself, and its payload."""
 
-RecordedCosts = Costs | UnknownCosts
-
 
 def measure_or_explain(
     simulation: Simulation, state: State, completed: int | None = None
-) -> RecordedCosts:
-    """Measure the costs of a run as `measure`, or return the reason why they cannot be measured."""
+) -> Costs | UnknownCosts:
+    """Measure the costs of a run as `measure`, or return why they cannot be measured.
+
+    Joins `fl.runner.record.COSTS`.
+    """
     try:
         return measure(simulation, state, completed)
     except Exception as error:  # A method of a plugin; its run is finished nevertheless.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         logger.warning("costs cannot be measured: %s", reason)
         return UnknownCosts(reason)
-
-
-def largest_step(simulation: Simulation) -> tuple[int, int]:
-    """Return the largest numbers of calls and of operations in a client's step of round 1."""
-    counts = [work.counts for work in short_round(simulation, simulation.begin(), 1).work]
-    calls = max((count.calls for count in counts), default=0)
-    return calls, max((count.step for count in counts), default=0)
 
 
 def measure(simulation: Simulation, state: State, completed: int | None = None) -> Costs:

@@ -1,4 +1,4 @@
-"""Copies of finished runs between stores: from folder to folder, or through a tar file.
+"""Extra: copies of finished runs between stores: from folder to folder, or through a tar file.
 
 A run is checked at its source and again at its target, where it appears by one rename. A run that
 exists in the target is not changed. If its numbers are equal to within `sameness.TOLERANCE`, it is
@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.store import maintenance, sameness
+from fl.extra import sameness
+from fl.store import maintenance
 from fl.store.layout import OPTIONAL_FILES, RECORD, RUN_FILES, is_name
 from fl.store.store import Store
 

@@ -10,7 +10,7 @@ from fl.cli.printing import aligned
 from fl.store.store import Store
 
 if TYPE_CHECKING:
-    from fl.runner.recompute import Recomputation
+    from fl.extra.recompute import Recomputation
 
 
 def matching_run(prefix: str, store: Store) -> str:

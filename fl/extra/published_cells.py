@@ -1,4 +1,4 @@
-"""The published numbers that a report sets beside a study's own."""
+"""Extra: the published numbers that a report sets beside a study's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
-    """Return the published cells that a study names, looked up in their tables.
+    """Return the published cells that a study names; joins `study_planning.PUBLISHED_CELLS`.
 
     Raises:
         ConfigError: For a cell that does not exist or is named twice, and for an entry, a setting,

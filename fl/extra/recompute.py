@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fl.base.errors import DataError, FedloomError
+from fl.extra import import_export
+from fl.extra.import_export import NEW
+from fl.extra.sameness import TOLERANCE
 from fl.plan import run_spec
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
 from fl.runner.runs import describe_failures
-from fl.store import import_export, maintenance
-from fl.store.import_export import NEW
+from fl.store import maintenance
 from fl.store.layout import WEIGHTS
 from fl.store.run_check import KEY
 from fl.store.run_record import RunRecord
-from fl.store.sameness import TOLERANCE
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Difference:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both values are equal to rounding, see `fl.store.sameness`."""
+        """Whether both values are equal to rounding, see `fl.extra.sameness`."""
         return not self.size or self.size <= TOLERANCE * (1 + abs(self.recomputed))
 
 
