@@ -17,6 +17,7 @@ from fl.base.schema import (
     SETTING,
     UNSEEN,
     StudySetting,
+    rising,
 )
 from fl.report import summaries
 from fl.report.cells import (
@@ -280,7 +281,7 @@ def _across(
     Cells that read the same are equally good.
     """
     by_key = {(*(row[key] for key in summaries.KEY),): row for row in summary.to_dict("records")}
-    choose = max if summaries.rising(metric) else min
+    choose = max if rising(metric) else min
     best = {}
     for setting in facts.settings:
         mean_scores = at(summary, setting)["mean"].dropna()
