@@ -124,7 +124,7 @@ def test_records_that_no_run_writes(store: Store, name: str) -> None:
     [said] = store_maintenance.problems(store, run)
     assert run in said and problem in said
     # Listed nonetheless, so that it can be found and removed.
-    assert run in "\n".join(store_commands._table(store_maintenance.entries(store)))
+    assert run in "\n".join(store_commands.table(store_maintenance.entries(store)))
 
 
 def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
