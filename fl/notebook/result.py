@@ -186,7 +186,7 @@ class Result:
 
         Returns:
             Inputs [samples, ...], or a dictionary of them if samples have several inputs, and
-            labels [samples].
+            labels [samples]; targets are standardised.
         """
         return self._models(self._selected_runs(method, seed, setting)[0]).inputs(client, split)
 

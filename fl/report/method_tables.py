@@ -383,7 +383,9 @@ def personal_table(facts: Facts) -> Table | None:
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),
-        "gain": _spread("gain", "gain_sd_seeds", metric, signed=True),
+        "gain" if rising(metric) else "change": _spread(
+            "gain", "gain_sd_seeds", metric, signed=True
+        ),
         "better": shown_number("better", "accuracy"),
     }
     return by_setting(facts, "personalisation", caption, frame, shown, note=note)

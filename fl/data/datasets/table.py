@@ -92,6 +92,7 @@ class Table:
     Attributes:
         path: Path of the file, ``.csv`` or ``.parquet``.
         label: Column of classes.
+        target: Column of numbers to predict, in place of `label`.
         client: Column of clients.
         split: Column of a published split: train, val or test.
         group: Column of groups of rows that belong together, such as patients; a group is kept
