@@ -92,6 +92,7 @@ METHODS: dict[str, list[World]] = {
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
+    "feddg-ga": [{"step": 0.3}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
     "fedem": [{}, {"models": 2}],
