@@ -67,6 +67,7 @@ HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 
 METHODS: dict[str, list[World]] = {
     "afl": [{"eta_lambda": 0.5}],
+    "apple": [{"eta_p": 0.05, "until": 1.0}, {"eta_p": 0.05, "until": 0.7, "decay": "cosine"}],
     "apfl": [{}, {"alpha": 0.3, "mixed": "outputs"}, {"alpha": 0.3, "adapt": False}],
     "ccvr": [{"samples": 5, "steps": 3}],
     "cfl": [
@@ -89,6 +90,7 @@ METHODS: dict[str, list[World]] = {
     "fd": [{"gamma": 0.5}],
     "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["1"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
+    "fedcac": [{}, {"tau": 0.8, "beta": 2}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],

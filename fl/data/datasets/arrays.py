@@ -54,6 +54,7 @@ class Arrays:
     standardise: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = ()
+    padding: ClassVar[int | None] = None
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

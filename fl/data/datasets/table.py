@@ -31,6 +31,10 @@ short texts up. Preparation numbers the words of all rows and keeps the list; on
 of them are its vocabulary. A cell without a word is empty; ``mean`` and ``category`` let it stay
 empty.
 
+With ``tokenizer``, a file of the package tokenizers (``pip install 'fedloom[pretrained]'``) makes
+tokens in place of words, as a pretrained model needs them. The first ``length`` are read, with
+those that it puts around a text, and its padding fills a short text up. The file is part of a run.
+
 Features and targets are kept as float64. Where they are standardised, it is by mean and deviation
 over the rows that a partition trains on: its split train, without clients that are held out. So no
 test row has a part in means or deviations.
@@ -59,7 +63,7 @@ from fl.data.readers import tables
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
-from fl.data.tokens import WORD_PATTERN, encode_words
+from fl.data.readers.texts import FileTokenizer, WordEncoder, tokenizer_file
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
@@ -67,6 +71,7 @@ MISSING_ADVICE = (
     " `drop` helps"
 )
 TARGET_ADVICE = "name the column of classes under `label`, or that of numbers under `target`"
+VOCABULARY = 10_000
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,9 @@ class Table:
         categorical: Columns of categories.
         dates: Columns of dates.
         text: Columns of texts, which are joined in this order.
-        length: Number of words that are read of a row.
+        length: Number of words, or of a tokenizer's tokens, that are read of a row.
         vocabulary: Number of words with a token of their own.
+        tokenizer: Path of a file `tokenizer.json`, or of its folder, in place of words.
         missing: Treatment of empty cells; without this key they are refused.
         standardise: Whether each feature, except texts, and the target get mean 0 and standard
             deviation 1 over training rows.
@@ -122,7 +128,8 @@ class Table:
     separator: str = ","
     text: tuple[str, ...] = ()
     length: Count = 64
-    vocabulary: Count = 10_000
+    vocabulary: Count = VOCABULARY
+    tokenizer: str | None = None
     target: str | None = None
 
     sources: ClassVar[tuple[Source, ...]] = ()
@@ -135,13 +142,27 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of features, or of words."""
+        """The number of features, or of words or tokens."""
         return (self.length,) if self.text else (self.survey.width,)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens: the vocabulary and one token for all other words; 0 for numbers."""
+        """Number of tokens: the tokenizer's, or the vocabulary and one more; 0 for numbers."""
+        if self.text and self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length).tokens
         return self.vocabulary + 1 if self.text else 0
+
+    @property
+    def padding(self) -> int:
+        """The token that fills texts up: the tokenizer's, or the last one."""
+        if self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length).padding
+        return self.tokens - 1
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The file of the tokenizer, or None."""
+        return None if self.tokenizer is None else tokenizer_file(self.tokenizer)
 
     @property
     def classes(self) -> int:
@@ -174,11 +195,10 @@ class Table:
         """
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
-        words = self._words(column_types)
-        number_by_word = {word: number for number, word in enumerate(words)}
+        encoder = self._encoder(column_types)
         for piece in self.read_pieces(column_types):
-            if self.text:
-                writer.append("x", self._word_numbers(piece, number_by_word))
+            if encoder is not None:
+                writer.append("x", encoder.encode(self._texts(piece)))
             else:
                 writer.append("x", _features(piece, features, order))
             if self.label is not None:
@@ -196,30 +216,25 @@ class Table:
         fills = {"missing": "mean"} if self.missing == "mean" else {}
         writer.describe(
             self._class_names(order),
-            normalisation=None if self.text else {**usual, **fills},
+            normalisation=None if encoder is not None else {**usual, **fills},
             groups=() if self.group is None else order[self.group],
             inputs={} if self.target is None else {"target": usual},
-            vocabulary=self.vocabulary if self.text else 0,
-            words=words,
+            **({} if encoder is None else encoder.description),
         )
 
-    def _words(self, column_types: dict[str, ColumnType]) -> list[str]:
-        """Return the different words that are read, by spelling; none for numbers."""
-        pieces = self.read_pieces(column_types) if self.text else ()
-        return sorted({word for piece in pieces for row in self._texts(piece) for word in row})
+    def _encoder(self, column_types: dict[str, ColumnType]) -> WordEncoder | FileTokenizer | None:
+        """Return the encoder of texts; None for numbers."""
+        if not self.text:
+            return None
+        if self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length)
+        pieces = self.read_pieces(column_types)
+        texts = (text for piece in pieces for text in self._texts(piece))
+        return WordEncoder.of(texts, self.length, self.vocabulary)
 
-    def _texts(self, piece: dict[str, np.ndarray]) -> Iterator[list[str]]:
-        """Yield the words of each row of a piece."""
-        for cells in zip(*(piece[name] for name in self.text), strict=True):
-            yield WORD_PATTERN.findall(" ".join(cells).lower())[: self.length]
-
-    def _word_numbers(
-        self, piece: dict[str, np.ndarray], number_by_word: dict[str, int]
-    ) -> np.ndarray:
-        """Return the numbers of the words of a piece, int32 ``[rows, length]``."""
-        end = len(number_by_word)
-        rows = [encode_words(row, number_by_word, self.length, end) for row in self._texts(piece)]
-        return np.array(rows, np.int32).reshape(-1, self.length)
+    def _texts(self, piece: dict[str, np.ndarray]) -> list[str]:
+        """Return the text of each row of a piece."""
+        return [" ".join(cells) for cells in zip(*(piece[name] for name in self.text), strict=True)]
 
     def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
         """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
@@ -281,6 +296,10 @@ class Table:
             listed = ", ".join(existing)
             raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
         others = column_types.keys() - {*self.text, *self.label_columns} if self.text else ()
+        if self.tokenizer is not None and (not self.text or self.vocabulary != VOCABULARY):
+            key = "text: is missing" if not self.text else "vocabulary: is set"
+            advice = "name columns of texts" if not self.text else "leave one of the two out"
+            raise DataError(f"{path}: {key} beside tokenizer", advice=advice)
         if others:
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"
