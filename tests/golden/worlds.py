@@ -89,6 +89,7 @@ METHODS: dict[str, list[World]] = {
     "fd": [{"gamma": 0.5}],
     "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["1"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
+    "fedcac": [{}, {"tau": 0.8, "beta": 2}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
