@@ -42,17 +42,17 @@ def epsilon_greedy(
     rank, chance = ascending.argsort().to(scores.dtype), keyed.uniform(key, ORDER, (size,))
     explores = keyed.uniform(key, EXPLORE, (count,)) < epsilon
     chosen: list[Tensor] = []
-    found: list[Tensor] = []
+    availability: list[Tensor] = []
     numbers = torch.arange(size, device=scores.device)
     for number in range(count):
         values = torch.where(explores[number], chance.to(rank.dtype), rank)
         best = torch.where(is_available, values, -1).argmax()
         chosen.append(best)
-        found.append((is_available & (numbers == best)).any())
+        availability.append((is_available & (numbers == best)).any())
         is_available = is_available & (numbers != best)
     if not count:
         return numbers[:0], is_available[:0]
-    return torch.stack(chosen), torch.stack(found)
+    return torch.stack(chosen), torch.stack(availability)
 
 
 def gains_by_distance(losses: Tensor, reference: Tree, models: Sequence[Tree]) -> Tensor:

@@ -30,6 +30,8 @@ class Dataset(Protocol):
       published ones. ``complete: false`` reads a subset in the same format, with files and sizes
       of its own.
     - ``tokens``: number of different tokens, if inputs are tokens.
+    - ``padding``: the token that fills short texts up; the last one without this attribute. None
+      if the data do not tell, and then there may be more tokens.
     - ``path``: a field of data sets that read the user's own file or folder in its location.
     - ``files``: all files that it reads, if there are more than ``path``.
     - ``published_splits``: names of the splits in which samples are published. A config that asks

@@ -82,20 +82,20 @@ class FedFomo:
             return {**server, **state}, {**client, START: first, GAINS: leaf.new_zeros(count)}
 
         def payload(server: Tree, client: Tree) -> Tree:
-            own = client["id"].reshape(1)
-            is_available = server[UPLOADED] & (torch.arange(total, device=own.device) != own)
+            own_id = client["id"].reshape(1)
+            is_available = server[UPLOADED] & (torch.arange(total, device=own_id.device) != own_id)
             epsilon = (self.epsilon - self.epsilon_decay * server["round"]).clamp(min=0)
             key = keyed.derive_keys(server["key"] + server["round"], 0) + client["id"]
-            affinity = server[AFFINITY].index_select(0, own)[0]
+            affinity = server[AFFINITY].index_select(0, own_id)[0]
             ids, exists = epsilon_greedy(affinity, is_available, count, epsilon, key)
             models = trees.apply(lambda leaf: leaf.index_select(0, ids), server[MODELS])
             return {MODELS: models, CHOSEN: ids, EXISTS: exists}
 
         def models_of(client: Tree) -> tuple[Tree, list[Tree]]:
             """Return the reference, and the client's own model followed by those of others."""
-            own = select(client, all_weights)
-            others = [trees.take(client[PAYLOAD][MODELS], number) for number in range(count)]
-            return client[START] if self.reference == "start" else own, [own, *others]
+            own_model = select(client, all_weights)
+            received = [trees.take(client[PAYLOAD][MODELS], number) for number in range(count)]
+            return client[START] if self.reference == "start" else own_model, [own_model, *received]
 
         def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             reference, models = models_of(client)
@@ -107,9 +107,9 @@ class FedFomo:
             reference, models = models_of(client)
             losses = totals["losses"] / totals["count"].clamp(min=1)
             gains = gains_by_distance(losses, reference, models)
-            others = gains[1:] * client[PAYLOAD][EXISTS]
-            begin = gain_step(reference, models, torch.cat([gains[:1], others]))
-            return {**client, **begin, START: begin, GAINS: others}, {}
+            received_gains = gains[1:] * client[PAYLOAD][EXISTS]
+            begin = gain_step(reference, models, torch.cat([gains[:1], received_gains]))
+            return {**client, **begin, START: begin, GAINS: received_gains}, {}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client_state, _ = local.end(server, client, work)

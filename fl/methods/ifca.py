@@ -66,8 +66,8 @@ class IFCA:
 
         def losses(models: Tree, batch: Batch) -> Tensor:
             """Cross-entropy of each sample by each model, [b, models]."""
-            each = [trees.take(models, number) for number in range(self.models)]
-            return losses_by_model(network, each, batch)
+            copies = [trees.take(models, number) for number in range(self.models)]
+            return losses_by_model(network, copies, batch)
 
         def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             values = losses(server["models"], batch)

@@ -14,7 +14,7 @@ import numpy as np
 from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.data.datasets.arrays import check, native
-from fl.data.image_files import image_array
+from fl.data.readers.image_files import image_array
 from fl.notebook.tracebacks import short_traceback
 
 CALL = Location("fl.arrays")

@@ -278,6 +278,10 @@ class Result:
             if value not in set(runs[key]):
                 raise unknown_name(location, key, value, set(runs[key]))
             runs = runs[runs[key] == value]
+        # With `seeds: per-draw` a seed names a draw.
+        of_seed = runs if seed is None else runs[runs["seed"] == seed]
+        if len(of_seed):
+            runs = of_seed
         ambiguous = [key for key in SETTING if runs[key].nunique() > 1]
         if ambiguous:
             values = "; ".join(f"{key}: {', '.join(runs[key].unique())}" for key in ambiguous)
@@ -291,9 +295,9 @@ class Result:
             selected = selected[selected["seed"] == seed]
         if selected.empty:
             seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
-            of_seed = "" if seed is None else f" with seed {seed}"
+            text = "" if seed is None else f" with seed {seed}"
             raise FedloomError(
-                f"{location}: has no complete run of {method!r}{of_seed} (planned seeds: {seeds})"
+                f"{location}: has no complete run of {method!r}{text} (planned seeds: {seeds})"
             )
         return list(selected["run"][: None if all_seeds else 1])
 

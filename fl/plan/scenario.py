@@ -22,6 +22,7 @@ from fl.data import partition_table, partitioning
 from fl.data.dataset import modalities_of, task_name
 from fl.data.inputs import ANY_MODALITIES, MODALITY, accepts_modalities, group_title, input_names
 from fl.plan.components import Choice, Inputs
+from fl.plan.token_keys import with_token_keys
 
 
 def has_split(scheme: ComponentSpec, split: str) -> bool:
@@ -185,7 +186,7 @@ class Scenario:
             _check_task(choice.component, task, dataset, choice.location)
         check_partition(scheme.spec, dataset.spec, scheme.location)
         partition = replace(scheme, id=partitioning.partition_id(scheme.spec, dataset.id))
-        return cls(dataset, partition, model, task)
+        return cls(dataset, partition, with_token_keys(model, dataset), task)
 
     def has_split(self, split: str) -> bool:
         """Whether there are samples of ``val`` or ``server``."""

@@ -15,6 +15,7 @@ from torch import nn
 
 import fl
 from fl.base.errors import DataError
+from fl.cli import main
 from fl.data.tokens import rank_words
 
 MAILS = {"label": "folder", "client": "owner", "split": "split", "text": ["subject", "body"]}
@@ -67,6 +68,26 @@ def test_a_run_knows_the_words_of_its_training_samples_alone(
         assert tokens == (expected + [6] * 8)[:8]
     found = prepared(dataset("table", project / f"mails{suffix}", **MAILS), project)
     assert found.words == ("client0", "client1", "client2", *WORDS)
+
+
+def test_a_model_has_as_many_tokens_as_its_data_set(
+    project: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mails(project / "mails.csv")
+    keys = {"path": "mails.csv", **MAILS, "vocabulary": 6}
+    partitions = [{"natural": {"test": "published"}}]
+    for model in ({"lstm": {"hidden": 3}}, {"text-transformer": {"width": 4, "layers": 1}}):
+        write(project, [{"table": keys}], partitions=partitions, models=[model])
+        simulation, _ = assembled()
+        weights = simulation.network.init(0)["params"]
+        assert len(weights["embedding.weight"]) == 7
+    for model in ("lstm", "text-transformer"):
+        write(project, [{"table": keys}], partitions=partitions, models=[{model: {"tokens": 8}}])
+        assert main.main(["plan"]) != 0
+        error = capsys.readouterr().err
+        assert f"tiny.yaml: models.0.{model}.tokens: is 8, but table" in error
+        assert "has 7 different tokens, of which 6 fills up texts. Allowed: 7. Try: leave" in error
 
 
 def test_missing_texts_follow_the_key_missing(tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.folders import path_of
-from fl.data import tables
 from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import SPLIT_NAMES, Writer
-from fl.data.spellings import check_spellings
+from fl.data.readers import tables
+from fl.data.readers.spellings import check_spellings
 
 LABEL_ARRAYS = ("y", "client", "domain", "group", "split")
 """Names of the arrays other than ``x``."""
@@ -53,6 +53,7 @@ class Arrays:
     standardise: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = ()
+    padding: ClassVar[int | None] = None
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

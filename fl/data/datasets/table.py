@@ -50,14 +50,14 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.folders import path_of
-from fl.data import tables
 from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import Writer
-from fl.data.shards import check_shards
-from fl.data.spellings import check_spellings
-from fl.data.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
+from fl.data.readers import tables
+from fl.data.readers.shards import check_shards
+from fl.data.readers.spellings import check_spellings
+from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
 from fl.data.tokens import WORD_PATTERN, encode_words
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"

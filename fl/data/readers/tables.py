@@ -19,9 +19,9 @@ import pandas as pd
 
 from fl.base.errors import DataError, similar_name, wrap_read_errors
 from fl.base.files import is_file, is_folder
-from fl.data.archives import stream_name
 from fl.data.prepared import SPLIT_NAMES
-from fl.data.spellings import check_spellings
+from fl.data.readers.archives import stream_name
+from fl.data.readers.spellings import check_spellings
 from fl.data.tokens import WORD_PATTERN
 
 PIECE_ROWS = 50_000
