@@ -30,6 +30,10 @@ short texts up. Preparation numbers the words of all rows and keeps the list; on
 of them are its vocabulary. A cell without a word is empty; ``mean`` and ``category`` let it stay
 empty.
 
+With ``tokenizer``, a file of the package tokenizers (``pip install 'fedloom[pretrained]'``) makes
+tokens in place of words, as a pretrained model needs them. The first ``length`` are read, with
+those that it puts around a text, and its padding fills a short text up. The file is part of a run.
+
 Features are kept as float64. Where they are standardised, it is by mean and deviation over the
 rows that a partition trains on: its split train, without clients that are held out. So no test row
 has a part in means or deviations.
@@ -58,13 +62,14 @@ from fl.data.readers import tables
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
-from fl.data.tokens import WORD_PATTERN, encode_words
+from fl.data.readers.texts import FileTokenizer, WordEncoder, tokenizer_file
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
     "write the key `missing` for empty cells; for those in label, client, group or split only"
     " `drop` helps"
 )
+VOCABULARY = 10_000
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,9 @@ class Table:
         categorical: Columns of categories.
         dates: Columns of dates.
         text: Columns of texts, which are joined in this order.
-        length: Number of words that are read of a row.
+        length: Number of words, or of a tokenizer's tokens, that are read of a row.
         vocabulary: Number of words with a token of their own.
+        tokenizer: Path of a file `tokenizer.json`, or of its folder, in place of words.
         missing: Treatment of empty cells; without this key they are refused.
         standardise: Whether each feature, except texts, gets mean 0 and standard deviation 1 over
             training rows.
@@ -119,7 +125,8 @@ class Table:
     separator: str = ","
     text: tuple[str, ...] = ()
     length: Count = 64
-    vocabulary: Count = 10_000
+    vocabulary: Count = VOCABULARY
+    tokenizer: str | None = None
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
@@ -131,13 +138,27 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of features, or of words."""
+        """The number of features, or of words or tokens."""
         return (self.length,) if self.text else (self.survey.width,)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens: the vocabulary and one token for all other words; 0 for numbers."""
+        """Number of tokens: the tokenizer's, or the vocabulary and one more; 0 for numbers."""
+        if self.text and self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length).tokens
         return self.vocabulary + 1 if self.text else 0
+
+    @property
+    def padding(self) -> int:
+        """The token that fills texts up: the tokenizer's, or the last one."""
+        if self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length).padding
+        return self.tokens - 1
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The file of the tokenizer, or None."""
+        return None if self.tokenizer is None else tokenizer_file(self.tokenizer)
 
     @property
     def classes(self) -> int:
@@ -158,11 +179,10 @@ class Table:
         """Write x, float64 features or int32 words; y int64, client, group int32, split int8."""
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
-        words = self._words(column_types)
-        number_by_word = {word: number for number, word in enumerate(words)}
+        encoder = self._encoder(column_types)
         for piece in self.read_pieces(column_types):
-            if self.text:
-                writer.append("x", self._word_numbers(piece, number_by_word))
+            if encoder is not None:
+                writer.append("x", encoder.encode(self._texts(piece)))
             else:
                 writer.append("x", _features(piece, features, order))
             writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
@@ -173,37 +193,28 @@ class Table:
             if self.split is not None:
                 writer.append("split", piece[self.split])
         groups = () if self.group is None else order[self.group]
-        if self.text:
-            writer.describe(
-                order[self.label],
-                normalisation=None,
-                groups=groups,
-                vocabulary=self.vocabulary,
-                words=words,
-            )
+        if encoder is not None:
+            classes = order[self.label]
+            writer.describe(classes, normalisation=None, groups=groups, **encoder.description)
             return
         normalisation = {**(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION)}
         if self.missing == "mean":
             normalisation["missing"] = "mean"
         writer.describe(order[self.label], normalisation=normalisation, groups=groups)
 
-    def _words(self, column_types: dict[str, ColumnType]) -> list[str]:
-        """Return the different words that are read, by spelling; none for numbers."""
-        pieces = self.read_pieces(column_types) if self.text else ()
-        return sorted({word for piece in pieces for row in self._texts(piece) for word in row})
+    def _encoder(self, column_types: dict[str, ColumnType]) -> WordEncoder | FileTokenizer | None:
+        """Return the encoder of texts; None for numbers."""
+        if not self.text:
+            return None
+        if self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length)
+        pieces = self.read_pieces(column_types)
+        texts = (text for piece in pieces for text in self._texts(piece))
+        return WordEncoder.of(texts, self.length, self.vocabulary)
 
-    def _texts(self, piece: dict[str, np.ndarray]) -> Iterator[list[str]]:
-        """Yield the words of each row of a piece."""
-        for cells in zip(*(piece[name] for name in self.text), strict=True):
-            yield WORD_PATTERN.findall(" ".join(cells).lower())[: self.length]
-
-    def _word_numbers(
-        self, piece: dict[str, np.ndarray], number_by_word: dict[str, int]
-    ) -> np.ndarray:
-        """Return the numbers of the words of a piece, int32 ``[rows, length]``."""
-        end = len(number_by_word)
-        rows = [encode_words(row, number_by_word, self.length, end) for row in self._texts(piece)]
-        return np.array(rows, np.int32).reshape(-1, self.length)
+    def _texts(self, piece: dict[str, np.ndarray]) -> list[str]:
+        """Return the text of each row of a piece."""
+        return [" ".join(cells) for cells in zip(*(piece[name] for name in self.text), strict=True)]
 
     def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
         """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
@@ -260,6 +271,10 @@ class Table:
             listed = ", ".join(existing)
             raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
         others = column_types.keys() - {*self.text, *self.label_columns} if self.text else ()
+        if self.tokenizer is not None and (not self.text or self.vocabulary != VOCABULARY):
+            key = "text: is missing" if not self.text else "vocabulary: is set"
+            advice = "name columns of texts" if not self.text else "leave one of the two out"
+            raise DataError(f"{path}: {key} beside tokenizer", advice=advice)
         if others:
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"
