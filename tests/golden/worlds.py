@@ -124,6 +124,7 @@ METHODS: dict[str, list[World]] = {
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediot": [{"server_epochs": 2, "width": 4}],
+    "fedkd": [{"energy_start": 0.5, "energy_end": 0.8}, {"distillation": 0.3}],
     "fedl2p": [
         L2P,
         {**L2P, "learns": "bn"},
