@@ -77,6 +77,7 @@ METHODS: dict[str, list[World]] = {
         {"after": 1, "scored": "trained"},
     ],
     "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}, {"shared": "initial"}],
+    "elastic": [{}],
     "fedamp": [
         {},
         {"attention": "cosine", "own": 0.3, "sigma": 2.0},
@@ -123,6 +124,7 @@ METHODS: dict[str, list[World]] = {
     "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
+    "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
     "fedkd": [{"energy_start": 0.5, "energy_end": 0.8}, {"distillation": 0.3}],
     "fedl2p": [
@@ -249,6 +251,8 @@ NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
 DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
 OF_SGD = {"fedamp", "fedcm", "fedgamma", "fednova", "mofedsam", "scaffold"}
+REGRESSING = ("ditto", "fedavg", "fedrep")
+"""Methods that are also trained on targets."""
 MASKED = (
     *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
     *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
@@ -503,6 +507,9 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
                 f"{about}: few modalities",
                 {**common, "data": "two", "model": model, "modal": MODAL[name], "training": few},
             )
+    if name in REGRESSING:
+        targets = {"data": "targets", "model": MLP, "task": "regression"}
+        yield f"{about}: targets", {**common, **targets, "training": TRAINING, "away": True}
     if name in MASKED:
         blocks = {key: value for key, value in first.items() if key != "layers"}
         masks = {"data": "masks", "model": UNET, "task": "segmentation"}
@@ -655,6 +662,17 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
             "mask": mask.astype(np.uint8),
             "classes": classes[:2],
             "normalisation": {"scale": 0.5, "mean": 0.25, "sd": 2.0},
+        }
+    if data == "targets":
+        x = draw.normal(client[:, None] / 2, 1.5, (n, 6))
+        open_ = {"scale": 1.0, "mean": None, "sd": None}
+        return {
+            "x": x,
+            "y": np.zeros_like(y),
+            "target": 50 + 20 * (np.sin(x[:, 0]) + x[:, 1] + draw.normal(0, 0.3, n)),
+            "classes": ("target",),
+            "normalisation": open_,
+            "normalisations": {"target": open_},
         }
     tokens = (2 * y[:, None] + draw.integers(0, 3, (n, 4))) % TOKENS
     if data == "text":
