@@ -1,11 +1,13 @@
-"""FedCAC beside its equations in NumPy, on a linear model of three classes."""
+"""FedCAC and APPLE beside their equations in NumPy, on a linear model of three classes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from contract import worlds
 from contract.numbers import Samples, of, tensor
 from contract.test_degenerate import ends, personal, shared
@@ -146,3 +148,80 @@ def test_fedcac_of_critical_weights_alone_ends_as_local_after_beta() -> None:
                 expected = trained_from(models[client], samples, 1, 0.1)
                 assert_equal(model_of(state.clients["payload"], client), expected)
         models = [model_of(state.clients["payload"], client) for client in range(4)]
+
+
+# APPLE
+
+
+def penalty_of(number: int, last: int, decay: str) -> float:
+    """Lambda(r), from round 1 on."""
+    if number > last:
+        return 0.0
+    progress = (number - 1) / last
+    return (1 + np.cos(np.pi * progress)) / 2 if decay == "cosine" else 10 ** (-3 * progress)
+
+
+def round_of_apple(
+    cores: list[Model], p: np.ndarray, rates: tuple[float, float], mu: float
+) -> tuple[list[Model], np.ndarray]:
+    """A round of two steps, with the penalty (mu / 2) ||p - p_0||^2."""
+    next_cores, next_p = [], p.copy()
+    for k, samples in enumerate(CLIENTS):
+        all_cores = list(cores)
+        for _ in range(2):
+            weights = next_p[k].copy()
+            model = {
+                name: sum(w * core[name] for w, core in zip(weights, all_cores, strict=True))
+                for name in START
+            }
+            gradient = slopes(model, samples)
+            products = [sum(gradient[n] @ core[n] for n in START) for core in all_cores]
+            next_p[k] = weights - rates[1] * (products + mu * (weights - SIZES / SIZES.sum()))
+            all_cores[k] = {
+                name: w - rates[0] * weights[k] * gradient[name] for name, w in all_cores[k].items()
+            }
+        next_cores.append(all_cores[k])
+    return next_cores, next_p
+
+
+@pytest.mark.parametrize("decay", ["cosine", "exponential"])
+def test_apple_trains_cores_and_their_weights(decay: str) -> None:
+    values = {"eta_p": 0.2, "mu": 3.0, "until": 0.8, "decay": decay}
+    simulation = of(
+        *("apple", CLIENTS, values, linear, 3), rounds=4, local_steps=2, batch_size=4, lr=0.3
+    )
+    state = simulation.begin(stored())
+    cores, p = [START] * 4, np.tile(SIZES / SIZES.sum(), (4, 1))
+    for number, done in enumerate(simulate.rounds(simulation, state, 0, "stacked"), 1):
+        state = done.state
+        cores, p = round_of_apple(cores, p, (0.3, 0.2), 3.0 * penalty_of(number, 3, decay))
+        offsets = state.clients["personal_params"]["offsets"].numpy()
+        np.testing.assert_allclose(offsets + SIZES / SIZES.sum(), p, rtol=0, atol=1e-12)
+        for client, core in enumerate(cores):
+            assert_equal(model_of({"params": state.server["cores"]}, client), core)
+            model = {
+                name: sum(w * c[name] for w, c in zip(p[client], cores, strict=True))
+                for name in START
+            }
+            mine = trees.take(state.clients, client)
+            assert_equal(model_of(simulation.method.views["personal"](state.server, mine)), model)
+
+
+def test_apple_of_weights_that_stay_at_the_clients_own_is_local() -> None:
+    simulation = of(
+        *("apple", CLIENTS, {"eta_p": 0.0}, linear, 3), rounds=2, local_steps=1, batch_size=4
+    )
+    state = simulation.begin(stored())
+    offsets = torch.eye(4).double() - tensor(SIZES / SIZES.sum())
+    clients = {**state.clients, "personal_params": {"offsets": offsets}}
+    for done in simulate.rounds(simulation, replace(state, clients=clients), 0, "stacked"):
+        state = done.state
+    for client, samples in enumerate(CLIENTS):
+        expected = trained_from(START, samples, 2, 0.1)
+        assert_equal(model_of({"params": state.server["cores"]}, client), expected)
+
+
+def test_a_single_client_of_apple_is_fedavg() -> None:
+    alone = {"sizes": (21,), "participation": 1.0}
+    [model] = personal(*ends("apple", "cnn", {"eta_p": 0.0}, **alone))
+    assert worlds.distance(model, shared(*ends("fedavg", "cnn", **alone))) < 1e-15

@@ -67,6 +67,7 @@ HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 
 METHODS: dict[str, list[World]] = {
     "afl": [{"eta_lambda": 0.5}],
+    "apple": [{"eta_p": 0.05, "until": 1.0}, {"eta_p": 0.05, "until": 0.7, "decay": "cosine"}],
     "apfl": [{}, {"alpha": 0.3, "mixed": "outputs"}, {"alpha": 0.3, "adapt": False}],
     "ccvr": [{"samples": 5, "steps": 3}],
     "cfl": [
