@@ -205,6 +205,7 @@ METHODS: dict[str, list[World]] = {
         {"alpha": 0.1, "order": "free", "delta": 0.01},
         {"alpha": 0.1, "statistics": "both"},
     ],
+    "pfedfda": [{"shrinkage": 0.1}, {"beta": 0.5}],
     "pfedgraph": [
         {},
         {"regulariser": "models", "mu": 0.2},
