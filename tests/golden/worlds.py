@@ -119,6 +119,7 @@ METHODS: dict[str, list[World]] = {
         {"lite": True, "first": 2, "lam": 1.0},
         {"lite": True, "first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
+    "fedfomo": [{"models": 2}, {"models": 2, "epsilon": 0.0, "reference": "trained"}],
     "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
@@ -619,7 +620,7 @@ OF_CLIENT = {"shared": (0, 0, 1, 1, 2), "own": (0, 0, 1, 1, 1)}
 def table(world: World) -> pd.DataFrame:
     """Who holds which sample; clients 1 and 2 have no validation samples unless a method wants."""
     rows, first = [], 0
-    validated = world["method"]["name"] in ("fedl2p", "l2p")
+    validated = world["method"]["name"] in ("fedfomo", "fedl2p", "l2p")
     sizes = world.get("sizes", SIZES)
     held = [*sizes, *([7] if world.get("away") else [])]
     for client, size in enumerate(held):
