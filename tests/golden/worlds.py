@@ -248,6 +248,8 @@ NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
 DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
 OF_SGD = {"fedamp", "fedcm", "fedgamma", "fednova", "mofedsam", "scaffold"}
+REGRESSING = ("ditto", "fedavg", "fedrep")
+"""Methods that are also trained on targets."""
 MASKED = (
     *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
     *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
@@ -502,6 +504,9 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
                 f"{about}: few modalities",
                 {**common, "data": "two", "model": model, "modal": MODAL[name], "training": few},
             )
+    if name in REGRESSING:
+        targets = {"data": "targets", "model": MLP, "task": "regression"}
+        yield f"{about}: targets", {**common, **targets, "training": TRAINING, "away": True}
     if name in MASKED:
         blocks = {key: value for key, value in first.items() if key != "layers"}
         masks = {"data": "masks", "model": UNET, "task": "segmentation"}
@@ -654,6 +659,17 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
             "mask": mask.astype(np.uint8),
             "classes": classes[:2],
             "normalisation": {"scale": 0.5, "mean": 0.25, "sd": 2.0},
+        }
+    if data == "targets":
+        x = draw.normal(client[:, None] / 2, 1.5, (n, 6))
+        open_ = {"scale": 1.0, "mean": None, "sd": None}
+        return {
+            "x": x,
+            "y": np.zeros_like(y),
+            "target": 50 + 20 * (np.sin(x[:, 0]) + x[:, 1] + draw.normal(0, 0.3, n)),
+            "classes": ("target",),
+            "normalisation": open_,
+            "normalisations": {"target": open_},
         }
     tokens = (2 * y[:, None] + draw.integers(0, 3, (n, 4))) % TOKENS
     if data == "text":
