@@ -77,6 +77,7 @@ METHODS: dict[str, list[World]] = {
         {"after": 1, "scored": "trained"},
     ],
     "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}, {"shared": "initial"}],
+    "elastic": [{}],
     "fedamp": [
         {},
         {"attention": "cosine", "own": 0.3, "sigma": 2.0},
