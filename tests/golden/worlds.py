@@ -124,6 +124,7 @@ METHODS: dict[str, list[World]] = {
     "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
+    "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
     "fedl2p": [
         L2P,
