@@ -1,4 +1,4 @@
-"""FedCAC and APPLE beside their equations in NumPy, on a linear model of three classes."""
+"""FedCAC, APPLE and elastic aggregation in NumPy, on a linear model of three classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from contract import worlds
-from contract.numbers import Samples, of, tensor
+from contract.numbers import Samples, of, tensor, trained
 from contract.test_degenerate import ends, personal, shared
 from torch import nn
 
@@ -225,3 +225,65 @@ def test_a_single_client_of_apple_is_fedavg() -> None:
     alone = {"sizes": (21,), "participation": 1.0}
     [model] = personal(*ends("apple", "cnn", {"eta_p": 0.0}, **alone))
     assert worlds.distance(model, shared(*ends("fedavg", "cnn", **alone))) < 1e-15
+
+
+# Elastic aggregation
+
+
+def sensitivity_of(model: Model, samples: Samples, size: int, mu: float) -> Model:
+    """The running mean of |d ||f||^2 / dw| over batches of a size, in order."""
+    found = {name: np.zeros(3) for name in START}
+    for first in range(0, len(samples), size):
+        x = np.array([value for value, _ in samples[first : first + size]])
+        outputs = x[:, None] * model["weight"] + model["bias"]
+        gradient = {"weight": 2 * x @ outputs / len(x), "bias": 2 * outputs.mean(0)}
+        found = {n: mu * omega + (1 - mu) * np.abs(gradient[n]) for n, omega in found.items()}
+    return found
+
+
+def test_elastic_aggregation_moves_sensitive_weights_less() -> None:
+    values = {"tau": 0.3, "mu": 0.6}
+    simulation = of(
+        *("elastic", CLIENTS, values, linear, 3), rounds=3, local_epochs=2, batch_size=4, lr=0.3
+    )
+    state, model = simulation.begin(stored()), START
+    for done in simulate.rounds(simulation, state, 0, "stacked"):
+        ends_ = [trained_from(model, samples, 2, 0.3) for samples in CLIENTS]
+        omegas = [sensitivity_of(model, samples, 4, 0.6) for samples in CLIENTS]
+        next_model = {}
+        for name, w in model.items():
+            omega = np.stack([o[name] for o in omegas])
+            zeta = 1.3 - np.average(omega, axis=0, weights=SIZES) / omega.max(0)
+            mean = np.average([m[name] for m in ends_], axis=0, weights=SIZES)
+            next_model[name] = w + zeta * (mean - w)
+        model = next_model
+        assert_equal(model_of(done.state.server), model)
+
+
+def test_elastic_aggregation_takes_a_running_mean_over_batches() -> None:
+    """Batches of one sample, all samples equal, so that their order does not matter."""
+    samples: list[Samples] = [[(2, 1)] * 3, [(1, 0)]]
+    simulation = of("elastic", samples, {"mu": 0.6}, linear, 3, rounds=1, batch_size=1)
+    [done] = simulate.rounds(simulation, simulation.begin(stored()), 0, "stacked")
+    ends_ = [trained_from(START, own, len(own), 0.1) for own in samples]
+    omegas = [sensitivity_of(START, own, 1, 0.6) for own in samples]
+    found = model_of(done.state.server)
+    for name, w in START.items():
+        omega = np.stack([o[name] for o in omegas])
+        zeta = 1.5 - np.average(omega, axis=0, weights=[3, 1]) / omega.max(0)
+        mean = np.average([m[name] for m in ends_], axis=0, weights=[3, 1])
+        np.testing.assert_allclose(found[name], w + zeta * (mean - w), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("clients", "values"), [(CLIENTS, {"mu": 1.0, "tau": 0.0}), (CLIENTS[2:3], {"tau": 1.0})]
+)
+def test_elastic_aggregation_with_steps_of_one_is_fedavg(
+    clients: list[Samples], values: dict[str, float]
+) -> None:
+    """No weight is sensitive and tau is 0, or a single client's tau is 1."""
+    given = {"rounds": 3, "local_epochs": 2, "batch_size": 4}
+    elastic = of("elastic", clients, values, linear, 3, **given)
+    average = of("fedavg", clients, {}, linear, 3, **given)
+    ends_ = [trained(simulation, stored()).server for simulation in (elastic, average)]
+    assert worlds.distance(*ends_) < 1e-15
