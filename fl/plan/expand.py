@@ -166,9 +166,9 @@ def expand(
         execution = config.override_execution(execution, study.execution, location / "execution")
     components = _components(folder, draft, execution, own_files, problems)
     check_references(draft, components.analyses, problems)
-    if components.are_right:
-        with problems.collected():
-            _check_count(study, components, location)
+    if components.are_right and (count := _count(study, components)) > study.max_runs:
+        problems.errors.append(too_many(count, "runs", study.max_runs, location))
+        problems.raise_all()
     if not components.datasets:
         problems.raise_all()
     task = task_of(components.datasets[0].spec)
@@ -243,14 +243,12 @@ def _components(
     )
 
 
-def _check_count(study: Study, components: _Components, location: Location) -> None:
-    """Raise `ConfigError` if there are more runs than the study may have."""
+def _count(study: Study, components: _Components) -> int:
+    """Return the number of runs."""
     points = sum(entry.size for entry in components.entries)
     scenarios = len(components.datasets) * len(components.models) * len(components.schemes)
     seeds = 1 if study.seeds == config.PER_DRAW else len(study.seeds)
-    count = scenarios * seeds * points
-    if count > study.max_runs:
-        raise too_many(count, "runs", study.max_runs, location)
+    return scenarios * seeds * points
 
 
 class _ExpandedScenario:
