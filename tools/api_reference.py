@@ -13,7 +13,7 @@ from typing import Any
 
 import fl
 import fl.api
-from fl.base import key_texts
+from fl.cli import key_texts
 
 LIST = Path(fl.api.__file__).with_suffix(".pyi")
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)

@@ -26,7 +26,7 @@ EXTRAS = ("extra",)
 
 LIBRARY = (
     *("methods", "blocks", "models", "terms", "uploads", "analyses"),
-    *("data/datasets", "data/schemes", "api/tasks"),
+    *("data/datasets", "data/readers", "data/schemes", "api/tasks"),
 )
 """Folders of ``fl`` with one file per component, and the building blocks of components."""
 

@@ -11,10 +11,10 @@ from itertools import chain
 from pathlib import Path
 
 from fl.api.training import Training
-from fl.base import fields, key_texts, plugins, registry
+from fl.base import fields, plugins, registry
 from fl.base.model_keys import Lora, ModelKeys
 from fl.base.registry import Component
-from fl.cli import catalogue
+from fl.cli import catalogue, key_texts
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
 from fl.plan.config import Execution, Node, Settings, Study

@@ -86,8 +86,8 @@ class Training:
             drawn in addition from clients that are held out of training.
         early_stopping: Rounds without a better value on validation data after which a run ends, at
             an evaluation; null: never. The value is the mean over clients of accuracy (of Dice for
-            masks) in the reported stage, whatever the study's `metric` is. The learning rate
-            follows the schedule of all `rounds`.
+            masks, of RMSE for targets) in the reported stage, whatever the study's `metric` is. The
+            learning rate follows the schedule of all `rounds`.
     """
 
     rounds: Count = 20

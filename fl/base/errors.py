@@ -103,13 +103,13 @@ def wrap_read_errors(
 
 
 @contextlib.contextmanager
-def optional_package(feature: str) -> Iterator[None]:
-    """Explain how to install a package of `make extras` if its import fails inside this context."""
+def optional_package(feature: str, advice: str = "make extras") -> Iterator[None]:
+    """Explain how to install an optional package if its import fails inside this context."""
     try:
         yield
     except ModuleNotFoundError as error:
         problem = f"{feature} needs {error.name}, which is not installed"
-        raise FedloomError(problem, advice="make extras") from error
+        raise FedloomError(problem, advice=advice) from error
 
 
 @dataclass(frozen=True)

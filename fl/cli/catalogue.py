@@ -10,9 +10,10 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
-from fl.base import fields, key_texts, registry
+from fl.base import fields, registry
 from fl.base.errors import Location
 from fl.base.registry import Component
+from fl.cli import key_texts
 
 WIDTH = 100
 NO_TEXT = "no description: its docstring does not explain this key"

@@ -18,12 +18,12 @@ from fl.base.errors import FedloomError, Location
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec, Spec
 from fl.base.units import config_text, quantity, size
+from fl.cli import store_maintenance
 from fl.cli.commands import PUBLISH, Commands
 from fl.cli.printing import aligned, printable, say
+from fl.cli.store_maintenance import StoredRun
 from fl.data import partitioning
 from fl.plan import config
-from fl.store import maintenance
-from fl.store.maintenance import StoredRun
 from fl.store.store import Store
 
 AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
@@ -96,7 +96,7 @@ def _ls(parsed: argparse.Namespace) -> None:
     selected = runs_of_studies(parsed.config, parsed.studies) if parsed.studies else None
     runs = [
         stored
-        for stored in maintenance.entries(store_of(parsed))
+        for stored in store_maintenance.entries(store_of(parsed))
         if (selected is None or stored.run in selected)
         and parsed.method in (None, stored.record.get("spec", {}).get("method", {}).get("name"))
     ]
@@ -151,7 +151,7 @@ def _text(kind: str, choice: ComponentSpec, hidden: Iterable[str] = ()) -> str:
     """Return a component of a spec as text, without keys that have their default."""
     defaults = _defaults(kind, str(choice["name"]))
     unchanged = [key for key in defaults if config_text(choice.get(key)) == defaults[key]]
-    return maintenance.text(choice, [*hidden, *unchanged])
+    return store_maintenance.text(choice, [*hidden, *unchanged])
 
 
 @cache
@@ -178,7 +178,9 @@ def _verify(parsed: argparse.Namespace) -> int:
         )
     checked = parsed.runs or stored
     logging.info("checking every file of %s", quantity(len(checked), "run"))
-    damaged = {run: problems for run in checked if (problems := maintenance.problems(store, run))}
+    damaged = {
+        run: problems for run in checked if (problems := store_maintenance.problems(store, run))
+    }
     for problems in damaged.values():
         for line in problems:
             say(line)
@@ -211,7 +213,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     from fl.cli import required_runs
 
     store, settings = store_of(parsed), config.read_settings(parsed.config)
-    stored_runs = list(maintenance.entries(store))
+    stored_runs = list(store_maintenance.entries(store))
     # Runs of the written plan stay too: a pipeline may train them while the config is edited.
     planned = planned_runs(parsed.config)
     candidates = {stored.run for stored in stored_runs} - planned
@@ -229,7 +231,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     needed = {*required.members} | planned
     surplus = [stored for stored in stored_runs if stored.run not in needed]
     surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
-    unfinished = maintenance.leftovers(Path(settings.data))
+    unfinished = store_maintenance.leftovers(Path(settings.data))
     for line in table(surplus) if surplus else ():
         say(line)
     for path in unfinished:
@@ -282,7 +284,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
     for run in runs:
         try:
             if recheck:
-                store.remove(run, condition=partial(maintenance.problems, store, run))
+                store.remove(run, condition=partial(store_maintenance.problems, store, run))
             else:
                 store.remove(run)
             removed += 1

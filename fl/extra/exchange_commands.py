@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fl.base.errors import FedloomError
 from fl.base.units import quantity
+from fl.cli import store_maintenance
 from fl.cli.printing import say
 from fl.cli.store_commands import AddCommand, planned_runs, runs_of_studies, store_of, table
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
-from fl.store import maintenance
 from fl.store.store import Store
 
 
@@ -46,7 +46,9 @@ def _adopt(parsed: argparse.Namespace) -> int:
         if run in parsed.runs or not parsed.runs
     }
     sources = {*stored_runs.values()}
-    for line in table(stored for stored in maintenance.entries(store) if stored.run in sources):
+    for line in table(
+        stored for stored in store_maintenance.entries(store) if stored.run in sources
+    ):
         say(line)
     say(f"{quantity(len(stored_runs), 'run')} of other code with the spec of a planned run")
     if not parsed.yes:

@@ -36,7 +36,7 @@ class ImageText:
         features: number of features, the classifier's inputs.
         classifier: one for all, `shared`, or each modality's `own`.
         channels: channels of the first three convolutions over images.
-        tokens: number of words, which are numbered from 0.
+        tokens: number of words, numbered from 0; a plan takes it from the data set.
         width: width of their vectors.
         kernels: widths of the convolutions over texts, in words.
         filters: channels of each of them.

@@ -11,9 +11,9 @@ and 1 more for the forget gate, as in the TensorFlow cell that LEAF uses (Jozefo
 Sutskever. An Empirical Exploration of Recurrent Network Architectures. ICML 2015). Without it, a
 cell loses half of its content at every token in the beginning.
 
-Data sets fill a short text up with their last token, which also stands for unknown words. The
-classifier reads the state before that tail: after it, nothing is left of a short text. LEAF's code
-reads the state after the tail.
+Data sets fill a short text up with one token, mostly their last, which then also stands for unknown
+words. The classifier reads the state before that tail: after it, nothing is left of a short text.
+LEAF's code reads the state after the tail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl.api import Count
+from fl.api import Count, Index
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,18 @@ class LSTM:
     """A stacked LSTM.
 
     Attributes:
-        tokens: number of characters or words, numbered from 0; the last one fills texts up.
+        tokens: number of characters or words, numbered from 0; a plan takes it from the data set.
         embedding: width of their vectors.
         hidden: width of each layer.
         layers: number of layers.
+        padding: token that fills texts up, taken from the data set; without one, the last token.
     """
 
     tokens: Count = 80
     embedding: Count = 8
     hidden: Count = 256
     layers: Count = 2
+    padding: Index | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of tokens (length,), or (texts, length) read one after the other."""
@@ -51,7 +53,7 @@ class LSTM:
 class _LSTM(nn.Module):
     def __init__(self, choices: LSTM, classes: int) -> None:
         super().__init__()
-        self.padding = choices.tokens - 1
+        self.padding = choices.tokens - 1 if choices.padding is None else choices.padding
         self.embedding = nn.Embedding(choices.tokens, choices.embedding)
         widths = [choices.embedding, *[choices.hidden] * (choices.layers - 1)]
         self.layers = nn.ModuleList(_Layer(width, choices.hidden) for width in widths)

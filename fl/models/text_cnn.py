@@ -22,7 +22,7 @@ class TextCNN:
     """A convolutional network over words.
 
     Attributes:
-        tokens: number of words, which are numbered from 0.
+        tokens: number of words, numbered from 0; a plan takes it from the data set.
         width: width of their vectors.
         kernels: widths of the convolutions, in words.
         channels: channels of each of them.

@@ -26,7 +26,7 @@ class TextTransformer:
     """A small transformer over a text.
 
     Attributes:
-        tokens: number of words or characters, which are numbered from 0.
+        tokens: number of words or characters, numbered from 0; a plan takes it from the data set.
         width: width of their vectors.
         heads: number of attention heads; it must divide the width.
         hidden: width of a layer's small network.

@@ -242,6 +242,7 @@ class OwnFiles:
             }
             # To answer these, a table is read, which raises what is wrong with it.
             _ = dataset.shape, dataset.classes, dataset.size, dataset.natural_clients
+            _ = getattr(dataset, "tokens", 0)
         except DataError as error:
             raise ConfigError(choice.location, str(error)) from None
         content |= self._locked_content(choice, dataset, origin)

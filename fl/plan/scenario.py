@@ -22,6 +22,7 @@ from fl.data import partition_table, partitioning
 from fl.data.dataset import modalities_of, task_name
 from fl.data.inputs import ANY_MODALITIES, MODALITY, accepts_modalities, group_title, input_names
 from fl.plan.components import Choice, Inputs
+from fl.plan.token_keys import with_token_keys
 
 
 def has_split(scheme: ComponentSpec, split: str) -> bool:
@@ -203,7 +204,7 @@ class Scenario:
             check_partition(scheme.spec, dataset.spec, scheme.location)
         problems.raise_all()
         partition = replace(scheme, id=partitioning.partition_id(scheme.spec, dataset.id))
-        return cls(dataset, partition, model, task)
+        return cls(dataset, partition, with_token_keys(model, dataset), task)
 
     def has_split(self, split: str) -> bool:
         """Whether there are samples of ``val`` or ``server``."""
@@ -363,12 +364,18 @@ def check_same_task(dataset: Choice, task: Task) -> None:
         raise ConfigError(dataset.location, problem, advice="data sets of one task in a study")
 
 
+def _serves(component: Component, task: Task) -> bool:
+    """Whether a component supports a task; a model also if it supports the task's `model_task`."""
+    is_for_model_task = component.kind == "model" and serves(component.target, task.model_task)
+    return serves(component.target, task.name) or is_for_model_task
+
+
 def _check_task(component: Component, task: Task, dataset: Choice, location: Location) -> None:
     """Raise `ConfigError` for a component that is made for another task than the data set's.
 
     An example is a method that needs class labels, on a data set whose labels are masks.
     """
-    if serves(component.target, task.name):
+    if _serves(component, task):
         return
     tasks = {entry.name: entry.instantiate({}) for entry in registry.components("task")}
     for name in tasks_of(component.target):
@@ -379,6 +386,6 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
     suitable = [
         component_of_kind.name
         for component_of_kind in registry.components(component.kind)
-        if serves(component_of_kind.target, task.name)
+        if _serves(component_of_kind, task)
     ]
     raise ConfigError(location, problem, ", ".join(suitable) or f"no {component.kind}")

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl.base.schema import SETTING
-from fl.report.summaries import KEY, SettingByScenario, complete, final, rising
+from fl.base.schema import SETTING, rising
+from fl.report.summaries import KEY, SettingByScenario, complete, final
 
 LEVEL = 0.05
 AHEAD, BEHIND, OPEN, UNINFORMATIVE = "ahead", "behind", "not told apart", "uninformative"

@@ -29,11 +29,13 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
             "A test over training seeds shows what happens if training is repeated; it says "
             "nothing about other data."
         )
-    if _share_training_seeds(facts):
+    if facts.shares_training_seeds:
         sentences.append(
             "The draws share training seeds: first networks, batches, participants and noise are "
             "the same in all of them, so that they repeat the data and not the training."
         )
+    elif (frame["unit"] == claims.DRAW).any():
+        sentences.append("Each draw has its own training seed: draws repeat data and training.")
     if tests and claims.smallest(units_count) * tests > claims.LEVEL:
         smallest_p = min(1.0, claims.smallest(units_count) * tests)
         replicates = "seeds" if (frame["unit"] == claims.SEED).any() else "draws"
@@ -50,14 +52,6 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
         [text] = texts
         return (*sentences, f"{text[:1].upper()}{text[1:]}.")
     return (*sentences, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
-
-
-def _share_training_seeds(facts: Facts) -> bool:
-    """Whether a training seed of a method occurs in several draws of a setting."""
-    draws: dict[tuple[str, str, int], set[str]] = {}
-    for run in (run for run in facts.plan.runs if run.draw):
-        draws.setdefault((run.setting, run.method, run.seed), set()).add(run.draw)
-    return any(len(drawn) > 1 for drawn in draws.values())
 
 
 def _verdicts(facts: Facts, group: pd.DataFrame) -> str:

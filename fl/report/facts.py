@@ -251,6 +251,14 @@ class Facts:
         pairs = zip(rows["run"], rows["client"], strict=True)
         return pd.Series([names.get(pair) for pair in pairs], rows.index, dtype=object)
 
+    @cached_property
+    def shares_training_seeds(self) -> bool:
+        """Whether a training seed of a method occurs in several draws of a setting."""
+        draws: dict[tuple[str, str, int], set[str]] = {}
+        for run in (run for run in self.plan.runs if run.draw):
+            draws.setdefault((run.setting, run.method, run.seed), set()).add(run.draw)
+        return any(len(drawn) > 1 for drawn in draws.values())
+
     @property
     def counts(self) -> dict[str, int]:
         """The number of runs in each state."""

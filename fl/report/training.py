@@ -75,7 +75,9 @@ def _named(facts: Facts) -> Iterator[tuple[str, str]]:
     for kind, word in (("dataset", "Data set"), ("partition", "Partition")):
         for text, title in titles.get(kind, {}).items():
             yield f"{word}: {title}", text
-    yield "Training seeds", _list(facts.plan.seeds)
+    has_draws = any(run.draw for run in facts.plan.runs)
+    by_draw = "one of each draw: " if has_draws and not facts.shares_training_seeds else ""
+    yield "Training seeds", by_draw + _list(facts.plan.seeds)
     entries = facts.plan.entries.values()
     batch = max((max(entry.training.get("batch_size", [0])) for entry in entries), default=0)
     if small := _small_clients(facts, batch):

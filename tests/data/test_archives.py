@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data.archives import iter_members, read_member
+from fl.data.readers.archives import iter_members, read_member
 
 FILES = {"a/one.txt": b"one", "b.bin": bytes(range(256)) * 100, "a/none": b""}
 KINDS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fl.base.errors import DataError
-from fl.data.image_files import decode_image
+from fl.data.readers.image_files import decode_image
 
 
 def stream(pixels, mode=None, form="PNG"):

@@ -24,9 +24,10 @@ from sklearn.preprocessing import StandardScaler
 from fl.base import files, plugins, registry
 from fl.base.errors import DataError, Location
 from fl.cli import main
-from fl.data import image_lists, own_files, partition_table, preparation, tables
+from fl.data import own_files, partition_table, preparation
 from fl.data.dataset import own_files_by_name
 from fl.data.prepared import Prepared
+from fl.data.readers import image_lists, tables
 from fl.engine.simulation import Simulation
 from fl.plan import bundle as bundles
 from fl.plan import plan

@@ -14,8 +14,8 @@ import pytest
 from test_own_data import OWN, dataset, patients, prepared
 
 from fl.base.errors import DataError
-from fl.data import tables
-from fl.data.spellings import check_spellings
+from fl.data.readers import tables
+from fl.data.readers.spellings import check_spellings
 
 WARD = {**OWN, "categorical": ["ward"]}
 

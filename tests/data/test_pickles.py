@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data.pickles import load_pickle
+from fl.data.readers.pickles import load_pickle
 
 PLAIN = {
     b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),

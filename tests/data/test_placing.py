@@ -5,8 +5,8 @@ import pytest
 from sources.packing import encoded, pack, picture
 
 from fl.base.errors import DataError
-from fl.data.published_domains import fill_images, matching_name
-from fl.data.validation import check_missing
+from fl.data.readers.published_domains import fill_images, matching_name
+from fl.data.readers.validation import check_missing
 
 
 def test_known_is_the_end_of_a_path_of_whole_names():

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fl.data import published_domains
 from fl.data.datasets import domainnet, office_caltech10
 from fl.data.datasets.domainnet import DomainNet
 from fl.data.datasets.office_caltech10 import OfficeCaltech10
+from fl.data.readers import published_domains
 
 # FedBN's training lists are these long: their fifths and their 32 % are the printed sizes.
 LISTED = {

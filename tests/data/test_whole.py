@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data.validation import check_whole_numbers
+from fl.data.readers.validation import check_whole_numbers
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 
 METHODS: dict[str, list[World]] = {
     "afl": [{"eta_lambda": 0.5}],
+    "apple": [{"eta_p": 0.05, "until": 1.0}, {"eta_p": 0.05, "until": 0.7, "decay": "cosine"}],
     "apfl": [{}, {"alpha": 0.3, "mixed": "outputs"}, {"alpha": 0.3, "adapt": False}],
     "ccvr": [{"samples": 5, "steps": 3}],
     "cfl": [
@@ -76,6 +77,7 @@ METHODS: dict[str, list[World]] = {
         {"after": 1, "scored": "trained"},
     ],
     "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}, {"shared": "initial"}],
+    "elastic": [{}],
     "fedamp": [
         {},
         {"attention": "cosine", "own": 0.3, "sigma": 2.0},
@@ -89,9 +91,11 @@ METHODS: dict[str, list[World]] = {
     "fd": [{"gamma": 0.5}],
     "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["1"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
+    "fedcac": [{}, {"tau": 0.8, "beta": 2}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
+    "feddg-ga": [{"step": 0.3}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
     "fedem": [{}, {"models": 2}],
@@ -116,9 +120,11 @@ METHODS: dict[str, list[World]] = {
         {"lite": True, "first": 2, "lam": 1.0},
         {"lite": True, "first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
+    "fedfomo": [{"models": 2}, {"models": 2, "epsilon": 0.0, "reference": "trained"}],
     "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
+    "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
     "fedl2p": [
         L2P,
@@ -202,6 +208,7 @@ METHODS: dict[str, list[World]] = {
         {"alpha": 0.1, "order": "free", "delta": 0.01},
         {"alpha": 0.1, "statistics": "both"},
     ],
+    "pfedfda": [{"shrinkage": 0.1}, {"beta": 0.5}],
     "pfedgraph": [
         {},
         {"regulariser": "models", "mu": 0.2},
@@ -243,6 +250,8 @@ NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
 DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
 OF_SGD = {"fedamp", "fedcm", "fedgamma", "fednova", "mofedsam", "scaffold"}
+REGRESSING = ("ditto", "fedavg", "fedrep")
+"""Methods that are also trained on targets."""
 MASKED = (
     *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
     *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
@@ -497,6 +506,9 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
                 f"{about}: few modalities",
                 {**common, "data": "two", "model": model, "modal": MODAL[name], "training": few},
             )
+    if name in REGRESSING:
+        targets = {"data": "targets", "model": MLP, "task": "regression"}
+        yield f"{about}: targets", {**common, **targets, "training": TRAINING, "away": True}
     if name in MASKED:
         blocks = {key: value for key, value in first.items() if key != "layers"}
         masks = {"data": "masks", "model": UNET, "task": "segmentation"}
@@ -615,7 +627,7 @@ OF_CLIENT = {"shared": (0, 0, 1, 1, 2), "own": (0, 0, 1, 1, 1)}
 def table(world: World) -> pd.DataFrame:
     """Who holds which sample; clients 1 and 2 have no validation samples unless a method wants."""
     rows, first = [], 0
-    validated = world["method"]["name"] in ("fedl2p", "l2p")
+    validated = world["method"]["name"] in ("fedfomo", "fedl2p", "l2p")
     sizes = world.get("sizes", SIZES)
     held = [*sizes, *([7] if world.get("away") else [])]
     for client, size in enumerate(held):
@@ -649,6 +661,17 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
             "mask": mask.astype(np.uint8),
             "classes": classes[:2],
             "normalisation": {"scale": 0.5, "mean": 0.25, "sd": 2.0},
+        }
+    if data == "targets":
+        x = draw.normal(client[:, None] / 2, 1.5, (n, 6))
+        open_ = {"scale": 1.0, "mean": None, "sd": None}
+        return {
+            "x": x,
+            "y": np.zeros_like(y),
+            "target": 50 + 20 * (np.sin(x[:, 0]) + x[:, 1] + draw.normal(0, 0.3, n)),
+            "classes": ("target",),
+            "normalisation": open_,
+            "normalisations": {"target": open_},
         }
     tokens = (2 * y[:, None] + draw.integers(0, 3, (n, 4))) % TOKENS
     if data == "text":

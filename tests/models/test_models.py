@@ -295,6 +295,9 @@ def test_lstm_reads_its_state_where_a_text_ends():
     text = torch.tensor([[3, 6, 1], [2, 4, 5]])
     padded = torch.cat([text, torch.full((2, 37), 6)], dim=1)
     torch.testing.assert_close(module(padded), module(text))
+    other = LSTM(7, 3, 4, 2, padding=0).build((40,), 5)
+    padded = torch.cat([text, torch.zeros(2, 37, dtype=torch.int64)], dim=1)
+    torch.testing.assert_close(other(padded), other(text))
     without_words = torch.full((2, 40), 6)
     torch.testing.assert_close(module(without_words), module(without_words[:, :1]))
 

@@ -22,12 +22,13 @@ import fl
 from fl.api import BuildContext, Forward, Method, declare, recipe, task_loss
 from fl.api.uploads import attacker_mask
 from fl.base.errors import FedloomError
-from fl.cli import main
+from fl.cli import main, store_maintenance
 from fl.notebook import kernel, progress_bar, training
 from fl.plan import plan
-from fl.report import result_files
+from fl.report import claims_tables, result_files
+from fl.report.facts import gather
+from fl.report.training import training_tables
 from fl.runner.runs import Failure
-from fl.store import maintenance
 from fl.store.store import Store
 
 CALL: dict[str, Any] = {
@@ -90,6 +91,26 @@ def test_a_call_and_a_file_name_the_same_runs_and_share_them(
     assert repr(called) == "<fl.Result of notebook: 3 complete>"
 
 
+def test_per_draw_each_run_is_trained_with_the_seed_of_its_draw(lab: Path) -> None:
+    """Four draws, trained: each has its seed in its record, and a model of its own."""
+    scheme = {"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 5, "seed": [3, 5, 8, 13]}}
+    call = {**CALL, "partition": scheme, "rounds": 1, "seeds": "per-draw"}
+    tuned = {"method": "finetune", "start": "fedavg"}
+    result = fl.run(methods={"fedavg": None, "tuned": tuned}, baseline="fedavg", **call)
+    store = Store(Path(result.settings.store))
+    specs = [store.record(run.run)["spec"] for run in result.study.runs]
+    seeds = [(spec["seed"], spec["partition"]["seed"]) for spec in specs]
+    assert sorted(seeds) == [(seed, seed) for seed in (3, 3, 5, 5, 8, 8, 13, 13)]
+    weights = [result.model("fedavg", seed=seed).state_dict() for seed in (3, 5)]
+    assert not weights[0]["1.weight"].equal(weights[1]["1.weight"])
+    facts = gather("notebook", Path(result.settings.results), store.root, result.study)
+    assert "Each draw has its own training seed" in " ".join(claims_tables.claims_made(facts))
+    lines = {row.head: row.cells[0].text for row in training_tables(facts)[0].rows}
+    assert lines["Training seeds"] == "one of each draw: 3, 5, 8, 13"
+    with pytest.raises(FedloomError, match="'fedavg' has runs in several settings"):
+        result.model("fedavg")
+
+
 def test_what_a_command_trained_is_found_and_gets_weights_only_if_asked(lab: Path) -> None:
     trained = planning.make(lab / "other")
     assert trained.train("fedavg") == 0
@@ -119,7 +140,7 @@ def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
     assert ids(result) == ids(plain), "no run has another name, but is trained again"
     store = Store(Path(result.settings.store))
     assert not any(map(store.has_weights, ids(result)))
-    assert all(maintenance.problems(store, run) == [] for run in ids(result))
+    assert all(store_maintenance.problems(store, run) == [] for run in ids(result))
     rows = result.curves().query("method == 'ditto'")
     for client, seen in result.predictions("ditto").groupby("client"):
         told = rows[rows["client"] == client].query("round == 6").set_index("metric")["value"]

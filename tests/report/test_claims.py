@@ -225,6 +225,7 @@ def test_the_report_says_where_draws_share_their_training_seed(tmp_path, per_dra
     write_plan(tmp_path, made)
     said = " ".join(claims_tables.claims_made(gather("small", tmp_path, tmp_path / "runs")))
     assert ("repeat the data and not the training" in said) is not per_draw
+    assert ("has its own training seed: draws repeat data and training" in said) is per_draw
     assert "Ahead of BASE: UP" in said
 
 

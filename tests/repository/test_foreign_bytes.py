@@ -32,12 +32,13 @@ import yaml
 
 from fl.base import dataclass_json, files, parquet
 from fl.base.errors import FedloomError, Location
+from fl.cli import store_maintenance
 from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import metrics_table
 from fl.plan import bundle as bundles
 from fl.plan import config, jobs, plan, plan_files, published_tables
-from fl.store import maintenance, run_check, tree_file
+from fl.store import run_check, tree_file
 from fl.store.store import Store
 from fl.workflow import status
 
@@ -303,7 +304,7 @@ def record(root: Path) -> Reader:
     del value["seal"]
 
     def read() -> None:
-        if found := maintenance.problems(store, run):
+        if found := store_maintenance.problems(store, run):
             raise FedloomError(found[0])
         assert store.record(run)["spec"] == value["spec"]
 

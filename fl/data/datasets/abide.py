@@ -38,11 +38,11 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.data import validation
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.published_domains import matching_name, write_labels
+from fl.data.readers import validation
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.published_domains import matching_name, write_labels
 
 REGIONS = 111
 DIAGNOSES = ("control", "autism")

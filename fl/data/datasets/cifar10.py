@@ -23,11 +23,11 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data import pickles
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_missing, check_sizes, check_whole_numbers
+from fl.data.readers import pickles
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.validation import check_missing, check_sizes, check_whole_numbers
 
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
 BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")

@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fl.data import pickles
-from fl.data.archives import iter_members
 from fl.data.datasets.cifar10 import IMAGE_SHAPE, IMAGES_BY_SPLIT, read_batch, read_class_names
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_missing, check_sizes
+from fl.data.readers import pickles
+from fl.data.readers.archives import iter_members
+from fl.data.readers.validation import check_missing, check_sizes
 
 FOLDER, META = "cifar-100-python", "meta"
 SUBSETS = ("train", "test")

@@ -30,11 +30,11 @@ import numpy as np
 from fl.base.errors import ConfigError, DataError, Location, wrap_read_errors
 from fl.base.fields import Bound
 from fl.base.rng import generator
-from fl.data.archives import iter_members, stream_name
 from fl.data.datasets.cifar10 import CIFAR10_NORMALISATION, OBJECTS
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_missing, check_sizes, check_whole_numbers
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.validation import check_missing, check_sizes, check_whole_numbers
 
 Corruption = Literal[
     "brightness",

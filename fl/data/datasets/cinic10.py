@@ -22,12 +22,12 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import iter_members
 from fl.data.datasets.cifar10 import OBJECTS
 from fl.data.download import Source
-from fl.data.image_files import decode_image
 from fl.data.prepared import SPLIT_NAMES, Writer
-from fl.data.validation import check_missing, check_sizes
+from fl.data.readers.archives import iter_members
+from fl.data.readers.image_files import decode_image
+from fl.data.readers.validation import check_missing, check_sizes
 
 SPLIT_BY_FOLDER = {"train": "train", "test": "test", "valid": "val"}
 """The split by the name of its folder."""

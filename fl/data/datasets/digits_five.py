@@ -37,12 +37,12 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Bound
-from fl.data import pickles, published_domains, validation
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.published_domains import TEST, TRAIN, matching_name, write_labels
-from fl.data.validation import check_whole_numbers
+from fl.data.readers import pickles, published_domains, validation
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.published_domains import TEST, TRAIN, matching_name, write_labels
+from fl.data.readers.validation import check_whole_numbers
 
 IMAGE_SIDE, TRAINING_PIECES, TRAINING_IMAGES = 28, 10, 7438
 

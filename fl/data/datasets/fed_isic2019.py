@@ -34,11 +34,11 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.data import published_domains, validation
 from fl.data.download import Source
-from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
-from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
+from fl.data.readers import published_domains, validation
+from fl.data.readers.image_files import decode_image
+from fl.data.readers.published_domains import TEST, TRAIN, fill_images, write_labels
 
 IMAGE_SIDE, NORM_POWER = 224, 6
 

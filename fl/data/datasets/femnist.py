@@ -32,10 +32,10 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import iter_members
 from fl.data.download import Source
-from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
+from fl.data.readers.archives import iter_members
+from fl.data.readers.image_files import decode_image
 
 NIST = "https://s3.amazonaws.com/nist-srd/SD19/"
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase

@@ -30,10 +30,10 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_missing, check_sizes
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.validation import check_missing, check_sizes
 
 INNER_ZIP, INNER_FOLDER = "UCI HAR Dataset.zip", "UCI HAR Dataset/"
 ACTIVITY_FILE = f"{INNER_FOLDER}activity_labels.txt"

@@ -44,20 +44,20 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
 from fl.base.folders import path_of
-from fl.data import image_lists, tables
 from fl.data.download import Source
 from fl.data.groups import groups_in_paths
-from fl.data.image_files import (
+from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.own_files import change_stamp, list_files_below
+from fl.data.prepared import Writer
+from fl.data.readers import image_lists, tables
+from fl.data.readers.image_files import (
     GREY_MODES,
     MODES,
     UNREADABLE,
     decode_image,
     read_image_header,
 )
-from fl.data.image_lists import ImageList
-from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.own_files import change_stamp, list_files_below
-from fl.data.prepared import Writer
+from fl.data.readers.image_lists import ImageList
 
 
 @dataclass(frozen=True)

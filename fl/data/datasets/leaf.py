@@ -40,14 +40,14 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
 from fl.base.folders import path_of
-from fl.data import tables
 from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
-from fl.data.shards import check_one_table
-from fl.data.spellings import check_spellings
-from fl.data.tables import EMPTY_CELLS
+from fl.data.readers import tables
+from fl.data.readers.shards import check_one_table
+from fl.data.readers.spellings import check_spellings
+from fl.data.readers.tables import EMPTY_CELLS
 from fl.data.tokens import ALPHABET, WORD_PATTERN, encode_characters, encode_words, vocabulary
 
 MAX_LABEL = 10_000

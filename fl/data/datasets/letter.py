@@ -27,9 +27,9 @@ import numpy as np
 
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.package_tables import KEEL, read_keel
 from fl.data.prepared import Writer
-from fl.data.validation import check_sizes, check_whole_numbers
+from fl.data.readers.package_tables import KEEL, read_keel
+from fl.data.readers.validation import check_sizes, check_whole_numbers
 
 LETTERS = tuple(string.ascii_uppercase)
 LETTER_COUNT, LETTER_FEATURE_COUNT = 20_000, 16

@@ -28,7 +28,7 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_sizes, check_whole_numbers
+from fl.data.readers.validation import check_sizes, check_whole_numbers
 
 IMAGE_SIDE = 28
 DIGITS_BY_SPLIT = {"train": 60_000, "test": 10_000}

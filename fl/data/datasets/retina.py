@@ -43,11 +43,11 @@ from xml.etree import ElementTree
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data import validation
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
+from fl.data.readers import validation
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.published_domains import TEST, TRAIN, fill_images, write_labels
 
 RESIZED_SIDE = 96
 CONDITIONS = ("normal", "glaucoma")

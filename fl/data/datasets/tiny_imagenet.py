@@ -24,11 +24,11 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import iter_members, read_member
 from fl.data.download import Source
-from fl.data.image_files import decode_image
 from fl.data.prepared import SPLIT_NAMES, Writer
-from fl.data.validation import check_missing, check_sizes
+from fl.data.readers.archives import iter_members, read_member
+from fl.data.readers.image_files import decode_image
+from fl.data.readers.validation import check_missing, check_sizes
 
 ARCHIVE_FOLDER = "tiny-imagenet-200/"
 IMAGE_SIDE, TRAIN_PER_CLASS, VAL_PER_CLASS = 64, 500, 50

@@ -28,12 +28,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data.archives import read_member
 from fl.data.download import Source
 from fl.data.inputs import TRAINING_NORMALISATION
-from fl.data.pickles import load_pickle
 from fl.data.prepared import Writer
-from fl.data.validation import check_sizes
+from fl.data.readers.archives import read_member
+from fl.data.readers.pickles import load_pickle
+from fl.data.readers.validation import check_sizes
 
 WATCH_ARCHIVE = Source(
     "seglearn-1.2.5-py3-none-any.whl",

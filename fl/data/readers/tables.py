@@ -19,9 +19,9 @@ import pandas as pd
 
 from fl.base.errors import DataError, similar_name, wrap_read_errors
 from fl.base.files import is_file, is_folder
-from fl.data.archives import stream_name
 from fl.data.prepared import SPLIT_NAMES
-from fl.data.spellings import check_spellings
+from fl.data.readers.archives import stream_name
+from fl.data.readers.spellings import check_spellings
 from fl.data.tokens import WORD_PATTERN
 
 PIECE_ROWS = 50_000
@@ -396,6 +396,14 @@ def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) ->
         raise DataError(f"{path}: {key} has one value only, {classes[0]!r}", "two classes or more")
     check_spellings(path, key, classes)
     _check_repeated(path, key, classes, samples)
+
+
+def check_targets(path: Path, key: str, targets: Collection[float]) -> None:
+    """Raise a `DataError` for targets of which nothing can be learnt, or without rows."""
+    if not targets:
+        raise DataError(f"{path}: has no rows", "at least one row below the header")
+    if len(targets) < 2:
+        raise DataError(f"{path}: {key} has one value only, {min(targets):g}", "different numbers")
 
 
 def check_categories(path: Path, name: str, values: Sequence[str], samples: int) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
-from fl.data import tables
-from fl.data.image_files import is_readable_image
 from fl.data.own_files import list_files_below
 from fl.data.prepared import SPLIT_NAMES
-from fl.data.shards import SPLIT_BY_NAME, check_shards, published_splits
-from fl.data.spellings import check_spellings
-from fl.data.tables import EMPTY_CELLS, SPLIT_NAME, TEXT
+from fl.data.readers import tables
+from fl.data.readers.image_files import is_readable_image
+from fl.data.readers.shards import SPLIT_BY_NAME, check_shards, published_splits
+from fl.data.readers.spellings import check_spellings
+from fl.data.readers.tables import EMPTY_CELLS, SPLIT_NAME, TEXT
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data import pickles, validation
-from fl.data.archives import iter_members, stream_name
-from fl.data.image_files import decode_image
 from fl.data.prepared import SPLIT_NAMES, Writer
-from fl.data.validation import check_missing
+from fl.data.readers import pickles, validation
+from fl.data.readers.archives import iter_members, stream_name
+from fl.data.readers.image_files import decode_image
+from fl.data.readers.validation import check_missing
 
 ImageReader = Callable[[BinaryIO], np.ndarray]
 

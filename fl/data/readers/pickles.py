@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data.archives import stream_name
+from fl.data.readers.archives import stream_name
 
 MAX_DEPTH = 8
 """Largest nesting of containers."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.data.archives import stream_name
+from fl.data.readers.archives import stream_name
 
 if TYPE_CHECKING:
     from PIL.Image import Image

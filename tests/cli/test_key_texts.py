@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from fl.base import key_texts, registry
-from fl.cli import catalogue
+from fl.base import registry
+from fl.cli import catalogue, key_texts
 
 KEYS = ("mu", "lr", "kernels", "min_samples")
 

@@ -1,0 +1,1 @@
+"""Building blocks of data sets: readers of files and folders in common formats."""

@@ -1,0 +1,113 @@
+"""FedDG-GA: clients that the shared model serves worse than their own trained one weigh more.
+
+Zhang, Xu, Yao, Zhang, Tian, Wang. Federated Domain Generalization with Generalization Adjustment.
+CVPR 2023.
+
+A client's gap is its loss of the shared model minus that of the model that it trained in the round
+before. It sends the gap with its next upload, so that the weights of a round follow from the gaps
+of the round before, as in the paper. There, all clients take part in every round; here, only
+weights of participants that took part before move. Losses are over all training samples, in
+evaluation mode. Running statistics are averaged with the same weights.
+
+The authors' code (MediaBrain-SJTU/FedDG-GA, 8d03a24) takes accuracies of validation samples, whose
+gaps it divides by the largest without taking their mean away; its step is a third as long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    VARIABLE_GROUPS,
+    Batch,
+    BuildContext,
+    Method,
+    Share,
+    Sweep,
+    Tree,
+    declare,
+    recipe,
+    trees,
+)
+from fl.blocks.exchange import send_all_but
+from fl.blocks.participation import ROUNDS, with_participation
+
+TRAINED_LOSS, WEIGHTS = "trained loss", "weights"
+"""Keys: a client's loss of the model that it trained last, and the weights of all clients, [N]."""
+
+
+@declare("global", title="FedDG-GA", tasks="any")
+class FedDGGA:
+    """FedAvg with weights that follow the clients' generalization gaps.
+
+    Attributes:
+        step: Largest change d of a weight after the first round, which falls to 0 over the rounds;
+            0 is FedAvg over clients that count alike.
+    """
+
+    step: Share = 0.2
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg with weights a_k + d_t (G_k - mean G) / max |G - mean G|, algorithm 1."""
+        base, rounds = with_participation(recipe(context)), context.training.rounds
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            leaf = trees.leaves(variables["params"])[0]
+            weights = leaf.new_full((context.clients,), 1 / context.participants)
+            zero = leaf.new_zeros(())
+            return {**server, WEIGHTS: weights, "round": zero}, {**client, TRAINED_LOSS: zero}
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            count = batch["weight"].sum()
+
+            def summed_loss(model: Tree) -> Tensor:
+                output = context.network.eval(model["params"], model["buffers"], batch["x"])
+                return context.task.loss(output.outputs, batch) * count
+
+            return {"sent": summed_loss(server), "trained": summed_loss(upload), "count": count}
+
+        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            count = totals["count"].clamp(min=1)
+            gap = totals["sent"] / count - client[TRAINED_LOSS]
+            has_gap = (client[ROUNDS] > 1) & (totals["count"] > 0)
+            next_client = {**client, TRAINED_LOSS: totals["trained"] / count}
+            return next_client, {**upload, "gap": gap, "has gap": has_gap}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            models = {name: uploads[name] for name in VARIABLE_GROUPS}
+            ids, step = clients["id"], self.step * (1 - (server["round"] - 1) / rounds)
+            moves = step * centred_gaps(uploads["gap"], uploads["has gap"])
+            moved = server[WEIGHTS].index_add(0, ids, moves).clamp(min=0)
+            weights = moved / moved.sum()
+            drawn = weights.index_select(0, ids) * (n > 0)
+            # If all of the participants have fallen to 0, they count alike.
+            drawn = torch.where(drawn.sum() > 0, drawn, (n > 0).to(drawn.dtype))
+            next_server, client_states = base.aggregate(server, clients, models, drawn)
+            numbers = {WEIGHTS: weights, "round": server["round"] + 1}
+            return {**next_server, **numbers}, client_states
+
+        return replace(
+            base,
+            init=init,
+            passes=(*base.passes, Sweep(look, end)),
+            aggregate=aggregate,
+            send=send_all_but(WEIGHTS, "round"),
+            trace=lambda server: {WEIGHTS: server[WEIGHTS]},
+        )
+
+
+def centred_gaps(gaps: Tensor, is_known: Tensor) -> Tensor:
+    """Return (G - mean G) / max |G - mean G| of a round's gaps, [K]; 0 for unknown or equal ones.
+
+    Args:
+        gaps: Gaps G of the participants, [K].
+        is_known: Whether each has a gap, [K].
+    """
+    mean = torch.where(is_known, gaps, 0).sum() / is_known.sum().clamp(min=1)
+    centred = torch.where(is_known, gaps - mean, 0)
+    largest = centred.abs().amax()
+    return centred / torch.where(largest > 0, largest, 1)
