@@ -126,6 +126,7 @@ METHODS: dict[str, list[World]] = {
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
+    "fedkd": [{"energy_start": 0.5, "energy_end": 0.8}, {"distillation": 0.3}],
     "fedl2p": [
         L2P,
         {**L2P, "learns": "bn"},
