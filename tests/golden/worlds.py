@@ -124,7 +124,9 @@ METHODS: dict[str, list[World]] = {
     "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
+    "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
+    "fedkd": [{"energy_start": 0.5, "energy_end": 0.8}, {"distillation": 0.3}],
     "fedl2p": [
         L2P,
         {**L2P, "learns": "bn"},
