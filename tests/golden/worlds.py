@@ -148,6 +148,7 @@ METHODS: dict[str, list[World]] = {
     "fednova": [{}, {"mu": 0.2}],
     "fedntd": [{"beta": 0.5, "tau": 2.0}],
     "fedpac": [{}, {"lam": 0.5, "head_lr": None}],
+    "fedpcl": [{"tau": 0.5}],
     "fedper": [{}, {"layers": ["1"]}],
     "fedphp": [{"lam": 0.3}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
