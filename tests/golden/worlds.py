@@ -148,6 +148,7 @@ METHODS: dict[str, list[World]] = {
     "fednova": [{}, {"mu": 0.2}],
     "fedntd": [{"beta": 0.5, "tau": 2.0}],
     "fedpac": [{}, {"lam": 0.5, "head_lr": None}],
+    "fedpcl": [{"tau": 0.5}],
     "fedper": [{}, {"layers": ["1"]}],
     "fedphp": [{"lam": 0.3}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
@@ -224,6 +225,8 @@ METHODS: dict[str, list[World]] = {
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
     "q-ffl": [{"q": 2.0}],
     "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
+    "spherefed": [{}],
+    "spherefed-head": [{}, {"ridge": 1.0}],
     "untrained": [{}],
     "vhl": [{"images": 3, "batch": 4, "lam": 0.5}, {"images": 3, "batch": 4, "generator_seed": 1}],
     "warm-up": [
@@ -236,7 +239,10 @@ METHODS: dict[str, list[World]] = {
 one or two.
 """
 
-STARTING = ("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
+STARTING = (
+    *("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p"),
+    "spherefed-head",
+)
 MODAL = {
     **dict.fromkeys(("ditto", "fedavg", "fedavgm", "fedbabu", "fedopt"), "shared"),
     **dict.fromkeys(("fedprox", "fedrep"), "shared"),
