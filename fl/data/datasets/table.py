@@ -218,13 +218,13 @@ class Table:
                     writer.append(array, place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", piece[self.split])
-        usual = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
+        normalisation = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
         fills = {"missing": "mean"} if self.missing == "mean" else {}
         writer.describe(
             self._class_names(order),
-            normalisation=None if encoder is not None else {**usual, **fills},
+            normalisation=None if encoder is not None else {**normalisation, **fills},
             groups=() if self.group is None else order[self.group],
-            inputs={} if self.target is None else {"target": usual},
+            inputs={} if self.target is None else {"target": normalisation},
             notes=self._notes,
             **({} if encoder is None else encoder.description),
         )
