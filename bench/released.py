@@ -10,6 +10,7 @@ gradients in double precision.
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fl.api import trees
 from fl.api.network import Output
 from fl.api.term import Forward
+from fl.blocks.mixing import client_rows, mix
+from fl.methods.fedcac import FedCAC, partner_weights
 from fl.methods.fedcp import kernel_discrepancy
 from fl.methods.feddisco import FedDisco
 from fl.methods.fedem import responsibilities
@@ -130,6 +134,39 @@ def fedem(folder: Path) -> float:
     return float((q - client.samples_weights.T).abs().max())
 
 
+def fedcac(folder: Path) -> float:
+    """Critical weights and partners' means of FedCAC after training six linear models."""
+    names: dict[str, Any] = {"np": np, "torch": torch, "nn": nn, "copy": copy, "BaseClient": object}
+    names |= {"Tuple": tuple, "Logger": object, "ParameterServerGroup": object}
+    for part in ("client/fedcac_client.py", "group/fedcac_group.py"):
+        source = (folder / "Fling/fling/component" / part).read_text()
+        exec(source[source.index("class FedCAC") :], names)
+    start = nn.Linear(20, 7).double()
+    models = [nn.Linear(20, 7).double() for _ in range(6)]
+    clients = []
+    for model in models:
+        client = SimpleNamespace(model=model, device="cpu", customized_model=copy.deepcopy(model))
+        evaluate = names["FedCACClient"].evaluate_critical_parameter
+        client.critical_parameter, _, _ = evaluate(client, start, model, 0.4)
+        clients.append(client)
+    sizes, learn = SimpleNamespace(client_num=6), SimpleNamespace(beta=3, device="cpu")
+    args = SimpleNamespace(client=sizes, learn=learn)
+    group = SimpleNamespace(args=args, epoch=0, clients=clients)
+    names["FedCACServerGroup"].get_customized_global_models(group)
+
+    def params(model: nn.Module) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    stack, first = trees.stack([params(model) for model in models]), params(start)
+    marks = [trees.apply(FedCAC(tau=0.4).critical, first, params(model)) for model in models]
+    critical = client_rows(trees.stack(marks))
+    found = mix(partner_weights(critical, 1 / 3), stack)
+    released = trees.stack([params(client.customized_model) for client in clients])
+    masks = torch.stack([client.critical_parameter for client in clients])
+    gaps = [(a - b).abs().max() for a, b in zip(found.values(), released.values(), strict=True)]
+    return float(torch.stack([*gaps, (critical - masks).abs().max()]).max())
+
+
 def _run(path: Path) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(path.read_text(), names)
@@ -159,6 +196,7 @@ COMPARISONS: dict[str, tuple[str, Callable[[Path], float]]] = {
     "FedUV": ("dd2e3c59", feduv),
     "FedDisco": ("f3ea299b", feddisco),
     "FedEM": ("996fadd", fedem),
+    "Fling": ("f6c6f1e", fedcac),
     "PFLlib": ("d832e76", fedcp),
 }
 """By repository, the commit at which it was compared, and the comparison."""

@@ -84,7 +84,7 @@ def over_rounds(look: Look, curves: Curves) -> Canvas:
     canvas, axes = axes_of(2.6)
     for i, (name, (rounds, values)) in enumerate(curves.items()):
         axes.plot(rounds, values, color=look.colour(i), lw=1.4)
-        axes.annotate(name, (rounds[-1], values[-1]), color=look.ink, fontsize=8, ha="right",
+        axes.annotate(name, (rounds[-1], values[-1]), color=look.colour(i), fontsize=8, ha="right",
                       va="bottom")  # fmt: skip
     drawn = np.concatenate([values for _, values in curves.values()])
     if (drawn > 0).all():

@@ -230,7 +230,7 @@ def scatter(
             rows = slice(None) if owners is None else owners[labels == label] == mark
             x, y = dots[rows].T
             marker = MARKERS[int(mark) % len(MARKERS)]
-            axes.scatter(x, y, s=10, lw=0, alpha=0.75, color=look.colour(i), marker=marker)
+            axes.scatter(x, y, s=10, lw=0, alpha=0.75, color=look.colour(i % n), marker=marker)
         if i < NAMED:
             x, y = np.median(dots, axis=0)
             axes.text(x, y, str(label), color=look.ink, ha="center", va="center", weight="bold")

@@ -149,7 +149,7 @@ class Network:
             "buffers": [name for name, _ in self._module.named_buffers()],
         }
         self._frozen = {
-            name: weight.detach().to(dtype)
+            name: weight.detach().to(dtype if weight.is_floating_point() else weight.dtype)
             for name, weight in parameters.items()
             if not weight.requires_grad
         }

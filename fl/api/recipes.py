@@ -236,7 +236,7 @@ class _RecipeBuilder:
         @cache
         def reference_pass(model: str) -> Output:
             variables = server if model == SHARED else work[model]
-            if len(variables["params"]) < len(self.network.names["params"]):
+            if len(variables.get("params", {})) < len(self.network.names["params"]):
                 raise FedloomError(
                     "terms: this method's server does not have all weights, so that the distance "
                     "of a client's model from the server's model cannot be measured",

@@ -32,8 +32,8 @@ class Task:
     Attributes:
         name: Name in data sets.
         label_name: Its labels in words, for messages.
-        labels: Name of the array with labels in a prepared data set, int [samples] or
-            [samples, ...].
+        labels: Name of the array with labels in a prepared data set: whole numbers [samples] or
+            [samples, ...], or targets, float [samples].
         metrics: Metrics that a study can choose, the usual one first; `conclude` returns them all.
         chunk: Largest number of samples that are evaluated together.
         loss: (outputs, batch) -> a scalar, for one client. ``outputs`` are the network's; ``batch``
@@ -47,6 +47,8 @@ class Task:
             with inputs of that shape is tried.
         has_classes: Whether each sample has one class, so that samples can be counted by class.
         supports_mixed_labels: Whether ``loss`` applies the mixes of `fl.api.mixed_labels`.
+        model_task: Another task whose models serve this one too, with as many outputs as the data
+            set has ``classes``; "" if there is none.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Task:
     invent: Callable[[int, int, tuple[int, ...]], Any]
     has_classes: bool = True
     supports_mixed_labels: bool = False
+    model_task: str = ""
 
 
 def weighted_mean(values: Tensor, batch: Batch) -> Tensor:

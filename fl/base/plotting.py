@@ -44,8 +44,8 @@ class Look:
     has_legend: bool = False
 
     def colour(self, i: int) -> str:
-        """Return the colour of method ``i``."""
-        return self.series[i % len(self.series)]
+        """Return the colour of method ``i``; those after the last colour are grey."""
+        return self.series[i] if i < len(self.series) else self.muted
 
     def style(self) -> Any:
         """Return matplotlib's rcParams."""

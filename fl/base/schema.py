@@ -72,6 +72,11 @@ PACE = ("rounds to ", "speedup to ")
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""
 
+ERRORS = ("rmse", "mae")
+"""Metrics of a regression in the target's own unit."""
+PARTIAL_METRICS = (REWEIGHTED, "r2")
+"""Metrics that some clients lack; they have no row for them."""
+
 PREDICTED_METRICS = ("macro_f1", "auroc", "calibration_error", "per_class_accuracy")
 """Metrics that a study may ask for beside those of its task, see `fl.report.metrics`."""
 BY_CLASS = "accuracy_of_class_"
@@ -82,3 +87,8 @@ SHARES = (
     *PREDICTED_METRICS[:3],
 )
 """Metrics that are shares, from 0 to 1; reports show them in percent, as accuracies by class."""
+
+
+def rising(metric: str) -> bool:
+    """Whether more of ``metric`` is better."""
+    return metric not in ("loss", "calibration_error", *ERRORS)

@@ -33,6 +33,7 @@ class Dataset(Protocol):
     - ``padding``: the token that fills short texts up; the last one without this attribute. None
       if the data do not tell, and then there may be more tokens.
     - ``path``: a field of data sets that read the user's own file or folder in its location.
+    - ``tokenizer_file``: the user's own tokenizer that it reads, or None.
     - ``files``: all files that it reads, if there are more than ``path``.
     - ``published_splits``: names of the splits in which samples are published. A config that asks
       for another split is refused. Without this attribute, the split is checked when the data
@@ -102,14 +103,17 @@ def local_path(source: Source, origin: str | None, raw: Path) -> Path | None:
 def own_files_by_name(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
     """Return the user's own files that a data set reads, by name.
 
-    These are its ``path`` and files at a ``file:`` address without a checksum. Such files may
-    change. Results that are computed from them are therefore named by their content.
+    These are its ``path``, its tokenizer, and files at a ``file:`` address without a checksum. Such
+    files may change. Results that are computed from them are therefore named by their content.
     """
     files_by_name = {}
     path = getattr(dataset, "path", None)
     if isinstance(path, str):
         files = getattr(dataset, "files", None)
         files_by_name[path_of(path).name] = [path_of(path)] if files is None else list(files)
+    tokenizer = getattr(dataset, "tokenizer_file", None)
+    if tokenizer is not None:
+        files_by_name[tokenizer.name] = [tokenizer]
     for source in raw_sources(dataset) if origin is None else ():
         path_on_machine = (
             local_path(source, None, Path()) if source.url and not source.sha256 else None

@@ -145,10 +145,9 @@ def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
         table.attrs["notes"] = notes
     folder.mkdir(parents=True, exist_ok=True)
     partition_table.write(table, folder / TABLE_FILE)
-    # Samples with masks have no classes, so all are counted as one.
-    has_classes = prepared.mask is None
-    classes = list(prepared.classes) if has_classes else ["samples"]
-    labels = prepared.y if has_classes else np.zeros_like(prepared.y)
+    # Samples with masks or targets have no classes, so all are counted as one.
+    classes = list(prepared.classes) if prepared.has_classes else ["samples"]
+    labels = prepared.y if prepared.has_classes else np.zeros_like(prepared.y)
     statistics = partition_table.statistics(table, labels, len(classes))
     write_table(folder / "statistics.parquet", statistics)
     _write_domain_distances(table, prepared, folder)

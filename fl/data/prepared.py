@@ -4,7 +4,8 @@
 ``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
 ``domain.npy`` the domain, ``group.npy`` the group (see `fl.data.groups`) and ``split.npy`` the
 published split (an index into `SPLIT_NAMES`) of each sample, ``mask.npy`` uint8 ``[samples, height,
-width]`` the mask of a segmentation, and ``text.npy`` ``[samples, ...]`` the tokens of each input.
+width]`` the mask of a segmentation, ``text.npy`` ``[samples, ...]`` the tokens of each input, and
+``target.npy`` float ``[samples]`` the target of a regression; with masks or targets, labels are 0.
 Further numeric inputs are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written
 last, and then the folder gets its final name: a folder with this file is complete.
 
@@ -32,7 +33,7 @@ from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, wr
 from fl.data.inputs import IDENTITY_NORMALISATION
 from fl.data.own_files import change_stamp
 
-ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text")
+ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text", "target")
 SPLIT_NAMES = ("train", "test", "val")
 """Names of published splits by their number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
@@ -128,7 +129,8 @@ class Writer:
                 normalised.
             domains: Names of the domains, in the order of their numbers.
             groups: Names of the groups of samples that belong together, likewise.
-            inputs: Normalisation of further inputs by array; the other ones are tokens.
+            inputs: Normalisation of further inputs, and of targets, by array; the other ones are
+                tokens.
             vocabulary: Number of words with a token of their own, if it is the training samples of
                 a partition that decide which words these are (`fl.data.tokens.rank_words`).
             words: All words of x by their numbers, in this case.
@@ -209,10 +211,12 @@ class Prepared:
         normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel; mean
             and sd are None if they are computed from the training samples of a partition.
         inputs: Further inputs ``[samples, ...]`` by the name of their array.
-        normalisations: Their normalisation by the name of the array; tokens have none.
+        normalisations: Their normalisation, and that of targets, by the name of the array; tokens
+            have none.
         vocabulary: Number of words with a token of their own, if the training samples of a
             partition decide which words these are, else 0.
         words: All words of x by their numbers, in this case.
+        target: Targets ``[samples]``, or None.
     """
 
     folder: Path
@@ -235,6 +239,12 @@ class Prepared:
     groups: tuple[str, ...] = ()
     vocabulary: int = 0
     words: tuple[str, ...] = ()
+    target: np.ndarray | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample has a class of its own."""
+        return self.mask is None and self.target is None
 
     @classmethod
     def open(cls, folder: str | Path) -> Prepared:
@@ -279,7 +289,7 @@ class Prepared:
         return arrays[name]
 
     def normalisation_of(self, name: str) -> dict[str, Any] | None:
-        """Return the normalisation of an array of inputs; None for tokens."""
+        """Return the normalisation of an array of inputs or of targets; None for others."""
         return self.normalisation if name == "x" else self.normalisations.get(name)
 
     def verify(self) -> str:
@@ -360,8 +370,11 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
         dimensions = {"mask": 3, "text": array.ndim}.get(name, array.ndim if is_input else 1)
         if name in ("mask", "text"):
             expected = f"a {name} of whole numbers"
+        if name == "target":
+            expected = "one float"
         is_valid = array.shape[:1] == (samples,) and array.ndim == dimensions
-        if not is_valid or array.dtype.kind not in ("iuf" if is_input else "iu"):
+        kinds = "iuf" if is_input else "f" if name == "target" else "iu"
+        if not is_valid or array.dtype.kind not in kinds:
             problem = f"array {name} is {array.dtype} {list(array.shape)}"
             return f"{problem}. Allowed: {expected} for each of the {samples} samples of x"
     return ""

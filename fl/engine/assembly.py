@@ -105,10 +105,14 @@ def assemble(
     check_validation_samples(method, data)
     check_server_samples(method, data)
     classes, model_spec = len(prepared.classes), spec["model"]
-    labels = _labels(prepared, components.task)
-    reader = _ArrayReader(
-        prepared, labels, partition_table.training_samples(table), training, device
+    labels, training_samples = (
+        _labels(prepared, components.task),
+        partition_table.training_samples(table),
     )
+    label_normalisation = prepared.normalisation_of(components.task.labels)
+    if label_normalisation is not None and label_normalisation["mean"] is None:
+        label_normalisation = measure_normalisation(labels[:, None], training_samples, 1.0)
+    reader = _ArrayReader(prepared, labels, label_normalisation, training_samples, training, device)
 
     def simulation(make_module: MakeModule, arrays: Arrays, data: ClientData) -> Simulation:
         network = make_network(make_module, training)
@@ -168,6 +172,7 @@ class _ArrayReader:
     Attributes:
         prepared: The data set.
         labels: Its labels for the task.
+        label_normalisation: Normalisation of targets; None for other labels.
         training_samples: Samples from which means and deviations are computed.
         training: Settings of training.
         device: The device of the arrays.
@@ -175,6 +180,7 @@ class _ArrayReader:
 
     prepared: Prepared
     labels: np.ndarray
+    label_normalisation: dict[str, Any] | None
     training_samples: np.ndarray
     training: Training
     device: torch.device
@@ -216,6 +222,7 @@ class _ArrayReader:
             self.device,
             TYPE_BY_PRECISION[self.training.precision],
             augmentation=augmentation,
+            label_normalisation=self.label_normalisation,
         )
 
 
@@ -349,7 +356,7 @@ def make_network(make_module: MakeModule, training: Training) -> Network:
 
 
 def _labels(prepared: Prepared, task: Task) -> np.ndarray:
-    """Return the labels of the task: classes [samples], or masks [samples, height, width]."""
+    """Return labels of the task: classes or targets [samples], or masks [samples, h, w]."""
     labels: np.ndarray | None = getattr(prepared, task.labels)
     if labels is None:
         raise DataError(

@@ -23,7 +23,14 @@ from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION, by_class
 from fl.api.trees import Tree
-from fl.base.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
+from fl.base.schema import (
+    ERRORS,
+    METRIC_COLUMNS,
+    PARTIAL_METRICS,
+    PERSONAL,
+    REWEIGHTED,
+    UNSEEN,
+)
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
 from fl.engine.state import State
@@ -61,12 +68,14 @@ def evaluate(
 
     Returns:
         A table with the columns of `fl.base.schema.METRIC_COLUMNS`. A client without samples of a
-        split has no row for it, and a client that never takes part has no personal stage, because
-        it has no own model.
+        split has no row for it, nor for a metric that is not defined on its samples. A client that
+        never takes part has no personal stage, because it has no own model.
     """
 
     def compute_metrics(values: Tree, sizes: np.ndarray) -> MetricValues:
-        return task.conclude(values, sizes, classes)
+        metrics = task.conclude(values, sizes, classes)
+        in_unit = {name: metrics[name] * arrays.label_sd for name in ERRORS if name in metrics}
+        return {**metrics, **in_unit}
 
     tables = []
     for stage, view in method.views.items():
@@ -126,10 +135,9 @@ def _stage_table(
     """Return a row for every portion and metric, portion after portion."""
     names, grid = list(metrics), np.stack(list(metrics.values()), axis=1)
     n = np.repeat([[len(portion.samples)] for portion in portions], len(names), axis=1)
-    has_value = np.ones(grid.shape, bool)
     if REWEIGHTED in metrics and data.union_test_samples is not None:
         n[:, names.index(REWEIGHTED)] = len(data.union_test_samples)
-        has_value[:, names.index(REWEIGHTED)] = ~np.isnan(metrics[REWEIGHTED])
+    has_value = ~(np.isnan(grid) & np.isin(names, PARTIAL_METRICS))
     row, column = np.nonzero(has_value)
     splits = list(dict.fromkeys(portion.split for portion in portions))
     split = np.array([splits.index(portion.split) for portion in portions])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from fl.api.method import Predictor, View
 from fl.api.trees import Tree
 from fl.base.schema import GROUP, PERSONAL, UNSEEN
 from fl.engine import modality_rounds
+from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.engine.view_outputs import Portion, ViewOutputs
@@ -32,7 +35,8 @@ def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str)
     Returns:
         A row for each sample of clients that have a model, client after client. The columns are
         ``client``, ``sample``, ``group`` (a name, if the data set has groups), ``label`` and
-        ``predicted`` (numbers of classes), and ``score_<number>`` for the softmax of each class.
+        ``predicted`` (numbers of classes), and ``score_<number>`` for the softmax of each class;
+        with targets, ``target`` and ``predicted`` in the target's unit.
     """
     personal = stage == PERSONAL
     models = ViewOutputs(
@@ -85,14 +89,16 @@ def _predict(simulation: Simulation, models: ViewOutputs, split: str) -> pd.Data
         if models.serves(client)
     ]
     tables: dict[int, pd.DataFrame] = {}
+    make_table = _class_table
+    if not simulation.task.has_classes:
+        make_table = partial(_target_table, simulation.arrays)
     for indices, values in models.values(portions):
         sizes = [len(portions[index].samples) for index in indices]
-        scores = values["outputs"].softmax(-1).cpu().split(sizes)
-        labels = values["label"].cpu().split(sizes)
-        for index, score, label in zip(indices, scores, labels, strict=True):
-            tables[index] = _table(portions[index], score.numpy(), label.numpy())
-    no_samples = Portion(0, split, np.zeros(0, np.int64))
-    empty = _table(no_samples, np.zeros((0, simulation.classes)), no_samples.samples)
+        outputs, labels = (values[key].cpu().split(sizes) for key in ("outputs", "label"))
+        for index, *portion_values in zip(indices, outputs, labels, strict=True):
+            tables[index] = make_table(portions[index], *portion_values)
+    no_samples, no_labels = Portion(0, split, np.zeros(0, np.int64)), torch.zeros(0)
+    empty = make_table(no_samples, torch.zeros(0, simulation.classes), no_labels.long())
     table = pd.concat([tables[index] for index in sorted(tables)] or [empty], ignore_index=True)
     groups = simulation.client_data.groups
     if groups is not None:
@@ -114,12 +120,23 @@ def _keep_outputs(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"outputs": outputs, "label": labels}
 
 
-def _table(portion: Portion, scores: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
-    columns = {
-        "client": np.full(len(scores), portion.client),
-        "sample": portion.samples,
-        "label": labels,
-        "predicted": scores.argmax(-1),
-    }
+def _class_table(portion: Portion, outputs: Tensor, labels: Tensor) -> pd.DataFrame:
+    scores = outputs.softmax(-1).numpy()
     score_columns = {f"score_{number}": scores[:, number] for number in range(scores.shape[1])}
-    return pd.DataFrame({**columns, **score_columns})
+    return _table(portion, label=labels, predicted=scores.argmax(-1), **score_columns)
+
+
+def _target_table(
+    arrays: Arrays, portion: Portion, outputs: Tensor, labels: Tensor
+) -> pd.DataFrame:
+    """Return targets and predictions in the target's unit, which ``arrays`` know."""
+    target, predicted = (
+        arrays.label_mean + arrays.label_sd * values.double().numpy()
+        for values in (labels, outputs.squeeze(-1))
+    )
+    return _table(portion, target=target, predicted=predicted)
+
+
+def _table(portion: Portion, **columns: np.ndarray | Tensor) -> pd.DataFrame:
+    clients = np.full(len(portion.samples), portion.client)
+    return pd.DataFrame({"client": clients, "sample": portion.samples, **columns})

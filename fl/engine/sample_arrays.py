@@ -38,7 +38,8 @@ class Arrays:
 
     Args:
         x: Inputs, [samples, ...]; may be a memory map.
-        y: Labels: a number for each sample, or a mask; may be a memory map.
+        y: Labels: a whole number for each sample, or a mask, or a target (float); may be a memory
+            map.
         normalisation: ``scale``, ``mean`` and ``sd``; None for tokens.
         device: Device of the batches.
         dtype: Type of normalised inputs.
@@ -46,6 +47,12 @@ class Arrays:
             are gathered batch by batch. By default `MAX_GPU_BYTES` or `MAX_CPU_BYTES`.
         augmentation: Augmentation of training batches, and of masks with their images, see
             `fl.engine.augment`.
+        label_normalisation: ``mean`` and ``sd``, a number each, of targets; None: they stay as they
+            are.
+
+    Attributes:
+        label_mean: Mean of targets, which is subtracted; 0 if they stay as they are.
+        label_sd: Deviation of targets, by which they are divided; 1 if they stay as they are.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class Arrays:
         dtype: torch.dtype = torch.float32,
         max_resident_bytes: int | None = None,
         augmentation: str = "none",
+        label_normalisation: Normalisation | None = None,
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
         self._affine: tuple[Tensor, Tensor] | None = None
@@ -65,9 +73,17 @@ class Arrays:
             input_type = torch.float64 if x.dtype == np.float64 else dtype
             self._affine = _affine(normalisation, x.ndim - 2, self.device, input_type)
         self._augment = augment.augmentation(augmentation)
-        # Masks keep their small type until a batch is made of them.
-        label_type = np.int64 if y.ndim == 1 else y.dtype
-        self._y = torch.from_numpy(np.array(y, dtype=label_type)).to(self.device)
+        self.label_mean, self.label_sd = (
+            float(np.squeeze(np.asarray((label_normalisation or {}).get(key, default), np.float64)))
+            for key, default in (("mean", 0.0), ("sd", 1.0))
+        )
+        if y.dtype.kind == "f":
+            y = (np.asarray(y, np.float64) - self.label_mean) / self.label_sd
+            self._y = torch.from_numpy(y).to(self.device, dtype)
+        else:
+            # Masks keep their small type until a batch is made of them.
+            label_type = np.int64 if y.ndim == 1 else y.dtype
+            self._y = torch.from_numpy(np.array(y, dtype=label_type)).to(self.device)
         self._x: Tensor | None = None
         self._source = x
         if max_resident_bytes is None:
@@ -150,8 +166,17 @@ class Arrays:
         return (x.to(factor.dtype) * factor + offset).to(self.dtype)
 
     def labels(self, index: Tensor) -> Tensor:
-        """Return labels, int64 [*index.shape], or masks, int64 [*index.shape, height, width]."""
-        return trees.rows(self._y, index).long()
+        """Return labels for some samples.
+
+        Args:
+            index: Sample numbers, of any shape.
+
+        Returns:
+            Labels, int64 [*index.shape], or masks, int64 [*index.shape, height, width], or
+            standardised targets in the run's precision, [*index.shape].
+        """
+        labels = trees.rows(self._y, index)
+        return labels if labels.is_floating_point() else labels.long()
 
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> Batch:
         """Return a batch, see `fl.api.protocols.Batch`.

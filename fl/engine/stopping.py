@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from fl.base.schema import GLOBAL, PERSONAL
+from fl.base.schema import GLOBAL, PERSONAL, rising
 from fl.engine.simulation import Simulation
 
 
@@ -27,7 +27,7 @@ def validation_scores(simulation: Simulation, rows: pd.DataFrame) -> dict[int, f
     metric = simulation.task.metrics[0]
     stage = PERSONAL if PERSONAL in simulation.method.views else GLOBAL
     is_scored = (rows["split"] == "val") & (rows["metric"] == metric) & (rows["stage"] == stage)
-    scores = rows[is_scored].groupby("round")["value"].mean() * (-1 if metric == "loss" else 1)
+    scores = rows[is_scored].groupby("round")["value"].mean() * (1 if rising(metric) else -1)
     return {int(str(number)): float(value) for number, value in scores.items()}
 
 

@@ -21,7 +21,7 @@ from fl.blocks.mixing import project_to_simplex
 from fl.blocks.shared_loss import shared_loss_sweep
 
 
-@declare("global", title="AFL")
+@declare("global", title="AFL", tasks=("classification", "regression"))
 class AFL:
     """FedAvg with weights of clients that the server learns.
 

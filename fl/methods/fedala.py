@@ -41,7 +41,7 @@ from fl.blocks.layer_weights import weights_of_layers
 from fl.blocks.participation import ROUNDS, with_participation
 
 
-@declare("personal", title="FedALA")
+@declare("personal", title="FedALA", tasks=("classification", "regression"))
 class FedALA:
     """FedAvg whose clients begin with a mixture of their own.
 

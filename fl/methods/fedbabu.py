@@ -12,7 +12,7 @@ from __future__ import annotations
 from fl.api import BuildContext, Method, TrainingPass, declare, recipe, weights_not_in
 
 
-@declare("global", modalities=True)
+@declare("global", tasks=("classification", "regression"), modalities=True)
 class FedBABU:
     """FedBABU, without hyper-parameters of its own."""
 

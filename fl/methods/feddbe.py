@@ -43,7 +43,7 @@ FEATURE_MEAN = "feature_mean"
 """Key of the mean of features: in the server's tree over clients, in a work tree of its batches."""
 
 
-@declare("personal", title="FedDBE")
+@declare("personal", title="FedDBE", tasks=("classification", "regression"))
 class FedDBE:
     """FedAvg with a mean of features that each client keeps.
 

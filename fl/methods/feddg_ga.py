@@ -4,10 +4,10 @@ Zhang, Xu, Yao, Zhang, Tian, Wang. Federated Domain Generalization with Generali
 CVPR 2023.
 
 A client's gap is its loss of the shared model minus that of the model that it trained in the round
-before. It sends the gap with its next upload, so that the weights of a round follow from the gaps of
-the round before, as in the paper. There, all clients take part in every round; here, only weights
-of participants that took part before move. Losses are over all training samples, in evaluation
-mode. Running statistics are averaged with the same weights.
+before. It sends the gap with its next upload, so that the weights of a round follow from the gaps
+of the round before, as in the paper. There, all clients take part in every round; here, only
+weights of participants that took part before move. Losses are over all training samples, in
+evaluation mode. Running statistics are averaged with the same weights.
 
 The authors' code (MediaBrain-SJTU/FedDG-GA, 8d03a24) takes accuracies of validation samples, whose
 gaps it divides by the largest without taking their mean away; its step is a third as long.

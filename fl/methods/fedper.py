@@ -15,7 +15,7 @@ from fl.api import BuildContext, Method, declare, personal, recipe, weights_in
 from fl.blocks.layer_weights import weights_of_layers
 
 
-@declare("personal", modalities=True)
+@declare("personal", tasks=("classification", "regression"), modalities=True)
 class FedPer:
     """FedAvg whose clients keep the top of the model.
 

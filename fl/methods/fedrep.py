@@ -31,7 +31,7 @@ from fl.api import (
 )
 
 
-@declare("personal", modalities=True)
+@declare("personal", tasks=("classification", "regression"), modalities=True)
 class FedRep:
     """A shared body and a local head.
 

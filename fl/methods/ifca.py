@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
@@ -36,6 +35,7 @@ from fl.api import (
     single_pass,
     trees,
 )
+from fl.blocks.candidate_models import losses_by_model
 
 
 @declare("personal", title="IFCA")
@@ -66,12 +66,8 @@ class IFCA:
 
         def losses(models: Tree, batch: Batch) -> Tensor:
             """Cross-entropy of each sample by each model, [b, models]."""
-            outputs = [
-                network.eval(m["params"], m["buffers"], batch["x"]).outputs
-                for m in (trees.take(models, number) for number in range(self.models))
-            ]
-            values = [F.cross_entropy(z, batch["y"], reduction="none") for z in outputs]
-            return torch.stack(values, dim=-1)
+            copies = [trees.take(models, number) for number in range(self.models)]
+            return losses_by_model(network, copies, batch)
 
         def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
             values = losses(server["models"], batch)

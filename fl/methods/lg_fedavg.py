@@ -17,7 +17,7 @@ from fl.api import BuildContext, Method, declare, personal, recipe, weights_not_
 from fl.blocks.layer_weights import weights_of_layers
 
 
-@declare("personal", title="LG-FedAvg", modalities=True)
+@declare("personal", title="LG-FedAvg", tasks=("classification", "regression"), modalities=True)
 class LGFedAvg:
     """FedAvg of the top of the model only.
 

@@ -35,7 +35,7 @@ MIN_LOSS = 1e-10
 """Added to losses, as in the authors' code, so that powers of a loss of 0 are finite."""
 
 
-@declare("global", title="q-FFL")
+@declare("global", title="q-FFL", tasks=("classification", "regression"))
 class QFFL:
     """FedAvg with weights by powers of the loss.
 

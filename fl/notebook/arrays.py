@@ -63,6 +63,7 @@ def arrays(
     domain: Any = None,
     group: Any = None,
     split: Any = None,
+    target: Any = None,
     name: str = "arrays",
 ) -> ArrayData:
     """Return data of your own for ``fl.run(dataset=...)``: arrays, tensors, or a PyTorch data set.
@@ -75,12 +76,14 @@ def arrays(
             [samples, channels, height, width]; other whole numbers are tokens. Or a map-style
             ``torch.utils.data.Dataset`` of pairs of an input (an array, a tensor or a Pillow image)
             and a label, without random transforms.
-        y: Labels [samples], whole numbers or texts; not given for a ``Dataset``.
+        y: Labels [samples], whole numbers or texts; not given for a ``Dataset``. Floats that are
+            not all whole numbers are taken as ``target``.
         client: Client of each sample, for the partition ``natural``.
         domain: Domain of each sample, for partitions by domain.
         group: Group of each sample, such as its patient. A group stays in one split and, where
             clients are drawn, with one client.
         split: Published split of each sample: train, val or test.
+        target: Numbers to predict [samples], in place of ``y``: the task is regression.
         name: First part of the file's name.
 
     Raises:
@@ -89,12 +92,20 @@ def arrays(
     """
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,50}", name)):
         raise ConfigError(CALL / "name", f"is {name!r}", "up to 50 letters, digits, - and _")
-    if y is None:
+    if y is None and target is None:
         x, y = _pairs(x)
     arguments = {"x": x, "y": y, "client": client, "domain": domain, "group": group, "split": split}
+    arguments["target"] = target
     converted = {key: _array(key, value) for key, value in arguments.items() if value is not None}
+    if target is None and _has_fractions(converted["y"]):
+        converted["target"] = converted.pop("y")
     check(converted, "fl.arrays")
     return ArrayData(name, converted)
+
+
+def _has_fractions(y: np.ndarray) -> bool:
+    """Whether an array has numbers that are not whole, and so are no classes."""
+    return y.dtype.kind == "f" and bool((y[np.isfinite(y)] % 1 != 0).any())
 
 
 def _pairs(dataset: Any) -> tuple[Any, Any]:

@@ -11,14 +11,16 @@ from typing import Any
 
 import pandas as pd
 
+from fl.base import registry
+from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, FedloomError, unknown_name
-from fl.base.schema import DIVERGED, MISSING
+from fl.base.schema import DIVERGED, GLOBAL, MISSING
 from fl.base.units import quantity
 from fl.notebook import classes
 from fl.notebook.keys import CALL
 from fl.notebook.run import FOLDER, run
 from fl.notebook.tracebacks import short_traceback
-from fl.plan.config import read_yaml
+from fl.plan.config import read_settings, read_yaml
 from fl.report import claims, max_t, result_files, tracks
 from fl.report.cells import number, probability
 from fl.report.facts import read_partitions
@@ -135,6 +137,7 @@ def compare(
         advice = "leave it out; a track has its own data and clients"
         raise ConfigError(CALL / key, "would change the track", advice=advice)
     published = tracks.read_published(folder)
+    read_settings(folder)  # Its plugins may have the method.
     study_by_track = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
     if only is not None and only not in study_by_track:
         raise unknown_name(CALL / "only", "track", only, study_by_track)
@@ -158,7 +161,12 @@ def compare(
         others = published_results[published_results["method"] != name]
         lines += [others, results[results["method"] == name]]
         remarks += _check_remarks(track, published_results, results)
-        if points != 4:
+        if (published_results["point"] == "").all():
+            remarks.append(
+                f"{track}: {name} had {quantity(points, 'point')}, chosen in each draw; the others "
+                "had eight, chosen on draws of their own"
+            )
+        elif points != 4:
             remarks.append(
                 f"{track}: {name} had {points} grid points, the others four: "
                 f"`fl.compare` takes lists, as alpha=[0.25, 0.75]"
@@ -168,7 +176,7 @@ def compare(
     tests = tracks.against(joined)
     own = tests[(tests["method"] == name) | (tests["other"] == name)]
     is_corrected = tests["family"].isin(own["family"]) & (tests["reason"] == "")
-    sizes = tests[is_corrected].groupby("family", sort=False).size().to_dict()
+    sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
     return Comparison(name, joined, own, sizes, tuple(remarks))
 
 
@@ -189,7 +197,8 @@ def _train(
     del study["baseline"]
     track_entries = study["methods"]
     is_entry_of_track = name in track_entries and not keys
-    entry = track_entries[name] if is_entry_of_track else {"method": method, **keys}
+    new_entry = {"method": method, **_budget(method, track_entries[tracks.CHECK]), **keys}
+    entry = track_entries[name] if is_entry_of_track else new_entry
     chain: dict[str, Any] = {name: entry}
     start = str((entry or {}).get("start"))
     while start in track_entries:
@@ -220,6 +229,19 @@ def _train(
         if state in counts
     ]
     return pd.concat(tables), int(method_runs["point"].nunique()), remarks
+
+
+def _budget(method: str | type, check: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the rounds of FedAvg for a method without personal models, if the track has these.
+
+    A track may train shared models for fewer rounds, so that fine-tuning ends with equal budgets.
+    """
+    if not check or "rounds" not in check:
+        return {}
+    if isinstance(method, str) and method not in registry.names("method"):
+        return {}  # What is wrong with the name is said by `fl.run`.
+    target = registry.find("method", method, CALL).target if isinstance(method, str) else method
+    return {"rounds": check["rounds"]} if declaration_of(target).stages == (GLOBAL,) else {}
 
 
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:

@@ -186,7 +186,7 @@ class Result:
 
         Returns:
             Inputs [samples, ...], or a dictionary of them if samples have several inputs, and
-            labels [samples].
+            labels [samples]; targets are standardised.
         """
         return self._models(self._selected_runs(method, seed, setting)[0]).inputs(client, split)
 
@@ -214,7 +214,8 @@ class Result:
         Returns:
             The columns ``seed``, ``client``, ``sample``, ``group`` (if the data set has groups),
             ``label`` and ``predicted`` (numbers of classes), and for each class
-            ``score_<number>``, its softmax. Samples are numbered from 0 in their order in the data
+            ``score_<number>``, its softmax; with targets, ``target`` and ``predicted`` in the
+            target's unit. Samples are numbered from 0 in their order in the data
             set; rows that ``missing: drop`` leaves out have no number.
         """
         tables = []
@@ -251,6 +252,9 @@ class Result:
         from fl.notebook.stored import classes_of
 
         table = self.predictions(method, split, stage, seed, **setting)
+        if "label" not in table:
+            problem = f"the study {self.study.study}: has targets, and confusion is of classes"
+            raise FedloomError(problem, advice="use predictions")
         classes = classes_of(*self._planned(self._selected_runs(method, seed, setting)[0]))
         numbers = range(len(classes))
         counts = pd.crosstab(table["label"], table["predicted"])

@@ -95,12 +95,12 @@ class StoredModels:
         return self.simulation.arrays.inputs(index), self.simulation.arrays.labels(index)
 
     def predictions(self, stage: str, split: str) -> pd.DataFrame:
-        """Return a row for each sample of a split: client, sample, label, predicted, scores."""
+        """Return a row for each sample of a split, see `fl.engine.predictions.predict_split`."""
         simulation = self.simulation
-        if simulation.task.labels != "y":
+        if simulation.task.labels not in ("y", "target"):
             raise FedloomError(
                 f"{self.bundle.title}: has {simulation.task.label_name}",
-                advice="choose a data set with class labels",
+                advice="choose a data set with class labels or targets",
             )
         self._check_stage(stage)
         self._samples(split)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import FedloomError, Location
-from fl.base.files import sha256
-from fl.base.folders import Folders
+from fl.base.folders import Folders, path_of
 from fl.base.registry import component_of, find
 from fl.base.specs import ComponentSpec, MethodSpec, Spec, component_specs
 from fl.data import partitioning, preparation
 from fl.data.dataset import modalities_of, task_name, task_of
+from fl.data.own_files import change_stamp, content_hash
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,15 +205,21 @@ def is_of_other_code(record: Mapping[str, Any]) -> bool:
 
 
 def model_code(model: ComponentSpec, code_of: identity.CodeOf = identity.root_code) -> str:
-    """Return the code of a model, with the content of a weights file of the user's own."""
+    """Return the code of a model, with the content of weights of the user's own."""
     code = code_of(identity.entry("model", model["name"]))
     weights = model.get("weights")
-    if not isinstance(weights, str) or not Path(weights).is_file():
-        return code
-    return identity.digest([code, _file_hash(weights, Path(weights).stat().st_mtime_ns)])
+    files = _weight_files(path_of(weights)) if isinstance(weights, str) else ()
+    return identity.digest([code, _content(files, change_stamp(files))]) if files else code
+
+
+def _weight_files(path: Path) -> tuple[Path, ...]:
+    """Return a file of weights, or those of a folder with what describes them; none if absent."""
+    if path.is_dir():
+        return (*sorted(path.glob("*.safetensors")), *sorted(path.glob("config.json")))
+    return (path,) if path.is_file() else ()
 
 
 @cache
-def _file_hash(path: str, changed: int) -> str:
-    """Hash of a file; ``changed`` is its time, so that an edited file is read again."""
-    return sha256(Path(path))
+def _content(files: tuple[Path, ...], stamp: str) -> str:
+    """Hash of files, which are read again if their stamp differs."""
+    return content_hash(files)

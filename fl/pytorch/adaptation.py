@@ -33,7 +33,7 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
     if keys.adapter is not None:
         add_lora(network, keys.adapter.lora)
     if keys.trainable is not None:
-        weights = dict(network.named_parameters())
+        weights = {n: w for n, w in network.named_parameters() if w.is_floating_point()}
         trained = matches(keys.trainable, weights, "trainable", "weight of the model")
         if keys.adapter is None:
             network.requires_grad_(False)

@@ -49,6 +49,7 @@ if not _extension_loads():
 import torchvision  # noqa: E402  (only after the declarations)
 
 from fl.base.errors import FedloomError  # noqa: E402
+from fl.base.folders import path_of  # noqa: E402
 
 __all__ = ["load_pretrained", "torchvision"]
 
@@ -65,7 +66,7 @@ def load_pretrained(network: nn.Module, weights: str, published: Any) -> None:
     Raises:
         FedloomError: If the file is missing or does not fit the model.
     """
-    path = Path(weights)
+    path = path_of(weights)
     if weights == "imagenet":
         path = Path(torch.hub.get_dir()) / "checkpoints" / Path(published.url).name
     if not path.is_file():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fl.base.schema import BY_CLASS, SHARES
+from fl.base.schema import BY_CLASS, ERRORS, SHARES
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 NOTHING = DASH
@@ -107,7 +107,8 @@ def number(value: float, metric: str, signed: bool = False) -> str:
     """Return a value of ``metric`` as text.
 
     A share is in percent with one decimal; other values have three decimals, a number of rounds
-    has one, and none from 1,000 on.
+    has one, and none from 1,000 on. An error below 0.1 has three digits that are not 0, as its unit
+    may be large.
     """
     if value is None or not math.isfinite(value):
         return NOTHING
@@ -115,6 +116,8 @@ def number(value: float, metric: str, signed: bool = False) -> str:
         value, digits = 100 * value, 1
     else:
         digits = 0 if abs(value) >= 1000 else 1 if metric.startswith("rounds") else 3
+        if metric in ERRORS and 0 < abs(value) < 0.1:
+            digits = 2 - math.floor(math.log10(abs(value)))
     text = f"{value:{'+' if signed else ''},.{digits}f}"
     if round(value, digits) == 0:
         text = text.lstrip("+-")
@@ -131,6 +134,8 @@ def spread(mean: float, sd: float, metric: str, signed: bool = False) -> str:
 
 def unit(metric: str) -> str:
     """A metric's name with its unit, as an axis or a caption says it."""
+    if metric in (*ERRORS, "r2"):
+        return f"{metric.upper()}{' (unit of the target)' * (metric in ERRORS)}"
     return f"{metric.replace('_', ' ')}{' (%)' if metric in SHARES else ''}"
 
 

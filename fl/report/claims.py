@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl.base.schema import BY_CLASS, SETTING, SHARES
+from fl.base.schema import BY_CLASS, SETTING, SHARES, rising
 from fl.report import max_t
-from fl.report.summaries import KEY, SettingByScenario, complete, final, rising
+from fl.report.summaries import KEY, SettingByScenario, complete, final
 
 LEVEL = 0.05
 AHEAD, BEHIND, OPEN, UNINFORMATIVE = "ahead", "behind", "not told apart", "uninformative"

@@ -31,6 +31,7 @@ def pace_table(facts: Facts) -> Table | None:
         f"deviation over {facts.replicates}."
     )
     note = f"Rounds and time of a stored model that a method starts from are included.{facts.when}"
+    note += _errors_note(facts)
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
     }
@@ -71,8 +72,16 @@ def costs_table(facts: Facts) -> Table | None:
         "Memory: weights and states that a training step reads. Bytes are uncompressed unless an "
         "upload filter compresses them, and include those of a stored model that a method starts "
         f"from. Operations are those of matrix products and convolutions.{facts.when}"
+        f"{_errors_note(facts)}"
     )
     return by_setting(facts, "costs", caption, _nested(facts, runs), shown, note=note)
+
+
+def _errors_note(facts: Facts) -> str:
+    """A sentence on shares of a metric that falls; empty for others."""
+    if schema.rising(facts.metric):
+        return ""
+    return f" An error is at {100 * TIMED:g} % of a value v from v / {TIMED:g} on."
 
 
 def _nested(facts: Facts, runs: pd.DataFrame) -> pd.DataFrame:

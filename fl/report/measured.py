@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fl.base.schema import COMPLETE, COSTS, PACE, SETTING, UNSEEN
+from fl.base.schema import COMPLETE, COSTS, PACE, SETTING, UNSEEN, rising
 from fl.plan.study_plan import ComparedCell
 from fl.report import over_rounds, summaries
 from fl.report.facts import Facts, at
@@ -73,8 +73,9 @@ def _pace(facts: Facts, metric: str) -> pd.DataFrame:
     finals = facts.summary[facts.summary["method"] == metric.removeprefix(kind)]
     for setting in finals[SETTING].itertuples(index=False, name=None):
         group, goal = at(lines, setting), at(finals, setting)["mean"].max()
+        sign = 1 if rising(facts.metric) else -1
         for method, line in group.groupby("method", sort=False):
-            rounds = float(line.loc[line["mean"] >= goal - 1e-12, "round"].min())
+            rounds = float(line.loc[sign * (line["mean"] - goal) >= -1e-12, "round"].min())
             if kind == PACE[1]:
                 compared = group[group["method"] == metric.removeprefix(kind)]
                 rounds = float(compared["round"].max()) / rounds

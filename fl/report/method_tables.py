@@ -17,6 +17,7 @@ from fl.base.schema import (
     SETTING,
     UNSEEN,
     StudySetting,
+    rising,
 )
 from fl.report import summaries
 from fl.report.cells import (
@@ -280,7 +281,7 @@ def _across(
     Cells that read the same are equally good.
     """
     by_key = {(*(row[key] for key in summaries.KEY),): row for row in summary.to_dict("records")}
-    choose = max if summaries.rising(metric) else min
+    choose = max if rising(metric) else min
     best = {}
     for setting in facts.settings:
         mean_scores = at(summary, setting)["mean"].dropna()
@@ -382,7 +383,9 @@ def personal_table(facts: Facts) -> Table | None:
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),
-        "gain": _spread("gain", "gain_sd_seeds", metric, signed=True),
+        "gain" if rising(metric) else "change": _spread(
+            "gain", "gain_sd_seeds", metric, signed=True
+        ),
         "better": shown_number("better", "accuracy"),
     }
     return by_setting(facts, "personalisation", caption, frame, shown, note=note)

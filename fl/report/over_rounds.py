@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl.base.schema import SETTING
+from fl.base.schema import SETTING, rising
 from fl.report.summaries import KEY, REPORTED, complete, final
 
 SHARES = (0.9, 0.95, 0.99)
@@ -82,28 +82,31 @@ def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame
 
     Rounds are to each of `SHARES` of the run's final value (`fl.report.summaries.final`), and to
     `TIMED` of the ``best`` final value of its setting; ``seconds`` and ``bytes`` are to `TIMED` of
-    its own. NaN if a run never gets there, or if the costs of the runs that it starts from are not
-    known.
+    its own. An error falls to a share s of a value v at v / s. NaN if a run never gets there, or if
+    the costs of the runs that it starts from are not known.
     """
+    up = rising(metric)
     scores = final(rows, metric).groupby(["method", "run"])["value"].mean().rename("final")
     lines = followed(rows, runs, metric).join(scores, on=["method", "run"])
     records = []
     for _, setting in lines.groupby(SETTING, sort=False):
-        best = setting.groupby(["method", "run"])["final"].first().groupby("method").mean().max()
+        finals = setting.groupby(["method", "run"])["final"].first().groupby("method").mean()
+        best = finals.max() if up else finals.min()
         for key, run in setting.groupby([*KEY, "run"], sort=False):
             goal = run["final"].iloc[0]
-            timed = _first(run, TIMED * goal)
+            timed = _first(run, goal, TIMED, up)
             record = dict(zip([*KEY, "run"], key, strict=True))
-            record |= {str(share): _first(run, share * goal)["round"] for share in SHARES}
-            record |= {"best": _first(run, TIMED * best)["round"]}
+            record |= {str(share): _first(run, goal, share, up)["round"] for share in SHARES}
+            record |= {"best": _first(run, best, TIMED, up)["round"]}
             records.append(record | {name: timed[name] for name in ("seconds", "bytes")})
     names = [*KEY, "run", *map(str, SHARES), "best", "seconds", "bytes"]
     return pd.DataFrame(records, columns=names)
 
 
-def _first(run: pd.DataFrame, goal: float) -> dict[Any, Any]:
-    """The first round of a run at ``goal`` or above."""
-    reached = run[run["value"] >= goal - 1e-12]
+def _first(run: pd.DataFrame, goal: float, share: float, up: bool) -> dict[Any, Any]:
+    """The first round of a run at a share of ``goal``, from below if values rise (``up``)."""
+    values = run["value"]
+    reached = run[values >= share * goal - 1e-12 if up else values <= goal / share + 1e-12]
     if reached.empty:
         return dict.fromkeys(("round", "seconds", "bytes"), np.nan)
     return reached.iloc[0].to_dict()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from fl.base.plotting import N_COLOURS
-from fl.base.schema import SETTING
+from fl.base.schema import SETTING, rising
 from fl.report.facts import Facts
 from fl.report.figures import Series
-from fl.report.summaries import rising
 
 N_BEST = 5
 """Number of the best methods that a figure of more than `N_COLOURS` methods shows in colour."""

@@ -22,6 +22,7 @@ from fl.base.schema import (
     REWEIGHTED,
     SETTING,
     StudySetting,
+    rising,
 )
 from fl.plan.study_plan import StudyPlan
 
@@ -35,11 +36,6 @@ ATTACKS = "attacks"
 """A column of rows of a study in which clients attack: whether the row's client does."""
 COUNTS = {"n_diverged": "sum", "n_missing": "sum", "n_points": "max", "n_points_there": "min"}
 """Columns that count runs and points of grids, and how those of draws are put in one."""
-
-
-def rising(metric: str) -> bool:
-    """Whether more of ``metric`` is better."""
-    return metric not in ("loss", "calibration_error")
 
 
 def evaluated_clients(plan: StudyPlan) -> dict[str, list[int]]:

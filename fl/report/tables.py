@@ -23,13 +23,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fl.base.errors import DataError, Location
-from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
+from fl.base.schema import (
+    COMPLETE,
+    METRIC_COLUMNS,
+    MISSING,
+    PERSONAL,
+    RESULT_COLUMNS,
+    SETTING,
+    rising,
+)
 from fl.base.units import config_text
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.config import Values
 from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
-from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, points, rising
+from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, points
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
 from fl.store.run_record import RunRecord, UnknownCosts

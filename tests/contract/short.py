@@ -26,7 +26,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Options that make another method of one, which is held to the contract too."""
 
-SENDS_OWN = ("fedamp", "fedsac", "mrmtl", "pfedgraph", "pfedme")
+SENDS_OWN = ("fedamp", "fedfomo", "fedsac", "mrmtl", "pfedgraph", "pfedme")
 """Methods whose clients go on with weights of their own and send them too."""
 
 

@@ -23,6 +23,7 @@ UNIFORM = {"weighting": "uniform"}
         ("feddisco", {"a": 0.0, "b": 0.0}, {}, 1e-14),
         ("q-ffl", {"q": 0.0}, UNIFORM, 1e-12),
         ("afl", {"eta_lambda": 0.0}, UNIFORM, 1e-14),
+        ("fediir", {"penalty": 0.0}, {}, 1e-14),
         ("feddg-ga", {"step": 0.0}, UNIFORM, 1e-14),
     ],
 )

@@ -139,6 +139,7 @@ def test_features_that_are_not_finite_reach_no_state(term: str) -> None:
     [
         ("ditto", ["body"], r"no layer 'body'. Allowed: '0' \("),
         ("local", ["1"], "terms: this method's server does not have all weights"),
+        ("ifca", ["1"], "terms: this method's server does not have all weights"),
         ("perfedavg", ["1"], "perfedavg: terms are set. Allowed: none"),
     ],
 )

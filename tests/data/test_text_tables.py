@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,64 @@ def test_a_model_has_as_many_tokens_as_its_data_set(
         error = capsys.readouterr().err
         assert f"tiny.yaml: models.0.{model}.tokens: is 8, but table" in error
         assert "has 7 different tokens, of which 6 fills up texts. Allowed: 7. Try: leave" in error
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder with a tokenizer of whole words, whose padding is its first token."""
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install 'fedloom[pretrained]'")
+    tokens = ["[PAD]", "[CLS]", "[SEP]", "?", "work", "home", "to"]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    folder = tmp_path / "pretrained"
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_tokenizer_from_a_file_takes_the_place_of_words(
+    project: Path,  # noqa: F811
+    tokenizer: Path,
+    suffix: str,
+) -> None:
+    mails(project / f"mails{suffix}", body=["to work", "to home to home"] * 30)
+    keys = {"path": f"mails{suffix}", **MAILS, "length": 9, "tokenizer": str(tokenizer)}
+    scheme = {"natural": {"test": "published"}}
+    write(project, [{"table": keys}], partitions=[scheme], models=[{"lstm": {"hidden": 3}}])
+    simulation, _ = assembled()
+    subject = [1, 3, 3, 3, 3, 3]  # Re : Don ' t
+    assert simulation.arrays.inputs(torch.arange(2)).tolist() == [
+        [*subject, 6, 4, 2],
+        [*subject, 6, 5, 2],
+    ]
+    network = simulation.network
+    assert len(network.init(0)["params"]["embedding.weight"]) == 7
+    [bundle] = Path("results/plan/bundles").glob("*.json")
+    [run] = json.loads(bundle.read_text())["runs"]
+    assert (run["spec"]["model"]["tokens"], run["spec"]["model"]["padding"]) == (7, 0)
+    assert "tokenizer.json" in run["spec"]["dataset"]["content"]
+
+
+def test_what_is_wrong_with_a_tokenizer_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mails(tmp_path / "mails.csv")
+    keys = {**MAILS, "tokenizer": str(tmp_path / "absent.json")}
+    made = dataset("table", tmp_path / "mails.csv", **keys)
+    with pytest.raises(DataError, match=r"absent\.json: tokenizer: the file does not exist"):
+        _ = made.tokens
+    beside = dataset("table", tmp_path / "mails.csv", **keys, vocabulary=5)
+    with pytest.raises(DataError, match="vocabulary: is set beside tokenizer"):
+        _ = beside.size
+    (tmp_path / "absent.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match=r"not installed. Try: pip install 'fedloom\[pretrained\]"):
+        _ = made.tokens
 
 
 def test_missing_texts_follow_the_key_missing(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = "augment batches client_states engine evaluate modality_rounds sample_arrays scheduling "
 ENGINE += "server_training simulate simulation state stragglers sweeps train_on view_outputs"
-API = "method optimizers recipes tasks/classification tasks/segmentation term training trees"
+TASKS = "tasks/classification tasks/regression tasks/segmentation"
+API = f"method optimizers recipes {TASKS} term training trees"
 FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),

@@ -67,6 +67,7 @@ HISTOGRAMS = {"lam": 0.3, "bins": 5, "tau": 0.1}
 
 METHODS: dict[str, list[World]] = {
     "afl": [{"eta_lambda": 0.5}],
+    "apple": [{"eta_p": 0.05, "until": 1.0}, {"eta_p": 0.05, "until": 0.7, "decay": "cosine"}],
     "apfl": [{}, {"alpha": 0.3, "mixed": "outputs"}, {"alpha": 0.3, "adapt": False}],
     "ccvr": [{"samples": 5, "steps": 3}],
     "cfl": [
@@ -76,6 +77,7 @@ METHODS: dict[str, list[World]] = {
         {"after": 1, "scored": "trained"},
     ],
     "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}, {"shared": "initial"}],
+    "elastic": [{}],
     "fedamp": [
         {},
         {"attention": "cosine", "own": 0.3, "sigma": 2.0},
@@ -89,6 +91,7 @@ METHODS: dict[str, list[World]] = {
     "fd": [{"gamma": 0.5}],
     "fedala": [{"start_epochs": 2}, {"eta": 0.5, "start_epochs": 1, "layers": ["1"]}],
     "fedas": [{"align_lr": 0.1}, {"align_lr": 0.1, "weighting": "uniform"}],
+    "fedcac": [{}, {"tau": 0.8, "beta": 2}],
     "fedcm": [{"alpha": 0.3}, {"alpha": 0.3, "eta_g": 0.5}],
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
@@ -117,10 +120,13 @@ METHODS: dict[str, list[World]] = {
         {"lite": True, "first": 2, "lam": 1.0},
         {"lite": True, "first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
+    "fedfomo": [{"models": 2}, {"models": 2, "epsilon": 0.0, "reference": "trained"}],
     "fedgamma": [{"rho": 0.1}],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
+    "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
+    "fedkd": [{"energy_start": 0.5, "energy_end": 0.8}, {"distillation": 0.3}],
     "fedl2p": [
         L2P,
         {**L2P, "learns": "bn"},
@@ -142,6 +148,7 @@ METHODS: dict[str, list[World]] = {
     "fednova": [{}, {"mu": 0.2}],
     "fedntd": [{"beta": 0.5, "tau": 2.0}],
     "fedpac": [{}, {"lam": 0.5, "head_lr": None}],
+    "fedpcl": [{"tau": 0.5}],
     "fedper": [{}, {"layers": ["1"]}],
     "fedphp": [{"lam": 0.3}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
@@ -203,6 +210,7 @@ METHODS: dict[str, list[World]] = {
         {"alpha": 0.1, "order": "free", "delta": 0.01},
         {"alpha": 0.1, "statistics": "both"},
     ],
+    "pfedfda": [{"shrinkage": 0.1}, {"beta": 0.5}],
     "pfedgraph": [
         {},
         {"regulariser": "models", "mu": 0.2},
@@ -217,6 +225,8 @@ METHODS: dict[str, list[World]] = {
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
     "q-ffl": [{"q": 2.0}],
     "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
+    "spherefed": [{}],
+    "spherefed-head": [{}, {"ridge": 1.0}],
     "untrained": [{}],
     "vhl": [{"images": 3, "batch": 4, "lam": 0.5}, {"images": 3, "batch": 4, "generator_seed": 1}],
     "warm-up": [
@@ -229,7 +239,10 @@ METHODS: dict[str, list[World]] = {
 one or two.
 """
 
-STARTING = ("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
+STARTING = (
+    *("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p"),
+    "spherefed-head",
+)
 MODAL = {
     **dict.fromkeys(("ditto", "fedavg", "fedavgm", "fedbabu", "fedopt"), "shared"),
     **dict.fromkeys(("fedprox", "fedrep"), "shared"),
@@ -244,6 +257,8 @@ NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
 DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
 OF_SGD = {"fedamp", "fedcm", "fedgamma", "fednova", "mofedsam", "scaffold"}
+REGRESSING = ("ditto", "fedavg", "fedrep")
+"""Methods that are also trained on targets."""
 MASKED = (
     *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
     *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
@@ -498,6 +513,9 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
                 f"{about}: few modalities",
                 {**common, "data": "two", "model": model, "modal": MODAL[name], "training": few},
             )
+    if name in REGRESSING:
+        targets = {"data": "targets", "model": MLP, "task": "regression"}
+        yield f"{about}: targets", {**common, **targets, "training": TRAINING, "away": True}
     if name in MASKED:
         blocks = {key: value for key, value in first.items() if key != "layers"}
         masks = {"data": "masks", "model": UNET, "task": "segmentation"}
@@ -616,7 +634,7 @@ OF_CLIENT = {"shared": (0, 0, 1, 1, 2), "own": (0, 0, 1, 1, 1)}
 def table(world: World) -> pd.DataFrame:
     """Who holds which sample; clients 1 and 2 have no validation samples unless a method wants."""
     rows, first = [], 0
-    validated = world["method"]["name"] in ("fedl2p", "l2p")
+    validated = world["method"]["name"] in ("fedfomo", "fedl2p", "l2p")
     sizes = world.get("sizes", SIZES)
     held = [*sizes, *([7] if world.get("away") else [])]
     for client, size in enumerate(held):
@@ -650,6 +668,17 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
             "mask": mask.astype(np.uint8),
             "classes": classes[:2],
             "normalisation": {"scale": 0.5, "mean": 0.25, "sd": 2.0},
+        }
+    if data == "targets":
+        x = draw.normal(client[:, None] / 2, 1.5, (n, 6))
+        open_ = {"scale": 1.0, "mean": None, "sd": None}
+        return {
+            "x": x,
+            "y": np.zeros_like(y),
+            "target": 50 + 20 * (np.sin(x[:, 0]) + x[:, 1] + draw.normal(0, 0.3, n)),
+            "classes": ("target",),
+            "normalisation": open_,
+            "normalisations": {"target": open_},
         }
     tokens = (2 * y[:, None] + draw.integers(0, 3, (n, 4))) % TOKENS
     if data == "text":

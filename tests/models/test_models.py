@@ -372,7 +372,7 @@ def study(folder, **choices):
     (folder / "studies").mkdir()
     path = folder / "studies" / "tiny.yaml"
     path.write_text(yaml.safe_dump(written | choices, sort_keys=False))
-    return expand(folder, "tiny", *config.read_study(folder, "tiny", Location("config.yaml")))
+    return expand(folder, "tiny", config.read_draft(folder, "tiny", Location("config.yaml")))
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,13 @@ def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> No
     assert "nan" not in said
 
 
+def test_a_shared_model_has_the_rounds_of_fedavg() -> None:
+    assert compare._budget("fedprox", {"rounds": 2}) == {"rounds": 2}
+    assert compare._budget(PlainMean, {"rounds": 2, "lr": 0.1}) == {"rounds": 2}
+    assert compare._budget("ditto", {"rounds": 2}) == {}
+    assert compare._budget("fedprox", None) == {}
+
+
 @declare("global")
 class Failing:
     """FedAvg whose server fails, which no plan can see."""

@@ -227,7 +227,14 @@ WRONG = {
         "x of sample 5",
     ),
     "lengths": (lambda: fl.arrays(X, Y[:-1]), "y is [59], and there are 60 inputs"),
-    "labels": (lambda: fl.arrays(X, Y / 2), "y is float64. Allowed: whole numbers or texts"),
+    "labels": (
+        lambda: fl.arrays(X, Y / 1),
+        "y is float64. Allowed: whole numbers or texts. Try: give `target` in place of `y` for a "
+        "regression",
+    ),
+    "targets": (lambda: fl.arrays(X, np.append(X[1:, 0], np.nan)), "target of sample 59 is nan"),
+    "one target": (lambda: fl.arrays(X, target=0 * Y), "target has one value only, 0"),
+    "both": (lambda: fl.arrays(X, Y, target=Y), "has y and target. Allowed: y for classes, or "),
     "many": (lambda: fl.arrays(X, np.arange(60)), "y has 60 different values in 60 rows"),
     "split": (lambda: fl.arrays(X, Y, split=WHOSE), "split has 'north'. Allowed: train, test, val"),
     "no y": (lambda: fl.arrays(X), "y is missing"),

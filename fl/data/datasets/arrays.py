@@ -3,7 +3,8 @@
 No publication: it is yours. What is in the file is part of what a run is.
 
 The file is an archive such as ``numpy.savez("mine.npz", x=x, y=y)`` writes: ``x`` [samples, ...]
-are inputs and ``y`` [samples] labels, numbers or texts; if they are there, ``client`` says whose a
+are inputs and ``y`` [samples] labels, whole numbers or texts, or, in their place, ``target``
+[samples] the numbers of a regression; if they are there, ``client`` says whose a
 sample is, ``domain`` where it is from, ``group`` which other samples it belongs to, such as those
 of one patient, and ``split`` is its published split, train, val or test. A group is kept whole.
 The classes are the different labels, in order: whole numbers by value, anything else by spelling.
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,17 +37,17 @@ from fl.data.readers import tables
 from fl.data.readers.spellings import check_spellings
 
 LABEL_ARRAYS = ("y", "client", "domain", "group", "split")
-"""Names of the arrays other than ``x``."""
+"""Names of the arrays other than ``x`` and ``target``."""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Inputs and labels of an ``.npz`` file.
+    """Inputs and labels or targets of an ``.npz`` file.
 
     Attributes:
         path: Path of the ``.npz`` file.
-        standardise: Whether each channel of inputs, except tokens, gets mean 0 and standard
-            deviation 1 over training samples.
+        standardise: Whether each channel of inputs, except tokens, and the target get mean 0 and
+            standard deviation 1 over training samples.
     """
 
     path: str
@@ -73,8 +74,18 @@ class Arrays:
 
     @property
     def classes(self) -> int:
-        """Number of different labels."""
-        return len(_order(self.arrays["y"]))
+        """Number of different labels; 1 for targets."""
+        return len(self._class_names)
+
+    @property
+    def task(self) -> str:
+        """The task: regression of targets, or classification."""
+        return "regression" if "target" in self.arrays else "classification"
+
+    @property
+    def _class_names(self) -> list[str]:
+        """The labels in order, or the name of the target."""
+        return ["target"] if "target" in self.arrays else _order(self.arrays["y"])
 
     @property
     def natural_clients(self) -> int | None:
@@ -92,11 +103,18 @@ class Arrays:
         return len(self.arrays["x"])
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x unchanged; y int64, client, domain, group int32, split int8 ``[samples]``."""
+        """Write x unchanged; y int64, client, domain, group int32, split int8 ``[samples]``.
+
+        Targets are float64, beside a y of zeros.
+        """
         arrays = self.arrays
         writer.save("x", arrays["x"])
-        classes = _order(arrays["y"])
-        writer.save("y", tables.number_texts(map(str, arrays["y"].tolist()), classes))
+        classes = self._class_names
+        if "target" in arrays:
+            writer.save("target", arrays["target"].astype(np.float64))
+            writer.save("y", np.zeros(len(arrays["target"]), np.int64))
+        else:
+            writer.save("y", tables.number_texts(map(str, arrays["y"].tolist()), classes))
         for key in ("client", "domain", "group"):
             if key in arrays:
                 names = map(str, arrays[key].tolist())
@@ -105,15 +123,14 @@ class Arrays:
         if "split" in arrays:
             writer.save("split", arrays["split"])
         scale = 1 / 255 if arrays["x"].dtype == np.uint8 else 1.0
-        normalisation: dict[str, Any] | None
-        normalisation = {
-            **(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION),
-            "scale": scale,
-        }
-        if _has_tokens(arrays["x"]):
-            normalisation = None
-        groups = _order(arrays["group"]) if "group" in arrays else ()
-        writer.describe(classes, normalisation=normalisation, domains=self.domains, groups=groups)
+        usual = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
+        writer.describe(
+            classes,
+            normalisation=None if _has_tokens(arrays["x"]) else {**usual, "scale": scale},
+            domains=self.domains,
+            groups=_order(arrays["group"]) if "group" in arrays else (),
+            inputs={"target": usual} if "target" in arrays else {},
+        )
 
 
 @lru_cache(maxsize=4)
@@ -142,14 +159,17 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         arrays: The arrays by name.
         name: Their file, for errors.
     """
-    for key in ("x", "y"):
+    label = "target" if "target" in arrays else "y"
+    for key in ("x", label):
         if key not in arrays:
             raise DataError(
                 f"{name}: has no {key}. Allowed: x and y, and {', '.join(LABEL_ARRAYS[1:])}"
             )
     for key in arrays:
-        if key not in ("x", *LABEL_ARRAYS):
+        if key not in ("x", label, *LABEL_ARRAYS):
             raise DataError(f"{name}: has {key!r}. Allowed: x, {', '.join(LABEL_ARRAYS)}")
+    if {"y", "target"} <= arrays.keys():
+        raise DataError(f"{name}: has y and target", "y for classes, or target for a regression")
     x = arrays["x"]
     if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
         problem = f"{name}: x is {x.dtype} {list(x.shape)}"
@@ -176,7 +196,24 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     for key in LABEL_ARRAYS:
         if key in arrays:
             _check_names(key, arrays[key], len(x), name)
-    tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
+    if label == "target":
+        _check_target(arrays["target"], len(x), name)
+    else:
+        tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
+
+
+def _check_target(values: np.ndarray, samples: int, name: str) -> None:
+    """Raise a `DataError` unless there is one finite number for each sample, of several values."""
+    if values.shape != (samples,) or values.dtype.kind not in "uif":
+        problem = f"{name}: target is {values.dtype} {list(values.shape)}"
+        raise DataError(problem, f"numbers, one for each input, [{samples}]")
+    is_wrong = ~(np.abs(values.astype(np.float64)) <= np.finfo(np.float32).max)
+    if is_wrong.any():
+        number = int(is_wrong.argmax())
+        problem = f"{name}: target of sample {number} is {values[number]:g}"
+        advice = "leave out samples without a target"
+        raise DataError(problem, f"finite numbers up to {np.finfo(np.float32).max:g}", advice)
+    tables.check_targets(Path(name), "target", {float(values.min()), float(values.max())})
 
 
 def _check_magnitudes(x: np.ndarray, name: str) -> None:
@@ -198,8 +235,8 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
         problem = f"{name}: {key} is {list(values.shape)}, and there are {samples} inputs"
         raise DataError(f"{problem}. Allowed: one for each, [{samples}]")
     if values.dtype.kind not in "uiU":
-        problem = f"{name}: {key} is {values.dtype}"
-        raise DataError(f"{problem}. Allowed: whole numbers or texts")
+        advice = "give `target` in place of `y` for a regression" if key == "y" else ""
+        raise DataError(f"{name}: {key} is {values.dtype}", "whole numbers or texts", advice)
     unknown = set(values.tolist()) - set(SPLIT_NAMES)
     if key == "split" and unknown:
         raise DataError(

@@ -1,4 +1,4 @@
-"""A table of your own: a CSV or Parquet file, columns as features and one of them as label.
+"""A table of your own: a CSV or Parquet file, columns as features and one as label or target.
 
 No publication: it is yours. What is in the file is part of what a run is.
 
@@ -7,7 +7,8 @@ not are named in one error. Columns under ``dates`` become days since 1970 began
 form of ISO 8601, from 1678 to 2261). A column under ``categorical`` becomes one of zeros and ones
 for each value that stands in the file. A value that no training row has gives a column that is 0 in
 training: the weights on it stay as they began. The classes are the different values of the label
-column. Values are in order: whole numbers by value, anything else by spelling.
+column. Values are in order: whole numbers by value, anything else by spelling. With ``target`` in
+place of ``label`` the task is regression of that column's numbers.
 
 Empty cells are refused, unless ``missing`` says what becomes of them:
 
@@ -30,9 +31,13 @@ short texts up. Preparation numbers the words of all rows and keeps the list; on
 of them are its vocabulary. A cell without a word is empty; ``mean`` and ``category`` let it stay
 empty.
 
-Features are kept as float64. Where they are standardised, it is by mean and deviation over the
-rows that a partition trains on: its split train, without clients that are held out. So no test row
-has a part in means or deviations.
+With ``tokenizer``, a file of the package tokenizers (``pip install 'fedloom[pretrained]'``) makes
+tokens in place of words, as a pretrained model needs them. The first ``length`` are read, with
+those that it puts around a text, and its padding fills a short text up. The file is part of a run.
+
+Features and targets are kept as float64. Where they are standardised, it is by mean and deviation
+over the rows that a partition trains on: its split train, without clients that are held out. So no
+test row has a part in means or deviations.
 
 Memory: a piece of 50,000 rows at a time, the labels, and the different words.
 """
@@ -58,13 +63,15 @@ from fl.data.readers import tables
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
-from fl.data.tokens import WORD_PATTERN, encode_words
+from fl.data.readers.texts import FileTokenizer, WordEncoder, tokenizer_file
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
     "write the key `missing` for empty cells; for those in label, client, group or split only"
     " `drop` helps"
 )
+TARGET_ADVICE = "name the column of classes under `label`, or that of numbers under `target`"
+VOCABULARY = 10_000
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,12 @@ class Survey:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features in classes.
+    """Rows of features, each with a class or a target.
 
     Attributes:
         path: Path of the file, ``.csv`` or ``.parquet``.
         label: Column of classes.
+        target: Column of numbers to predict, in place of `label`.
         client: Column of clients.
         split: Column of a published split: train, val or test.
         group: Column of groups of rows that belong together, such as patients; a group is kept
@@ -98,16 +106,17 @@ class Table:
         categorical: Columns of categories.
         dates: Columns of dates.
         text: Columns of texts, which are joined in this order.
-        length: Number of words that are read of a row.
+        length: Number of words, or of a tokenizer's tokens, that are read of a row.
         vocabulary: Number of words with a token of their own.
+        tokenizer: Path of a file `tokenizer.json`, or of its folder, in place of words.
         missing: Treatment of empty cells; without this key they are refused.
-        standardise: Whether each feature, except texts, gets mean 0 and standard deviation 1 over
-            training rows.
+        standardise: Whether each feature, except texts, and the target get mean 0 and standard
+            deviation 1 over training rows.
         separator: Separator of the cells of a CSV file.
     """
 
     path: str
-    label: str
+    label: str | None = None
     client: str | None = None
     split: str | None = None
     group: str | None = None
@@ -119,7 +128,9 @@ class Table:
     separator: str = ","
     text: tuple[str, ...] = ()
     length: Count = 64
-    vocabulary: Count = 10_000
+    vocabulary: Count = VOCABULARY
+    tokenizer: str | None = None
+    target: str | None = None
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
@@ -131,18 +142,41 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of features, or of words."""
+        """The number of features, or of words or tokens."""
         return (self.length,) if self.text else (self.survey.width,)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens: the vocabulary and one token for all other words; 0 for numbers."""
+        """Number of tokens: the tokenizer's, or the vocabulary and one more; 0 for numbers."""
+        if self.text and self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length).tokens
         return self.vocabulary + 1 if self.text else 0
 
     @property
+    def padding(self) -> int:
+        """The token that fills texts up: the tokenizer's, or the last one."""
+        if self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length).padding
+        return self.tokens - 1
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The file of the tokenizer, or None."""
+        return None if self.tokenizer is None else tokenizer_file(self.tokenizer)
+
+    @property
     def classes(self) -> int:
-        """Number of different labels."""
-        return len(self.survey.values[self.label])
+        """Number of different labels; 1 for a target."""
+        return len(self._class_names(self.survey.values))
+
+    @property
+    def task(self) -> str:
+        """The task: regression of a target, or classification."""
+        return "classification" if self.target is None else "regression"
+
+    def _class_names(self, order: dict[str, list[str]]) -> list[str]:
+        """Return the labels in order, or the name of the target."""
+        return [str(self.target)] if self.label is None else order[self.label]
 
     @property
     def natural_clients(self) -> int | None:
@@ -155,55 +189,52 @@ class Table:
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x, float64 features or int32 words; y int64, client, group int32, split int8."""
+        """Write x, float64 features or int32 words; y int64, client, group int32, split int8.
+
+        A target is float64, beside a y of zeros.
+        """
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
-        words = self._words(column_types)
-        number_by_word = {word: number for number, word in enumerate(words)}
+        encoder = self._encoder(column_types)
         for piece in self.read_pieces(column_types):
-            if self.text:
-                writer.append("x", self._word_numbers(piece, number_by_word))
+            if encoder is not None:
+                writer.append("x", encoder.encode(self._texts(piece)))
             else:
                 writer.append("x", _features(piece, features, order))
-            writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
+            if self.label is not None:
+                writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
+            if self.target is not None:
+                writer.append("target", piece[self.target])
+                writer.append("y", np.zeros(len(piece[self.target]), np.int64))
             for array, column in (("client", self.client), ("group", self.group)):
                 if column is not None:
                     place = tables.number_texts(piece[column], order[column])
                     writer.append(array, place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", piece[self.split])
-        groups = () if self.group is None else order[self.group]
-        if self.text:
-            writer.describe(
-                order[self.label],
-                normalisation=None,
-                groups=groups,
-                vocabulary=self.vocabulary,
-                words=words,
-            )
-            return
-        normalisation = {**(TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION)}
-        if self.missing == "mean":
-            normalisation["missing"] = "mean"
-        writer.describe(order[self.label], normalisation=normalisation, groups=groups)
+        usual = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
+        fills = {"missing": "mean"} if self.missing == "mean" else {}
+        writer.describe(
+            self._class_names(order),
+            normalisation=None if encoder is not None else {**usual, **fills},
+            groups=() if self.group is None else order[self.group],
+            inputs={} if self.target is None else {"target": usual},
+            **({} if encoder is None else encoder.description),
+        )
 
-    def _words(self, column_types: dict[str, ColumnType]) -> list[str]:
-        """Return the different words that are read, by spelling; none for numbers."""
-        pieces = self.read_pieces(column_types) if self.text else ()
-        return sorted({word for piece in pieces for row in self._texts(piece) for word in row})
+    def _encoder(self, column_types: dict[str, ColumnType]) -> WordEncoder | FileTokenizer | None:
+        """Return the encoder of texts; None for numbers."""
+        if not self.text:
+            return None
+        if self.tokenizer is not None:
+            return FileTokenizer.open(self.tokenizer, self.length)
+        pieces = self.read_pieces(column_types)
+        texts = (text for piece in pieces for text in self._texts(piece))
+        return WordEncoder.of(texts, self.length, self.vocabulary)
 
-    def _texts(self, piece: dict[str, np.ndarray]) -> Iterator[list[str]]:
-        """Yield the words of each row of a piece."""
-        for cells in zip(*(piece[name] for name in self.text), strict=True):
-            yield WORD_PATTERN.findall(" ".join(cells).lower())[: self.length]
-
-    def _word_numbers(
-        self, piece: dict[str, np.ndarray], number_by_word: dict[str, int]
-    ) -> np.ndarray:
-        """Return the numbers of the words of a piece, int32 ``[rows, length]``."""
-        end = len(number_by_word)
-        rows = [encode_words(row, number_by_word, self.length, end) for row in self._texts(piece)]
-        return np.array(rows, np.int32).reshape(-1, self.length)
+    def _texts(self, piece: dict[str, np.ndarray]) -> list[str]:
+        """Return the text of each row of a piece."""
+        return [" ".join(cells) for cells in zip(*(piece[name] for name in self.text), strict=True)]
 
     def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
         """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
@@ -225,17 +256,22 @@ class Table:
 
     @property
     def label_columns(self) -> list[str]:
-        """The columns of label, client, group and split."""
-        columns = (self.label, self.client, self.group, self.split)
+        """The columns of label, target, client, group and split."""
+        columns = (self.label, self.target, self.client, self.group, self.split)
         return [column for column in columns if column is not None]
 
     @property
     def column_types(self) -> dict[str, ColumnType]:
         """The type of each column that is read; a key without a column raises a `DataError`."""
         path = path_of(self.path)
+        if self.label is None and self.target is None:
+            raise DataError(f"{path}: has neither label nor target", advice=TARGET_ADVICE)
+        if self.label is not None and self.target is not None:
+            raise DataError(f"{path}: label and target are set", advice=TARGET_ADVICE)
         check_shards([path])
         existing = tables.column_names(path, self.separator)
-        for key in ("label", "client", "group", "split", "drop", "categorical", "dates", "text"):
+        single_keys = ("label", "target", "client", "group", "split")
+        for key in (*single_keys, "drop", "categorical", "dates", "text"):
             value = getattr(self, key)
             for column in (value,) if isinstance(value, str) else value or ():
                 tables.require_column(path, existing, key, column)
@@ -260,11 +296,16 @@ class Table:
             listed = ", ".join(existing)
             raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
         others = column_types.keys() - {*self.text, *self.label_columns} if self.text else ()
+        if self.tokenizer is not None and (not self.text or self.vocabulary != VOCABULARY):
+            key = "text: is missing" if not self.text else "vocabulary: is set"
+            advice = "name columns of texts" if not self.text else "leave one of the two out"
+            raise DataError(f"{path}: {key} beside tokenizer", advice=advice)
         if others:
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"
             raise DataError(problem, advice="name these columns under `drop`, or under `text`")
-        column_types |= dict.fromkeys(self.label_columns, TEXT)
+        types = {name: NUMBER if name == self.target else TEXT for name in self.label_columns}
+        column_types |= types
         return column_types if self.split is None else {**column_types, self.split: SPLIT_NAME}
 
 
@@ -289,15 +330,21 @@ def _is_filled(cells: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=32)
 def _survey(table: Table, stamped: str) -> Survey:
     path, column_types, samples = path_of(table.path), table.column_types, 0
+    targets: set[float] = set()
     values: dict[str, set[str]] = {
         name: set() for name, column_type in column_types.items() if column_type is TEXT
     }
     for piece in table.read_pieces(column_types):
-        samples += len(piece[table.label])
+        samples += len(next(iter(piece.values())))
         for name in values:
             values[name].update(piece[name])
+        if table.target is not None and len(piece[table.target]):
+            targets |= {piece[table.target].min(), piece[table.target].max()}
     order = {name: tables.sort_texts(values[name]) for name in values}
-    tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
+    if table.label is not None:
+        tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
+    else:
+        tables.check_targets(path, f"target {table.target!r}", targets)
     for key, column in (("client", table.client), ("group", table.group)):
         if column is not None:
             check_spellings(path, f"{key} {column!r}", order[column])

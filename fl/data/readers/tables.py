@@ -398,6 +398,14 @@ def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) ->
     _check_repeated(path, key, classes, samples)
 
 
+def check_targets(path: Path, key: str, targets: Collection[float]) -> None:
+    """Raise a `DataError` for targets of which nothing can be learnt, or without rows."""
+    if not targets:
+        raise DataError(f"{path}: has no rows", "at least one row below the header")
+    if len(targets) < 2:
+        raise DataError(f"{path}: {key} has one value only, {min(targets):g}", "different numbers")
+
+
 def check_categories(path: Path, name: str, values: Sequence[str], samples: int) -> None:
     """Raise a `DataError` for a categorical column with too many values."""
     if len(values) > MAX_CATEGORIES:

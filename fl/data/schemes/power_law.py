@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
+from fl.api.task import for_any_task
 from fl.base.fields import Bound, Count, Index, NonNegative
 from fl.base.rng import generator
 from fl.data.scheme import Assignment, scheme
@@ -24,6 +25,7 @@ from fl.data.splitting import (
 )
 
 
+@for_any_task
 @scheme
 def power_law(
     labels: np.ndarray,
@@ -41,7 +43,8 @@ def power_law(
     are skewed: with all classes in ``classes_per_client``, every client is a copy of the
     population. Classes are chosen as by `pathological`, and clients of a class share what remains
     after the minimum in proportion to their factors. Samples of a class without clients are not
-    used; a warning and ``attrs["notes"]`` report this.
+    used; a warning and ``attrs["notes"]`` report this. Samples with targets or masks count as one
+    class.
 
     Args:
         labels: Classes of all samples, int64 [samples].

@@ -1,0 +1,145 @@
+"""Encoders of texts as rows of tokens: by words, or by a tokenizer from a file of the user's own.
+
+Words are runs of letters, digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case. Their
+tokens are numbers by spelling, of which a run makes its vocabulary (`fl.data.tokens`). A tokenizer
+has a vocabulary already, so that its tokens are final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.base.errors import DataError, wrap_read_errors
+from fl.base.files import is_file, is_folder
+from fl.base.folders import path_of
+from fl.data.own_files import change_stamp
+from fl.data.tokens import WORD_PATTERN, encode_words
+
+TOKENIZER_FILE = "tokenizer.json"
+PADDING_NAMES = ("[PAD]", "<pad>", "<|pad|>", "</s>", "<|endoftext|>")
+"""Names of the token that fills texts up, the first that a vocabulary has, if its file says none.
+
+Tokenizers of models that continue texts have none of the first three; the end of a text pads them.
+"""
+
+
+@dataclass(frozen=True)
+class WordEncoder:
+    """Encoder by the words of all texts.
+
+    Attributes:
+        words: The different words, by spelling.
+        length: Number of words that are read of a text.
+        vocabulary: Number of words that get a token of their own in a run.
+    """
+
+    words: tuple[str, ...]
+    length: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, texts: Iterable[str], length: int, vocabulary: int) -> WordEncoder:
+        """Return the encoder of some texts."""
+        words = {word for text in texts for word in _first_words(text, length)}
+        return cls(tuple(sorted(words)), length, vocabulary)
+
+    @cached_property
+    def _number_by_word(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    def encode(self, texts: Iterable[str]) -> np.ndarray:
+        """Return the numbers of the words of each text, int32 ``[texts, length]``."""
+        end = len(self.words)
+        rows = [
+            encode_words(_first_words(text, self.length), self._number_by_word, self.length, end)
+            for text in texts
+        ]
+        return np.array(rows, np.int32).reshape(-1, self.length)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Arguments of `fl.data.prepared.Writer.describe`."""
+        return {"vocabulary": self.vocabulary, "words": self.words}
+
+
+def _first_words(text: str, length: int) -> list[str]:
+    return WORD_PATTERN.findall(text.lower())[:length]
+
+
+@dataclass(frozen=True)
+class FileTokenizer:
+    """Encoder by a tokenizer of the package tokenizers.
+
+    Attributes:
+        file: Its file ``tokenizer.json``.
+        length: Number of tokens of a text, with those that the tokenizer puts around it.
+        tokens: Number of different tokens.
+        padding: The token that fills texts up.
+    """
+
+    file: Path
+    length: int
+    tokens: int
+    padding: int
+
+    @classmethod
+    def open(cls, path: str, length: int) -> FileTokenizer:
+        """Return the tokenizer of a file, or of a folder that has a ``tokenizer.json``.
+
+        Raises:
+            DataError: If there is none, or the package tokenizers is not installed.
+        """
+        file = tokenizer_file(path)
+        return cls(file, length, *_sizes(file, change_stamp([file])))
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the tokens of each text, int32 ``[texts, length]``."""
+        tokenizer = _read_tokenizer(self.file)
+        tokenizer.enable_truncation(self.length)
+        tokenizer.enable_padding(length=self.length, pad_id=self.padding)
+        rows = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+        return np.array(rows, np.int32).reshape(-1, self.length)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Arguments of `fl.data.prepared.Writer.describe`: none, as tokens are final."""
+        return {}
+
+
+def tokenizer_file(path: str) -> Path:
+    """Return the file of a tokenizer, which may lie in the folder that is named."""
+    place = path_of(path)
+    return place / TOKENIZER_FILE if is_folder(place) else place
+
+
+@lru_cache(maxsize=8)
+def _sizes(file: Path, stamped: str) -> tuple[int, int]:
+    """Return the number of tokens and the padding of a tokenizer, read again after a change."""
+    tokenizer = _read_tokenizer(file)
+    declared = (tokenizer.padding or {}).get("pad_id")
+    numbers = [declared, *map(tokenizer.token_to_id, PADDING_NAMES)]
+    padding = next((number for number in numbers if number is not None), None)
+    if padding is None:
+        problem = f"{file}: the tokenizer has no token that fills texts up"
+        raise DataError(problem, f"a token named {' or '.join(PADDING_NAMES)}")
+    return 1 + max(tokenizer.get_vocab().values()), int(padding)
+
+
+def _read_tokenizer(file: Path) -> Any:
+    if not is_file(file):
+        problem = f"{file}: tokenizer: the file does not exist"
+        raise DataError(problem, f"a file {TOKENIZER_FILE}, or a folder that has one")
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        problem = f"{file}: tokenizer: needs the package tokenizers, which is not installed"
+        raise DataError(problem, advice="pip install 'fedloom[pretrained]'") from None
+    advice = "write it by `tokenizer.save` of the package tokenizers"
+    with wrap_read_errors(file, "is no tokenizer", advice):
+        return Tokenizer.from_file(str(file))

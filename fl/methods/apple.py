@@ -1,0 +1,124 @@
+"""APPLE: each client's model is a sum of all clients' core models, by weights that it learns.
+
+Luo, Wu. Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning. IJCAI
+2022. arXiv:2110.08394.
+
+A client gets all cores and trains its own one and its weights p, the directed relationships,
+through the sum; so its core moves p_kk times as far as the sum. The weights begin at p_0, shares of
+the samples, which clients report before round 1, and are held near it in early rounds. Their plain
+gradient steps follow the run's schedule. Defaults are those of the authors' code
+(ljaiverson/pFL-APPLE, 8078196), where r counts from 0 too, but the penalty lacks its 1/2, and a
+client may get fewer cores. Running statistics are those of a client's sum and stay with it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    PERSONAL_PARAMS,
+    Batch,
+    BuildContext,
+    Method,
+    NonNegative,
+    Rate,
+    Share,
+    Tree,
+    declare,
+    recipe,
+    single_pass,
+    trees,
+    weights_in,
+)
+from fl.blocks.sample_shares import SHARES, share_samples
+
+
+@declare("personal", title="APPLE", tasks="any")
+class APPLE:
+    """Sums of core models.
+
+    Attributes:
+        eta_p: Learning rate of the weights p in round 1.
+        mu: Weight of the penalty (mu / 2) lambda(r) ||p - p_0||^2.
+        until: Share of the rounds after which there is no penalty.
+        decay: Decay of lambda(r) with r / L, L the last round with a penalty: `exponential`,
+            .001^(r / L), or `cosine`, (1 + cos(pi r / L)) / 2.
+    """
+
+    eta_p: NonNegative = 1e-3
+    mu: NonNegative = 0.1
+    until: Share = 0.1
+    decay: Literal["exponential", "cosine"] = "exponential"
+
+    def build(self, context: BuildContext) -> Method:
+        """Return training of core c_k and weights p_k in w_k = sum_j p_kj c_j, algorithm 1."""
+
+        def zeros(variables: Tree) -> Tree:
+            return {"offsets": trees.leaves(variables["params"])[0].new_zeros(context.clients)}
+
+        statistics = weights_in(context.network.names["buffers"])
+        base = recipe(context, local=statistics, personal_params=zeros)
+        local = single_pass(base)
+        last = int(self.until * context.training.rounds)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            cores = trees.repeat(variables["params"], context.clients)
+            shares, client = zeros(variables)["offsets"], base.init(variables)[1]
+            return {"cores": cores, SHARES: shares, "round": shares.sum()}, client
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            core = {"params": own_core(server, client["id"]), "buffers": {}}
+            return {**local.begin(core, client), "id": client["id"]}
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+            core = dict(work["params"])
+            offsets = core[PERSONAL_PARAMS]["offsets"]
+            own_weight = (server[SHARES] + offsets).index_select(0, work["id"].reshape(1))[0]
+            trained = core_sum(server, offsets)
+            for name, sent in own_core(server, work["id"]).items():
+                core[name] = trained[name] + own_weight * (core[name] - sent)
+            value, aux = local.loss(server, {**work, "params": core}, batch)
+            return value + self.penalty(server["round"], last) * offsets.square().sum(), aux
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            offsets, slope = (t[PERSONAL_PARAMS]["offsets"] for t in (work["params"], grads))
+            rate = self.eta_p / context.training.lr * lr
+            moved = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
+            next_work = local.update(server, work, grads, aux, lr)
+            return {**next_work, "params": {**next_work["params"], PERSONAL_PARAMS: moved}}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            cores = trees.replace_clients(server["cores"], clients["id"], uploads["params"])
+            return {**server, "cores": cores, "round": server["round"] + 1}, dict(clients)
+
+        def personal(server: Tree, client: Tree | None) -> Tree:
+            client = client or {}
+            offsets = client[PERSONAL_PARAMS]["offsets"]
+            return {"params": core_sum(server, offsets), "buffers": dict(client["buffers"])}
+
+        step = replace(local, begin=begin, loss=loss, update=update)
+        phases, views = (share_samples(),), {"personal": personal}
+        return Method(init, (step,), aggregate, views, earlier_phases=phases)
+
+    def penalty(self, round_: Tensor, last: int) -> Tensor:
+        """Return lambda(r) mu / 2, r = 0, 1, ...; 0 from r = ``last`` on."""
+        progress = round_ / max(last, 1)
+        cosine = (1 + torch.cos(math.pi * progress)) / 2
+        size = cosine if self.decay == "cosine" else 1e-3**progress
+        return self.mu / 2 * size * (round_ < last)
+
+
+def own_core(server: Tree, number: Tensor) -> Tree:
+    """Return a client's core as the server has it."""
+    return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], server["cores"])
+
+
+def core_sum(server: Tree, offsets: Tensor) -> Tree:
+    """Return sum_j p_j c_j for p = p_0 + offsets, with the cores that the server has."""
+    p = server[SHARES] + offsets
+    return trees.apply(lambda cores: torch.tensordot(p, cores, dims=1), server["cores"])

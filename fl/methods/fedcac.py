@@ -1,0 +1,129 @@
+"""FedCAC: clients share what does not matter to their task, and the rest with similar clients.
+
+Wu, Liu, Niu, Zhu, Tang. Bold but Cautious: Unlocking the Potential of Personalized Federated
+Learning through Cautiously Aggressive Collaboration. ICCV 2023. arXiv:2309.11103.
+
+A weight is critical to a client if |(w_k - w) w_k|, with what it moved in a round, is among the
+largest of its tensor. A client begins with the shared model, but takes critical weights from the
+mean over itself and its partners: clients with the same critical weights. Ever fewer are partners;
+after round ``beta`` nobody is, even if all pairs overlap alike. Weights that did not move are not
+critical. Running statistics are shared; in the authors' code (kxzxvbk/Fling, f6c6f1e) they are not.
+A client that is not drawn keeps its critical weights and gets all others. The defaults are those of
+that code for CIFAR-10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    PAYLOAD,
+    BuildContext,
+    Count,
+    Method,
+    Share,
+    Tree,
+    all_weights,
+    declare,
+    recipe,
+    select,
+    single_pass,
+    trees,
+)
+from fl.blocks.exchange import send_all_but
+from fl.blocks.mixing import client_rows, mix
+
+ROUNDING = 1e-9
+"""Overlaps that differ by less count as equal."""
+
+
+@declare("personal", title="FedCAC", tasks="any")
+class FedCAC:
+    """FedAvg, but for the weights that are critical to a client.
+
+    Attributes:
+        tau: Share of critical weights in each tensor; 0 is FedAvg.
+        beta: Last round after which clients have partners.
+    """
+
+    tau: Share = 0.5
+    beta: Count = 100
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg that starts from M_k u_k + (1 - M_k) w, with masks M and partners' mean u.
+
+        Partners have an overlap O_ij >= mean O + (t / beta) (max O - mean O) in round t.
+        """
+        base = recipe(context)
+        local = single_pass(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            params = variables["params"]
+            none = trees.apply(lambda w: torch.zeros_like(w, dtype=torch.bool), params)
+            number = trees.leaves(params)[0].new_zeros((), dtype=torch.int64)
+            added = {"critical": none, PAYLOAD: {"params": params}}
+            return {**server, "round": number}, {**client, **added}
+
+        def personal(server: Tree, client: Tree | None) -> Tree:
+            client = client or {}
+            params = trees.apply(
+                torch.where, client["critical"], client[PAYLOAD]["params"], server["params"]
+            )
+            return {**select(server, all_weights), "params": params}
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return local.begin(personal(server, client), client)
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            start = personal(server, client)["params"]
+            critical = trees.apply(self.critical, start, upload["params"])
+            return {**client_state, "critical": critical}, {**upload, "critical": critical}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            models = {key: tree for key, tree in uploads.items() if key != "critical"}
+            next_server, client_states = base.aggregate(server, clients, models, n)
+            number = server["round"] + 1
+            weights = partner_weights(client_rows(uploads["critical"]), int(number) / self.beta)
+            partner_means = {"params": mix(weights, uploads["params"])}
+            return {**next_server, "round": number}, {**client_states, PAYLOAD: partner_means}
+
+        return replace(
+            base,
+            init=init,
+            passes=(replace(local, begin=begin, end=end),),
+            aggregate=aggregate,
+            views={"personal": personal},
+            send=send_all_but("round"),
+        )
+
+    def critical(self, start: Tensor, trained: Tensor) -> Tensor:
+        """Whether each weight of a tensor is critical: the share tau that matters most."""
+        sensitivity = ((trained - start) * trained).abs()
+        count = int(self.tau * sensitivity.numel())
+        largest = sensitivity.flatten().topk(max(count, 1)).values
+        return (sensitivity >= largest[-1]) & (sensitivity > 0) & (count > 0)
+
+
+def partner_weights(critical: Tensor, progress: float) -> Tensor:
+    """Return the weights of all models in the mean of each client's partners, [K, K].
+
+    Args:
+        critical: Whether each weight is critical, 0 or 1, [K, d].
+        progress: t / beta; above 1, nobody has partners.
+    """
+    itself = torch.eye(len(critical), dtype=torch.bool, device=critical.device)
+    sizes = critical.sum(1)
+    differences = sizes[:, None] + sizes - 2 * critical @ critical.T
+    overlaps = 1 - differences / (2 * sizes.clamp(min=1))[:, None]
+    is_pair = (sizes > 0)[:, None] & (sizes > 0) & ~itself
+    if progress > 1 or not is_pair.any():
+        return itself.to(critical.dtype)
+    excess = overlaps - overlaps[is_pair].mean()
+    is_partner = is_pair & (excess >= progress * excess[is_pair].max() - ROUNDING)
+    return F.normalize((is_partner | itself).to(critical.dtype), p=1, dim=1)

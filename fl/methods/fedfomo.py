@@ -1,0 +1,130 @@
+"""FedFomo: each client moves towards those models of others that lower its loss on validation data.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized Federated Learning with First Order Model
+Optimization. ICLR 2021. arXiv:2012.08565.
+
+Before it trains, a client gets models that others sent in the last round. These, and the model that
+it trained itself, have the gains g_j = (L(ref) - L(w_j)) / ||w_j - ref||, with its mean validation
+loss L. It goes on from ref + sum_j a_j (w_j - ref), with a_j the positive gains divided by their
+sum. The server sends the models with the largest sums of earlier gains, or, with a probability that
+falls over rounds, random ones. As in the authors' code (NVlabs/FedFomo, fe04f66), whose values are
+the defaults, ``ref`` is the model with which the client's last training began. That code divides
+gains by the size of their total before it sums them, measures distances by absolute values, and
+scores after one more mixture; here, the model that was trained last is scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    PAYLOAD,
+    Batch,
+    BuildContext,
+    Count,
+    Method,
+    NonNegative,
+    Share,
+    Sweep,
+    Tree,
+    all_weights,
+    declare,
+    keyed,
+    recipe,
+    rng,
+    select,
+    single_pass,
+    trees,
+)
+from fl.blocks.candidate_models import epsilon_greedy, gain_step, gains_by_distance, losses_by_model
+from fl.blocks.exchange import send_all_but
+
+MODELS, UPLOADED, AFFINITY = "models", "uploaded", "affinity"
+"""Keys in the server's tree: each client's last upload, whether it is of the last round, and each
+client's sums of gains by others' models, [clients, clients].
+"""
+START, GAINS, CHOSEN, EXISTS = "start", "gains", "chosen", "exists"
+
+
+@declare("personal", title="FedFomo", needs=("val",))
+class FedFomo:
+    """Local training from mixtures that clients choose by validation data.
+
+    Attributes:
+        models: Number of models that a client gets in a round.
+        epsilon: Probability of a random model in place of the best one, in round 1.
+        epsilon_decay: Number by which this probability falls in each round.
+        reference: Model that others are compared with: the one with which the client's last
+            training began (`start`) or ended (`trained`, as in FL-bench).
+    """
+
+    models: Count = 8
+    epsilon: Share = 0.3
+    epsilon_decay: NonNegative = 0.05
+    reference: Literal["start", "trained"] = "start"
+
+    def build(self, context: BuildContext) -> Method:
+        """Return Local that begins each round with a mixture, equations 3 and 4."""
+        base, network, total = recipe(context, local=all_weights), context.network, context.clients
+        local, count = single_pass(base), min(self.models, total - 1)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            leaf = trees.leaves(variables["params"])[0]
+            key = torch.tensor(rng.torch_seed(context.seed, "fedfomo"), device=leaf.device)
+            first, zero = select(variables, all_weights), torch.zeros_like(key)
+            state = {MODELS: trees.repeat(first, total), UPLOADED: zero.repeat(total) > 0}
+            state |= {AFFINITY: leaf.new_zeros((total, total)), "key": key, "round": zero}
+            return {**server, **state}, {**client, START: first, GAINS: leaf.new_zeros(count)}
+
+        def payload(server: Tree, client: Tree) -> Tree:
+            own_id = client["id"].reshape(1)
+            is_available = server[UPLOADED] & (torch.arange(total, device=own_id.device) != own_id)
+            epsilon = (self.epsilon - self.epsilon_decay * server["round"]).clamp(min=0)
+            key = keyed.derive_keys(server["key"] + server["round"], 0) + client["id"]
+            affinity = server[AFFINITY].index_select(0, own_id)[0]
+            ids, exists = epsilon_greedy(affinity, is_available, count, epsilon, key)
+            models = trees.apply(lambda leaf: leaf.index_select(0, ids), server[MODELS])
+            return {MODELS: models, CHOSEN: ids, EXISTS: exists}
+
+        def models_of(client: Tree) -> tuple[Tree, list[Tree]]:
+            """Return the reference, and the client's own model followed by those of others."""
+            own_model = select(client, all_weights)
+            received = [trees.take(client[PAYLOAD][MODELS], number) for number in range(count)]
+            return client[START] if self.reference == "start" else own_model, [own_model, *received]
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            reference, models = models_of(client)
+            values = losses_by_model(network, (reference, *models), batch)
+            weight = batch["weight"].to(values.dtype)
+            return {"losses": weight @ values, "count": weight.sum()}
+
+        def mix(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            reference, models = models_of(client)
+            losses = totals["losses"] / totals["count"].clamp(min=1)
+            gains = gains_by_distance(losses, reference, models)
+            received_gains = gains[1:] * client[PAYLOAD][EXISTS]
+            begin = gain_step(reference, models, torch.cat([gains[:1], received_gains]))
+            return {**client, **begin, START: begin, GAINS: received_gains}, {}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, _ = local.end(server, client, work)
+            sent = {CHOSEN: client[PAYLOAD][CHOSEN], GAINS: client[GAINS]}
+            return client_state, {**select(client_state, all_weights), **sent}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            ids = clients["id"]
+            models = trees.replace_clients(server[MODELS], ids, select(uploads, all_weights))
+            uploaded = torch.zeros_like(server[UPLOADED]).index_fill(0, ids, True)
+            pairs = ids[:, None].expand_as(uploads[CHOSEN]), uploads[CHOSEN]
+            affinity = server[AFFINITY].index_put(pairs, uploads[GAINS], accumulate=True)
+            state = {MODELS: models, UPLOADED: uploaded, AFFINITY: affinity}
+            return {**server, **state, "round": server["round"] + 1}, dict(clients)
+
+        passes = (Sweep(look, mix, split="val"), replace(local, end=end))
+        send = send_all_but(MODELS, UPLOADED, AFFINITY, "key", "round")
+        return Method(init, passes, aggregate, base.views, send=send, payload=payload)

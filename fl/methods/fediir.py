@@ -1,0 +1,107 @@
+"""FedIIR: clients keep the classifier's gradient of each batch near the mean of all clients.
+
+Guo, Guo, Cao, Wu, Chang. Out-of-Distribution Generalization of Federated Learning via Implicit
+Invariant Relationships. ICML 2023. PMLR 202.
+
+Before a round's training, its clients send the gradient of the classifier's weights at the shared
+model, and the server renews a moving mean of it. In training, the squared distance of a batch's
+gradient to that mean is added to the loss; it has a gradient of its own. As in the authors' code
+(YamingGuo98/FedIIR, 3e7a785), the moving mean begins at 0. That code takes gradients of the mean in
+training mode and means over batches, where here they are in evaluation mode and over samples; its
+classifiers have up to three layers, while here the gradient is that of the last layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+from torch.func import grad
+
+from fl.api import (
+    VARIABLE_GROUPS,
+    Batch,
+    BuildContext,
+    Forward,
+    Method,
+    NonNegative,
+    Output,
+    Phase,
+    Share,
+    Sweep,
+    Task,
+    Tree,
+    WeightedAverage,
+    declare,
+    recipe,
+    task_loss,
+    trees,
+)
+from fl.blocks.linear_layers import head_parameters, zero_head
+
+GRADIENT = "mean gradient"
+"""Key in the server's tree: the moving mean of gradients, ``weight`` [C, d] and ``bias`` [C]."""
+
+
+@declare("global", title="FedIIR")
+class FedIIR:
+    """FedAvg with a penalty on differences between clients' gradients.
+
+    Attributes:
+        penalty: Weight of the squared distance (the authors: .0005 to .01, by data set); 0 is
+            FedAvg.
+        decay: Share of the former moving mean in the next one.
+    """
+
+    penalty: NonNegative = 1e-3
+    decay: Share = 0.95
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg of CE + gamma ||grad_h CE - g||^2, after a phase that renews g."""
+        network, task = context.network, context.task
+
+        def distance(forward: Forward) -> Tensor:
+            slopes = head_gradient(task, forward.output, forward.batch)
+            mean = forward.shared[GRADIENT]
+            return self.penalty * trees.squared_distance({k: slopes[k] for k in mean}, mean)
+
+        base = recipe(context, terms=(task_loss, distance))
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            return {**server, GRADIENT: zero_head(network, variables["params"])}, client
+
+        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+            output = network.eval(server["params"], server["buffers"], batch["x"])
+            slopes, count = head_gradient(task, output, batch), batch["weight"].sum()
+            names = head_parameters(network, server["params"])
+            return {"count": count, "sum": {key: slopes[key] * count for key in names}}
+
+        def send_mean(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+            count = totals["count"].clamp(min=1)
+            return dict(client), {GRADIENT: trees.apply(lambda g: g / count, totals["sum"])}
+
+        def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            mean = trees.apply(
+                lambda old, new: self.decay * old + (1 - self.decay) * new,
+                server[GRADIENT],
+                trees.mean(uploads, n)[GRADIENT],
+            )
+            return {**server, GRADIENT: mean}, dict(clients)
+
+        phase = Phase(
+            (Sweep(look, send_mean),),
+            WeightedAverage(renew),
+            send=lambda server: {kind: server[kind] for kind in VARIABLE_GROUPS},
+        )
+        return replace(base, init=init, earlier_phases=(phase,))
+
+
+def head_gradient(task: Task, output: Output, batch: Batch) -> dict[str, Tensor]:
+    """Return the gradient of a batch's mean loss by the last layer's ``weight`` and ``bias``.
+
+    With the gradient e_i of the loss by a sample's outputs and its features z_i, it is sum_i e_i
+    z_i' and sum_i e_i.
+    """
+    slopes = grad(lambda outputs: task.loss(outputs, batch))(output.outputs)
+    return {"weight": slopes.T @ output.features.flatten(1), "bias": slopes.sum(0)}
