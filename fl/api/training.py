@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from fl.base.errors import ConfigError, FedloomError, Location
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
 from fl.base.fields import LARGEST_FLOAT, Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
@@ -140,26 +140,59 @@ class Training:
         Raises:
             ConfigError: For fields that contradict each other.
         """
-        if values["local_epochs"] is not None and values["local_steps"] is not None:
-            raise ConfigError(
-                location / "local_steps",
-                f"is {values['local_steps']!r}, but local_epochs is {values['local_epochs']!r}",
-                advice="give one of local_epochs and local_steps",
-            )
-        if values["local_steps"] is None and values["local_epochs"] is None:
-            values["local_epochs"] = 1
-        _check_stragglers(values, location)
-        if values["nesterov"] and not (values["optimizer"] == "sgd" and values["momentum"]):
-            problem = "is true, but needs SGD with momentum"
-            advice = "set optimizer: sgd and a momentum above 0"
-            raise ConfigError(location / "nesterov", problem, advice=advice)
-        try:
-            augmentation_steps(str(values["augmentation"]))
-        except ValueError as error:
-            problem = f"is {values['augmentation']!r}; {error}"
-            raise ConfigError(location / "augmentation", problem, AUGMENTATIONS) from None
-        _check_decay(Training(**values), location)  # type: ignore[arg-type]  # Checked by now.
-        return values
+        problems = ConfigProblems(
+            ConfigError(location / c.key, c.problem, c.allowed, c.advice)
+            for c in contradictions(values)
+        )
+        problems.raise_all()
+        return with_derived_defaults(values)
+
+
+def with_derived_defaults(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values of all fields of `Training` with the defaults that follow from other values."""
+    is_default = values["local_steps"] is None and values["local_epochs"] is None
+    return {**values, "local_epochs": 1} if is_default else {**values}
+
+
+class Contradiction(NamedTuple):
+    """A training key that contradicts other ones.
+
+    Attributes:
+        key: The key.
+        others: The keys that it contradicts.
+        problem: What is wrong.
+        allowed: The values that would be allowed.
+        advice: What to do about it.
+    """
+
+    key: str
+    others: tuple[str, ...]
+    problem: str
+    allowed: str = ""
+    advice: str = ""
+
+
+def contradictions(values: Mapping[str, object]) -> Iterator[Contradiction]:
+    """Yield the contradictions among values of all fields of `Training`."""
+    epochs, steps = values["local_epochs"], values["local_steps"]
+    if epochs is not None and steps is not None:
+        problem = f"is {steps!r}, but local_epochs is {epochs!r}"
+        advice = "give one of local_epochs and local_steps"
+        yield Contradiction("local_steps", ("local_epochs",), problem, advice=advice)
+    yield from _straggler_contradictions(values)
+    if values["nesterov"] and not (values["optimizer"] == "sgd" and values["momentum"]):
+        problem = "is true, but needs SGD with momentum"
+        advice = "set optimizer: sgd and a momentum above 0"
+        yield Contradiction("nesterov", ("optimizer", "momentum"), problem, advice=advice)
+    try:
+        augmentation_steps(str(values["augmentation"]))
+    except ValueError as error:
+        problem = f"is {values['augmentation']!r}; {error}"
+        yield Contradiction("augmentation", (), problem, AUGMENTATIONS)
+    if _last_rate(Training(**values)) > LARGEST_FLOAT:  # type: ignore[arg-type]  # Checked by now.
+        problem = f"is {values['lr_decay']!r}, which makes the learning rate overflow"
+        others = ("schedule", "rounds", "lr", "lr_decay_every")
+        yield Contradiction("lr_decay", others, problem, advice="set 1 or less")
 
 
 AUGMENTATIONS = (
@@ -167,18 +200,20 @@ AUGMENTATIONS = (
 )
 
 
-def _check_stragglers(values: dict[str, object], location: Location) -> None:
-    """Refuse stragglers if nobody is left to train, or if the work cannot be done in part."""
-    share, dropped = values.get("stragglers", 0.0), values.get("partial_work") == "dropped"
+def _straggler_contradictions(values: Mapping[str, object]) -> Iterator[Contradiction]:
+    """Yield stragglers if nobody is left to train, or if the work cannot be done in part."""
+    share, dropped = values["stragglers"], values["partial_work"] == "dropped"
     if share == 1 and dropped:
         problem = "is 1.0 and partial_work is 'dropped', so that no client trains"
         advice = "set a share below 1, or partial_work: kept"
-        raise ConfigError(location / "stragglers", problem, advice=advice)
-    if share and not dropped and 1 in (values["local_epochs"], values["local_steps"]):
-        key = "local_epochs" if values["local_epochs"] == 1 else "local_steps"
+        yield Contradiction("stragglers", ("partial_work",), problem, advice=advice)
+    epochs, steps = values["local_epochs"], values["local_steps"]
+    key = "local_steps" if epochs is None and steps is not None else "local_epochs"
+    if share and not dropped and 1 in (steps, epochs or (1 if steps is None else None)):
         problem = f"is {share!r}, but {key} is 1, so that a straggler cannot do a part of it"
         advice = "set partial_work: dropped, or 2 or more local_epochs or local_steps"
-        raise ConfigError(location / "stragglers", problem, advice=advice)
+        others = ("partial_work", "local_epochs", "local_steps")
+        yield Contradiction("stragglers", others, problem, advice=advice)
 
 
 def check_stragglers(share: float, participants: int) -> None:
@@ -256,13 +291,12 @@ def idle_keys(training: Training) -> dict[str, Need]:
     }
 
 
-def _check_decay(training: Training, location: Location) -> None:
-    """Refuse a schedule whose last rate exceeds the largest float32."""
-    with contextlib.suppress(OverflowError):
-        if learning_rate(training, training.rounds, 1) <= LARGEST_FLOAT:
-            return
-    problem = f"is {training.lr_decay!r}, which makes the learning rate overflow"
-    raise ConfigError(location / "lr_decay", problem, advice="set 1 or less")
+def _last_rate(training: Training) -> float:
+    """Return the learning rate at the end of the schedule, infinite if it overflows."""
+    try:
+        return learning_rate(training, training.rounds, 1)
+    except OverflowError:
+        return math.inf
 
 
 def learning_rate(training: Training, round_: int, step: int = 0, steps: int = 1) -> float:

@@ -168,6 +168,9 @@ def single_errors(error: ConfigError) -> list[ConfigError]:
 class ConfigProblems:
     """Collects errors of a config, so that all of them are reported at once.
 
+    Args:
+        errors: Errors that were found before.
+
     ::
 
         problems = ConfigProblems()
@@ -177,8 +180,8 @@ class ConfigProblems:
         problems.raise_all()
     """
 
-    def __init__(self) -> None:
-        self.errors: list[ConfigError] = []
+    def __init__(self, errors: Iterable[ConfigError] = ()) -> None:
+        self.errors: list[ConfigError] = [*errors]
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:
@@ -200,13 +203,14 @@ def similar_name(name: str, names: Sequence[str]) -> str | None:
     """Return the name of which ``name`` may be a misspelling, or None.
 
     Two names that are words of their own, such as fedala and fedfa, are less than 75% alike.
-    Letters in another order, or one wrong letter, are a misspelling of a short name, too.
+    Letters in another order, one wrong letter, or f for ph are a misspelling of a short name, too.
     """
     mistyped = (
         candidate
         for candidate in names
         if sorted(candidate) == sorted(name)
         or (len(candidate) == len(name) > 1 and _count_differences(candidate, name) == 1)
+        or (len(name) > 2 and _sound(candidate) == _sound(name))
     )
     near = difflib.get_close_matches(name, names, n=1, cutoff=MISSPELLING)
     return next(iter(near), next(mistyped, None))
@@ -214,6 +218,27 @@ def similar_name(name: str, names: Sequence[str]) -> str | None:
 
 def _count_differences(first: str, second: str) -> int:
     return sum(a != b for a, b in zip(first, second, strict=True))
+
+
+def _sound(name: str) -> str:
+    """Return a name as many languages write its sound: alfa for alpha."""
+    return name.lower().replace("ph", "f")
+
+
+def meant_name(name: object, names: Iterable[str]) -> str | None:
+    """Return the name that is probably meant by another program's name or a misspelling, or None.
+
+    Args:
+        name: The wrong name.
+        names: The names that exist.
+    """
+    existing = sorted(names)
+    called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
+    if called in existing:
+        return called
+    simple = str(name).lower().replace("_", "-")
+    same = next((other for other in existing if other.lower().replace("_", "-") == simple), None)
+    return same or similar_name(str(name), existing)
 
 
 def unknown_name(
@@ -229,10 +254,7 @@ def unknown_name(
         command: Command that lists them, for the case that none of many is similar.
     """
     existing = sorted(names)
-    called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
-    simple = str(name).lower().replace("_", "-")
-    same = next((other for other in existing if other.lower().replace("_", "-") == simple), None)
-    near = called if called in existing else same or similar_name(str(name), existing)
+    near = meant_name(name, existing)
     hint = f" (did you mean {near!r}?)" if near else ""
     allowed = ", ".join(existing) or "none"
     if len(existing) > MAX_LISTED:

@@ -20,12 +20,19 @@ import logging
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
+from fl.base.errors import (
+    ConfigError,
+    ConfigProblems,
+    Location,
+    meant_name,
+    single_errors,
+    unknown_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +184,59 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return REQUIRED
 
 
+class ParsedKeys(NamedTuple):
+    """Config keys that were parsed, as far as they are right.
+
+    Attributes:
+        values: The value of each right key, with defaults filled in.
+        wrong: Declared keys whose value is unknown: it is wrong or missing, or stands under a
+            misspelt name.
+        errors: What is wrong.
+    """
+
+    values: dict[str, Any]
+    wrong: set[str]
+    errors: list[ConfigError]
+
+
+def parse_keys(
+    target: type | Callable[..., Any], values: Mapping[str, Any] | None, location: Location
+) -> ParsedKeys:
+    """Return what is right of the declared keys of ``target``, and what is wrong.
+
+    A key is not called missing where an unknown key seems to be its misspelling.
+    """
+    declared = fields(target)
+    try:
+        values = with_current_names(target, mapping(values, location), location)
+    except ConfigError as error:
+        return ParsedKeys({}, {*declared}, single_errors(error))
+    wrong, problems = misspelt_keys(values, declared), ConfigProblems()
+    problems.errors += [
+        unknown_name(location / key, "key", key, declared) for key in values if key not in declared
+    ]
+    resolved = {}
+    for name, field in declared.items():
+        known = len(problems.errors)
+        with problems.collected():
+            if name in values:
+                resolved[name] = value(field.hint, values[name], location / name)
+            elif field.default is not REQUIRED:
+                resolved[name] = field.default
+            elif name not in wrong:
+                raise ConfigError(location / name, "is missing", describe(field.hint))
+        if len(problems.errors) > known:
+            wrong.add(name)
+    return ParsedKeys(resolved, wrong, problems.errors)
+
+
+def misspelt_keys(values: Iterable[str], declared: Iterable[str]) -> set[str]:
+    """Return the declared keys that are probably meant by unknown ones."""
+    names, written = {*declared}, {*values}
+    meant = {meant_name(key, names) for key in written - names}
+    return {name for name in meant if name is not None and name not in written}
+
+
 def parse(
     target: type | Callable[..., Any], values: Mapping[str, Any] | None, location: Location
 ) -> dict[str, Any]:
@@ -186,25 +246,9 @@ def parse(
         ConfigError: For unknown keys, missing keys, wrong types and numbers out of bounds, all at
             once.
     """
-    values = with_current_names(target, mapping(values, location), location)
-    declared = fields(target)
-    problems = ConfigProblems()
-    problems.errors += [
-        unknown_name(location / key, "key", key, declared) for key in values if key not in declared
-    ]
-    resolved = {}
-    for name, field in declared.items():
-        try:
-            if name in values:
-                resolved[name] = value(field.hint, values[name], location / name)
-            elif field.default is REQUIRED:
-                raise ConfigError(location / name, "is missing", describe(field.hint))
-            else:
-                resolved[name] = field.default
-        except ConfigError as error:
-            problems.errors.append(error)
-    problems.raise_all()
-    return resolved
+    parsed = parse_keys(target, values, location)
+    ConfigProblems(parsed.errors).raise_all()
+    return parsed.values
 
 
 def at_default(target: type | Callable[..., Any], values: Mapping[str, Any]) -> list[str]:
@@ -247,10 +291,8 @@ def value(hint: Any, raw: Any, location: Location) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _union(args, raw, location)
     if origin is dict:
-        return {
-            key: value(args[1], item, location / key)
-            for key, item in mapping(raw, location).items()
-        }
+        items = mapping(raw, location).items()
+        return dict(zip(dict(items), _items(args[1], items, location), strict=True))
     if typing.is_typeddict(hint):
         return dict(mapping(raw, location))
     if origin is Literal:
@@ -262,10 +304,20 @@ def value(hint: Any, raw: Any, location: Location) -> Any:
     if origin in (tuple, list):
         if not isinstance(raw, list | tuple):
             raise ConfigError(location, f"is {raw!r}", describe(hint))
-        return origin(value(args[0], item, location / i) for i, item in enumerate(raw))
+        return origin(_items(args[0], enumerate(raw), location))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint(**parse(hint, raw, location))
     return _scalar(hint, bound, raw, location)
+
+
+def _items(hint: Any, items: Iterable[tuple[str | int, Any]], location: Location) -> list[Any]:
+    """Convert the items of a list or mapping; raise what is wrong with them, all at once."""
+    problems, converted = ConfigProblems(), []
+    for key, item in items:
+        with problems.collected():
+            converted.append(value(hint, item, location / key))
+    problems.raise_all()
+    return converted
 
 
 def _strip(hint: Any) -> tuple[Bound | None, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fl.api import Batch, FedloomError, Forward, Network, Output, Term, Tree, weighted_mean
 from fl.api.tasks.classification import cross_entropy
+from fl.blocks.distances import pairwise_distances
 from fl.blocks.linear_layers import feature_width
 
 GuidingLoss = Literal["contrastive", "squared"]
@@ -84,6 +85,14 @@ def update_anchors(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
 def has_anchor(anchors: Tensor) -> Tensor:
     """Whether each class has an anchor, [C]; the anchor of the others is zero."""
     return (anchors != 0).any(-1)
+
+
+def anchor_scores(features: Tensor, anchors: Tensor) -> Tensor:
+    """Return -||z - a_c||^2, [b, C]; classes without an anchor come last."""
+    distances = pairwise_distances(features, anchors)
+    exists = has_anchor(anchors)
+    farthest = torch.where(exists, distances, 0).amax(-1, keepdim=True) + 1
+    return -torch.where(exists, distances, farthest)
 
 
 def guiding_losses(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:

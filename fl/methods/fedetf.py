@@ -12,9 +12,6 @@ softmax of the client's class counts. The paper's second stage, personal fine-tu
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
@@ -22,9 +19,9 @@ from fl.api import (
     SHARED_PARAMS,
     BuildContext,
     Forward,
+    Inputs,
     Method,
     Positive,
-    Predictor,
     Term,
     TrainingPass,
     Tree,
@@ -36,11 +33,8 @@ from fl.api import (
     weights_not_in,
 )
 from fl.blocks.calibration import balanced_logits, with_class_counts
-from fl.blocks.exchange import send_all_but
-from fl.blocks.fixed_heads import simplex_etf
+from fl.blocks.fixed_heads import cosine_outputs, simplex_etf, with_fixed_head
 from fl.blocks.linear_layers import head_parameters
-
-FIXED_HEAD = "fixed_head"
 
 
 @declare("global", title="FedETF")
@@ -66,27 +60,13 @@ class FedETF:
             },
         )
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            head = simplex_etf(context, variables)
-            return {**server, FIXED_HEAD: head}, {**client, "params": head}
-
-        def model(server: Tree, client: Tree | None) -> Tree:
-            params = {**server["params"], **server[FIXED_HEAD]}
-            ordered = {name: params[name] for name in network.names["params"]}
-            shared = {"params": ordered, "buffers": dict(server["buffers"])}
-            return {**shared, SHARED_PARAMS: dict(server[SHARED_PARAMS])}
-
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
             head = head_parameters(network, variables["params"])["weight"]
             return logits(features, head, variables[SHARED_PARAMS]["scale"])
 
-        views = {
-            "global": Predictor(model, predict, serves_absent_clients=True, is_per_sample=True)
-        }
-        method = replace(base, init=init, send=send_all_but(FIXED_HEAD), views=views)
-        return with_class_counts(method)
+        fixed = with_fixed_head(base, network, lambda first: simplex_etf(context, first), predict)
+        return with_class_counts(fixed)
 
     def balanced_loss(self, context: BuildContext) -> Term:
         """Return the term: the balanced softmax of the client's class counts."""
@@ -102,4 +82,4 @@ class FedETF:
 
 def logits(features: Tensor, head: Tensor, scale: Tensor) -> Tensor:
     """Return s <z / ||z||, m_c> of features [b, ...] and a head [C, d]."""
-    return scale * F.linear(F.normalize(features.flatten(1), dim=-1), head)
+    return scale * cosine_outputs(features, head)

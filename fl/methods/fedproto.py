@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fl.api import (
@@ -33,8 +32,7 @@ from fl.api import (
     recipe,
 )
 from fl.blocks.anchor_exchange import anchors_after_training
-from fl.blocks.anchors import AnchorAverage, anchor_average, has_anchor, towards_anchors
-from fl.blocks.distances import pairwise_distances
+from fl.blocks.anchors import AnchorAverage, anchor_average, anchor_scores, towards_anchors
 
 
 @declare("personal")
@@ -61,7 +59,7 @@ class FedProto:
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
-            return scores(features.flatten(1), variables["anchors"])
+            return anchor_scores(features.flatten(1), variables["anchors"])
 
         def with_anchors(server: Tree, client: Tree | None) -> Tree:
             return {**personal(server, client), "anchors": server["anchors"]}
@@ -70,11 +68,3 @@ class FedProto:
         if self.predict == "prototype":
             view = Predictor(with_anchors, nearest, is_per_sample=True)
         return replace(shared, views={"personal": view})
-
-
-def scores(features: Tensor, anchors: Tensor) -> Tensor:
-    """-||z - p_c||^2, [b, C]; classes without a prototype come last."""
-    distances = pairwise_distances(features, anchors)
-    exists = has_anchor(anchors)
-    farthest = torch.where(exists, distances, 0).amax(-1, keepdim=True) + 1
-    return -torch.where(exists, distances, farthest)

@@ -11,28 +11,19 @@ as started, trains the shared model without labels.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
-    AdaptiveTerm,
     BuildContext,
     Forward,
     Method,
+    Output,
     Share,
-    Tree,
     classification_loss,
     cross_entropy,
     declare,
-    recipe,
-    shared,
-    weighted_mean,
 )
-
-PRIVATE_MODEL = "private_model"
+from fl.blocks.private_model import divergence, with_private_model
 
 
 @declare("global", "personal", title="FML")
@@ -49,42 +40,14 @@ class FML:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg and a private model, whose losses are a CE + (1 - a) KL(other || own)."""
-        network = context.network
 
-        def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
-            batch, w = forward.batch, forward.output.outputs
-            private = network.train(
-                forward.personal_params, state["buffers"], batch["x"], key=batch.get("key")
-            )
-            v = private.outputs
+        def loss(forward: Forward, private: Output) -> Tensor:
+            batch, w, v = forward.batch, forward.output.outputs, private.outputs
             of_shared = self.beta * cross_entropy(forward) + (1 - self.beta) * divergence(
                 v, w, batch
             )
             labels = classification_loss(v, batch)
             of_private = self.alpha * labels + (1 - self.alpha) * divergence(w, v, batch)
-            return of_shared + of_private, {"buffers": private.buffers}
+            return of_shared + of_private
 
-        mutual = AdaptiveTerm(
-            PRIVATE_MODEL,
-            lambda variables: {"buffers": variables["buffers"]},
-            term,
-            lambda state, statistics: statistics,
-        )
-        base = recipe(
-            context, terms=(mutual,), personal_params=lambda variables: variables["params"]
-        )
-
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            client_tree = client or {}
-            return {
-                "params": dict(client_tree[PERSONAL_PARAMS]),
-                "buffers": dict(client_tree["terms"][PRIVATE_MODEL]["buffers"]),
-            }
-
-        return replace(base, views={"global": shared, "personal": personal})
-
-
-def divergence(teacher: Tensor, student: Tensor, batch: Tree) -> Tensor:
-    """KL(softmax(teacher) || softmax(student)), the weighted mean over the batch; teacher fixed."""
-    log_p, log_q = F.log_softmax(teacher.detach(), -1), F.log_softmax(student, -1)
-    return weighted_mean((log_p.exp() * (log_p - log_q)).sum(-1), batch)
+        return with_private_model(context, loss)

@@ -11,12 +11,12 @@ import numpy as np
 
 from fl.api.training import Training
 from fl.base import fields
-from fl.base.errors import ConfigError, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.notebook.arrays import ArrayData
 from fl.notebook.classes import Classes, entry_name, is_own
 from fl.notebook.frames import is_frame, with_paths
 from fl.plan import config
-from fl.plan.config import Settings, Study
+from fl.plan.config import Draft, Settings, Study
 
 CALL = Location("fl.run")
 """Location of a call's keys in errors."""
@@ -28,8 +28,8 @@ ARRAYS = "arrays"
 """Folder of files of `fl.arrays` and of tables in memory, in the folder of data."""
 
 
-def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings]:
-    """Return the study that a call describes.
+def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Settings]:
+    """Return the study that a call describes, as far as its keys are right.
 
     In addition to the keys of a study, a call can have one ``dataset``, ``partition`` and
     ``model``, a number of ``seeds``, the keys of ``training``, and ``methods`` as a list.
@@ -42,12 +42,14 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Sett
         The study, and the settings with the classes as plugins.
 
     Raises:
-        ConfigError: For wrong keys and values.
+        ConfigError: For arguments of which no study can be made.
     """
+    problems = ConfigProblems()
     folder = Path(settings.data) / ARRAYS
     study_fields, training_fields = fields.fields(Study), fields.fields(Training)
     remaining, classes = dict(arguments), Classes(Path(settings.results))
     study_keys: dict[str, Any] = {}
+    wrong: set[str] = set()
     training_keys = dict(fields.mapping(remaining.pop("training", None), CALL / "training"))
     for key, value in remaining.items():
         name = SINGULAR_KEYS.get(key, key)
@@ -61,10 +63,13 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Sett
             _set_once(training_keys, key, value, key)
         else:
             names = {*study_fields, *training_fields, *SINGULAR_KEYS}
-            raise unknown_name(CALL / key, "key", key, names)
-    entries = _method_entries(config_value(study_keys.get("methods"), folder))
-    study_keys["methods"] = classes.methods(entries, CALL / "methods")
-    study_keys["models"] = classes.models(study_keys.get("models"), CALL / "models")
+            problems.errors.append(unknown_name(CALL / key, "key", key, names))
+            wrong |= {SINGULAR_KEYS.get(n, n) for n in fields.misspelt_keys([key], names)}
+    if "methods" in study_keys:
+        entries = _method_entries(config_value(study_keys["methods"], folder))
+        study_keys["methods"] = classes.methods(entries, CALL / "methods")
+    if "models" in study_keys:
+        study_keys["models"] = classes.models(study_keys["models"], CALL / "models")
     study_keys = config_value(study_keys, folder)
     training_keys = config_value(training_keys, folder)
     seeds = study_keys.setdefault("seeds", 1)
@@ -72,9 +77,14 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Study, Sett
         study_keys["seeds"] = list(range(seeds))
     elif not isinstance(seeds, list) and seeds != config.PER_DRAW:
         allowed = f"a number of seeds, 1 or more, a list of seeds, or {config.PER_DRAW}"
-        raise ConfigError(CALL / "seeds", f"is {seeds!r}", allowed)
+        problems.errors.append(ConfigError(CALL / "seeds", f"is {seeds!r}", allowed))
+        study_keys["seeds"] = [0]
     call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
-    return config.parse_study({**study_keys, "training": training_keys}, CALL), call_settings
+    draft = config.parse_draft({**study_keys, "training": training_keys}, CALL)
+    is_missing = {str(CALL / key) for key in wrong - study_keys.keys()}
+    problems.errors += [e for e in draft.errors if str(e.location) not in is_missing]
+    errors, wrong = tuple(problems.errors), wrong | draft.wrong
+    return replace(draft, errors=errors, wrong=frozenset(wrong)), call_settings
 
 
 def _set_once(keys: dict[str, Any], name: str, value: Any, argument: str) -> None:

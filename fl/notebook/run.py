@@ -74,10 +74,10 @@ def run(
 
     folder, settings = _settings(config)
     kernel.check_unedited()
-    parsed, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
+    draft, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     _check_name(name, folder)
     with seeded(0):  # The caller's generators stay as they are, whatever a model draws.
-        planned = plan.make_from(folder, settings, {name: (parsed, keys.CALL)})
+        planned = plan.make_from(folder, settings, {name: draft})
         plan.write_files(planned)
         bundles = planned.bundles
         for line in training.unstackable(planned):

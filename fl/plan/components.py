@@ -89,14 +89,19 @@ class Choice:
         return {"name": self.component.name, **self.values, **content}
 
 
-def choices(kind: str, items: list[Any], location: Location, max_points: int) -> list[Choice]:
+def choices(
+    kind: str, items: list[Any], location: Location, max_points: int, problems: ConfigProblems
+) -> list[Choice]:
     """Return all points of items, each of which is ``name`` or ``{name: {key: value}}``.
 
-    Raises:
-        ConfigError: For items that are not understood, that equal an earlier one, or whose grid has
-            more than ``max_points`` points.
+    Args:
+        kind: Kind of component.
+        items: The items.
+        location: Location of the items.
+        max_points: Largest number of points of an item's grid.
+        problems: Collects what is wrong with items: they are not understood, equal an earlier one,
+            or have too large a grid. Points of other items are returned.
     """
-    problems = ConfigProblems()
     by_spec: dict[str, Choice] = {}
     by_title: dict[str, Choice] = {}
     for i, item in enumerate(items):
@@ -112,7 +117,6 @@ def choices(kind: str, items: list[Any], location: Location, max_points: int) ->
                     advice = "a title each, as `alpha = {alpha}`"
                     raise ConfigError(choice.location / "title", problem, advice=advice)
                 by_spec[key] = choice
-    problems.raise_all()
     return list(by_spec.values())
 
 

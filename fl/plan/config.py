@@ -218,6 +218,24 @@ class Study:
     analyses: list[Any] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A study as it is written, as far as its keys are right.
+
+    Attributes:
+        study: The study. A wrong key has its default; one without a default is empty.
+        location: Location of the study.
+        wrong: The keys, those of ``training`` included, that are wrong, or stand under a misspelt
+            name.
+        errors: What is wrong with them.
+    """
+
+    study: Study
+    location: Location
+    wrong: frozenset[str] = frozenset()
+    errors: tuple[ConfigError, ...] = ()
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file (`fl.plan.yaml_text`).
 
@@ -232,22 +250,47 @@ def read_settings(folder: Path) -> Settings:
     """Return ``config.yaml`` of a config folder; its plugins are in use from now on.
 
     Raises:
-        ConfigError: For what is wrong with it.
+        ConfigError: For what is wrong with it, all at once.
+    """
+    problems = ConfigProblems()
+    settings = draft_settings(folder, problems)
+    problems.raise_all()
+    return settings
+
+
+def draft_settings(folder: Path, problems: ConfigProblems) -> Settings:
+    """Return ``config.yaml`` as far as its keys are right; a wrong key has its default.
+
+    Args:
+        folder: The config folder.
+        problems: Collects what is wrong.
+
+    Raises:
+        ConfigError: If no study can be read, as studies, plugins or folders are unknown.
     """
     path = folder / "config.yaml"
     location = Location(os.path.relpath(path))
-    written = Settings(**fields.parse(Settings, read_yaml(path), location))
-    settings = _with_expanded_folders(written, location)
-    _check_execution(settings.execution, location / "execution")
-    plugins.use(settings.plugins, location / "plugins")
+    parsed = fields.parse_keys(Settings, read_yaml(path), location)
+    problems.errors += parsed.errors
+    if parsed.wrong & {"studies", "plugins", "data"}:
+        problems.raise_all()
+    folder_problems = ConfigProblems()
+    settings = _with_expanded_folders(Settings(**parsed.values), location, folder_problems)
+    with problems.collected():
+        _check_execution(settings.execution, location / "execution")
+    with folder_problems.collected():
+        plugins.use(settings.plugins, location / "plugins")
+    problems.errors += folder_problems.errors
+    if folder_problems.errors:
+        problems.raise_all()
     datasets = registry.names("data set")
     for name, origin in settings.sources.items():
         source_location = location / "sources" / name
         if name not in datasets:
-            raise unknown_name(source_location, "data set", name, datasets)
-        if not _is_address(origin) and not is_folder(Path(origin)):
+            problems.errors.append(unknown_name(source_location, "data set", name, datasets))
+        elif not _is_address(origin) and not is_folder(Path(origin)):
             allowed = "an existing folder, or an http:// or https:// address"
-            raise ConfigError(source_location, f"is {origin!r}", allowed)
+            problems.errors.append(ConfigError(source_location, f"is {origin!r}", allowed))
     return settings
 
 
@@ -300,25 +343,26 @@ def _path_exists(path: Path) -> bool:
     return True
 
 
-def _with_expanded_folders(settings: Settings, location: Location) -> Settings:
+def _with_expanded_folders(
+    settings: Settings, location: Location, problems: ConfigProblems
+) -> Settings:
     """Return settings with ``~`` and environment variables in folders replaced."""
-    expanded: dict[str, str] = {}
+    expanded: dict[str, Any] = {}
     for key in ("results", "store", "data"):
-        expanded[key] = folders.checked_folder(getattr(settings, key), location / key)
-        _check_folder(expanded[key], location / key)
-    plugin_folders = enumerate(settings.plugins)
-    sources = {
-        name: origin if _is_address(origin) else folders.expand(origin, location / "sources" / name)
-        for name, origin in settings.sources.items()
-    }
-    return replace(
-        settings,
-        results=expanded["results"],
-        store=expanded["store"],
-        data=expanded["data"],
-        plugins=tuple(folders.expand(text, location / "plugins" / i) for i, text in plugin_folders),
-        sources=sources,
-    )
+        with problems.collected():
+            text = folders.checked_folder(getattr(settings, key), location / key)
+            _check_folder(text, location / key)
+            expanded[key] = text
+    sources: dict[str, str] = {}
+    for name, origin in settings.sources.items():
+        with problems.collected():
+            is_address, where = _is_address(origin), location / "sources" / name
+            sources[name] = origin if is_address else folders.expand(origin, where)
+    used: list[str] = []
+    for i, text in enumerate(settings.plugins):
+        with problems.collected():
+            used.append(folders.expand(text, location / "plugins" / i))
+    return replace(settings, **expanded, plugins=tuple(used), sources=sources)
 
 
 def _is_address(origin: str) -> bool:
@@ -336,33 +380,45 @@ def read_study(folder: Path, name: str, location: Location) -> tuple[Study, Loca
     Raises:
         ConfigError: For a study that does not exist, and for what is wrong with its keys.
     """
+    draft = read_draft(folder, name, location)
+    ConfigProblems(draft.errors).raise_all()
+    return draft.study, draft.location
+
+
+def read_draft(folder: Path, name: str, location: Location) -> Draft:
+    """Return a study by name, as far as its keys are right; see `read_study`.
+
+    Raises:
+        ConfigError: For a study that does not exist, or whose file cannot be read.
+    """
     check_name(name, location)
     path = folder / "studies" / f"{name}.yaml"
     if not path.exists():
         names = (p.stem for p in path.parent.glob("*.yaml"))
         raise unknown_name(location, "study", name, names, "fedloom studies")
-    file_location = Location(os.path.relpath(path))
-    return parse_study(read_yaml(path), file_location), file_location
+    return parse_draft(read_yaml(path), Location(os.path.relpath(path)))
 
 
-def parse_study(values: Values, location: Location) -> Study:
-    """Return a study, from its file or from the arguments of a call.
+def parse_draft(values: Values, location: Location) -> Draft:
+    """Return a study, from its file or from the arguments of a call, as far as its keys are right.
 
-    Raises:
-        ConfigError: For what is wrong with its keys, all at once.
+    Args:
+        values: The keys as they are written.
+        location: Location of the study.
     """
-    study = Study(**fields.parse(Study, values, location))
-    problems = ConfigProblems()
-    for key in ("datasets", "partitions", "models", "methods", "seeds"):
-        if not getattr(study, key):
+    parsed = fields.parse_keys(Study, values, location)
+    empty: dict[str, Any] = {"datasets": [], "partitions": [], "models": [], "methods": {}}
+    study = Study(**{**empty, "seeds": [], **parsed.values})
+    problems = ConfigProblems(parsed.errors)
+    for key in (*empty, "seeds"):
+        if key in parsed.values and not parsed.values[key]:
             problems.errors.append(ConfigError(location / key, "is empty", "at least one"))
     i = None if study.seeds == PER_DRAW else second_occurrence(study.seeds)
     if i is not None:
         problem = f"{study.seeds[i]} is a duplicate"
         duplicate = ConfigError(location / "seeds" / i, problem, advice="each seed once")
         problems.errors.append(duplicate)
-    problems.raise_all()
-    return study
+    return Draft(study, location, frozenset(parsed.wrong), tuple(problems.errors))
 
 
 def second_occurrence(values: Iterable[Any]) -> int | None:

@@ -16,21 +16,22 @@ from fl.base import identity
 from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
 from fl.base.specs import Spec
+from fl.data.dataset import task_of
 from fl.data.own_files import change_stamp
 from fl.plan import config
 from fl.plan.components import Choice, OwnFiles, choices
-from fl.plan.config import Execution, Study, Values
+from fl.plan.config import Draft, Execution, Study, Values
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
-from fl.plan.scenario import Scenario, check_same_task
+from fl.plan.scenario import Scenario, check_partition, check_same_task
 from fl.plan.study_checks import (
     check_analyses,
     check_partition_seed,
     check_references,
     check_traces,
-    task_and_metric,
+    metric_of,
 )
 
 
@@ -113,20 +114,29 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Components:
-    """The components that a study names."""
+    """The components that a study names, as far as they are right.
+
+    Attributes:
+        entries: The method entries.
+        datasets: The data sets.
+        schemes: The partitions.
+        models: The models.
+        analyses: The analyses.
+        are_right: Whether nothing is wrong with any of them.
+    """
 
     entries: list[MethodEntry]
     datasets: list[Choice]
     schemes: list[Choice]
     models: list[Choice]
     analyses: list[Choice]
+    are_right: bool
 
 
 def expand(
     folder: Path,
     name: str,
-    study: Study,
-    location: Location,
+    draft: Draft,
     execution: Execution | None = None,
     own_files: OwnFiles | None = None,
     rehearsals: dict[str, Rehearsal] | None = None,
@@ -137,8 +147,7 @@ def expand(
     Args:
         folder: The config folder.
         name: The study's name.
-        study: The study.
-        location: Location of the study.
+        draft: The study.
         execution: How runs are computed where the study says nothing else.
         own_files: Finds the user's own files behind data sets.
         rehearsals: Rehearsals of other studies, which are not repeated.
@@ -146,24 +155,34 @@ def expand(
             model's size is known.
 
     Raises:
-        ConfigError: For what is wrong with the study, as much as can be told at once.
+        ConfigError: For what is wrong with the study, all at once. What is right is checked
+            although other parts are wrong; nothing is told that another error causes.
     """
+    study, location, problems = draft.study, draft.location, ConfigProblems(draft.errors)
     own_files = own_files or OwnFiles()
     rehearsals = {} if rehearsals is None else rehearsals
-    execution = config.override_execution(
-        execution or Execution(), study.execution, location / "execution"
-    )
-    components = _components(folder, study, location, execution, own_files)
-    task, metric = task_and_metric(study, components.datasets[0], location)
+    execution = execution or Execution()
+    with problems.collected():
+        execution = config.override_execution(execution, study.execution, location / "execution")
+    components = _components(folder, draft, execution, own_files, problems)
+    check_references(draft, components.analyses, problems)
+    if components.are_right and (count := _count(study, components)) > study.max_runs:
+        problems.errors.append(too_many(count, "runs", study.max_runs, location))
+        problems.raise_all()
+    if not components.datasets:
+        problems.raise_all()
+    task = task_of(components.datasets[0].spec)
+    study = replace(study, metric=metric_of(draft, task, components.datasets[0], problems))
     for dataset in components.datasets:
-        check_same_task(dataset, task)
-    study = replace(study, metric=metric)
-    check_references(study, components.analyses, location)
-    _check_count(study, components, location)
+        with problems.collected():
+            check_same_task(dataset, task)
+    for dataset, scheme in itertools.product(components.datasets, components.schemes):
+        with problems.collected():
+            if not components.models:
+                check_partition(scheme.spec, dataset.spec, scheme.location)
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
     heads: dict[str, str] = {}
-    problems = ConfigProblems()
     for dataset, scheme, model in itertools.product(
         components.datasets, components.schemes, components.models
     ):
@@ -172,7 +191,8 @@ def expand(
             expanded = _ExpandedScenario(study, scenario, components, location)
             if checked:
                 expanded.rehearse(rehearsals, parameters[model.text], heads)
-            for run in expanded.runs():
+            problems.errors += expanded.problems.errors
+            for run in () if problems.errors else expanded.runs():
                 runs[run.label, run.id] = run
     problems.raise_all()
     tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
@@ -191,42 +211,44 @@ def expand(
 
 
 def _components(
-    folder: Path, study: Study, location: Location, execution: Execution, own_files: OwnFiles
+    folder: Path,
+    draft: Draft,
+    execution: Execution,
+    own_files: OwnFiles,
+    problems: ConfigProblems,
 ) -> _Components:
-    """Return the components that a study names; raise what is wrong with them, all at once."""
-    problems = ConfigProblems()
+    """Return the components that a study names, as far as they are right."""
+    study, location, known = draft.study, draft.location, len(problems.errors)
+    entries = method_entries(folder, draft, execution, own_files.settle, problems)
     choices_of_key: dict[str, list[Choice]] = {}
-    entries: list[MethodEntry] = []
-    with problems.collected():
-        entries = method_entries(folder, study, location, execution, own_files.settle)
     for key, kind in (
         ("datasets", "data set"),
         ("models", "model"),
         ("partitions", "partition scheme"),
         ("analyses", "analysis"),
     ):
+        items, limit = getattr(study, key), study.max_runs
+        choices_of_key[key] = choices(kind, items, location / key, limit, problems)
+    datasets: list[Choice] = []
+    for dataset in choices_of_key["datasets"]:
         with problems.collected():
-            choices_of_key[key] = choices(kind, getattr(study, key), location / key, study.max_runs)
-            if key == "datasets":
-                choices_of_key[key] = [own_files.settle(dataset) for dataset in choices_of_key[key]]
-    problems.raise_all()
+            datasets.append(own_files.settle(dataset))
     return _Components(
         entries=entries,
-        datasets=choices_of_key["datasets"],
+        datasets=datasets,
         schemes=choices_of_key["partitions"],
         models=choices_of_key["models"],
         analyses=choices_of_key["analyses"],
+        are_right=len(problems.errors) == known,
     )
 
 
-def _check_count(study: Study, components: _Components, location: Location) -> None:
-    """Raise `ConfigError` if there are more runs than the study may have."""
+def _count(study: Study, components: _Components) -> int:
+    """Return the number of runs."""
     points = sum(entry.size for entry in components.entries)
     scenarios = len(components.datasets) * len(components.models) * len(components.schemes)
     seeds = 1 if study.seeds == config.PER_DRAW else len(study.seeds)
-    count = scenarios * seeds * points
-    if count > study.max_runs:
-        raise too_many(count, "runs", study.max_runs, location)
+    return scenarios * seeds * points
 
 
 class _ExpandedScenario:
@@ -235,56 +257,62 @@ class _ExpandedScenario:
     Attributes:
         scenarios: The scenario of each entry by label.
         rehearsed: What trying a point showed, by label and `Point.key`.
+        problems: What is wrong.
     """
 
     def __init__(
         self, study: Study, scenario: Scenario, components: _Components, location: Location
     ) -> None:
         self._study, self._components = study, components
-        self.scenarios = {entry.label: entry.scenario(scenario) for entry in components.entries}
-        own_scenarios = [
-            own_scenario for own_scenario in self.scenarios.values() if own_scenario is not scenario
-        ]
+        self.problems = ConfigProblems()
+        self.scenarios: dict[str, Scenario] = {}
+        for entry in components.entries:
+            with self.problems.collected():
+                self.scenarios[entry.label] = entry.scenario(scenario)
+        own_scenarios = [own for own in self.scenarios.values() if own is not scenario]
         self._distinct = [scenario, *own_scenarios]
         self.rehearsed: dict[tuple[str, str], Rehearsed] = {}
         self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
-        problems = ConfigProblems()
         for own_scenario in self._distinct:
-            with problems.collected():
-                check_analyses(components.analyses, own_scenario)
+            check_analyses(components.analyses, own_scenario, self.problems)
             if study.seeds == config.PER_DRAW:
-                with problems.collected():
+                with self.problems.collected():
                     check_partition_seed(own_scenario.scheme, location / "seeds")
+        self._right_entries: list[MethodEntry] = []
         for entry in components.entries:
-            with problems.collected():
-                entry.check(self.scenarios)
-        problems.raise_all()
+            with self.problems.collected():
+                if entry.label in self.scenarios:
+                    entry.check(self.scenarios)
+                    self._right_entries += [entry] if entry.is_right else []
 
     def rehearse(
         self, rehearsals: dict[str, Rehearsal], parameters: dict[str, int], heads: dict[str, str]
     ) -> None:
-        """Try models and methods.
+        """Try models, and methods of which nothing is known to be wrong.
 
         Args:
             rehearsals: Rehearsals so far, to which those of this scenario are added.
             parameters: Number of weights by data set, to which this scenario's is added.
             heads: Layers that make the outputs by model, to which this scenario's are added.
         """
-        problems = ConfigProblems()
+        works: list[Scenario] = []
         for scenario in self._distinct:
-            with problems.collected():
+            with self.problems.collected():
                 rehearsal = Rehearsal.of(scenario, rehearsals)
                 parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
                 if rehearsal.head:
                     heads[scenario.model.text] = rehearsal.head
-        problems.raise_all()
-        for entry in self._components.entries:
-            with problems.collected():
-                scenario = self.scenarios[entry.label]
+                works.append(scenario)
+        for entry in self._right_entries:
+            scenario = self.scenarios[entry.label]
+            if scenario not in works:
+                continue
+            with self.problems.collected():
                 by_point = entry.rehearse(Rehearsal.of(scenario, rehearsals), scenario)
                 self.rehearsed |= {(entry.label, key): result for key, result in by_point.items()}
-        problems.raise_all()
-        check_traces(self._components.analyses, self.rehearsed.values())
+        if not self.problems.errors and len(self._right_entries) == len(self._study.methods):
+            with self.problems.collected():
+                check_traces(self._components.analyses, self.rehearsed.values())
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs of all entries."""

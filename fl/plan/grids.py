@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl.api.training import Training, idle_keys
+from fl.api.training import Training, contradictions, idle_keys, with_derived_defaults
 from fl.base import fields, registry, rng
 from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
@@ -27,7 +27,7 @@ from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.base.specs import ComponentSpec
 from fl.base.units import config_text
 from fl.plan import published_tables
-from fl.plan.config import Study, Values, second_occurrence
+from fl.plan.config import Draft, Study, Values, second_occurrence
 
 SIGNIFICANT_DIGITS = 3
 """Digits of a value of a random search, so that tables can show it as it is."""
@@ -214,10 +214,14 @@ class Point:
 
 
 class Layer(NamedTuple):
-    """Keys that a study, a method's file or an entry sets, and their location."""
+    """Keys that a study, a method's file or an entry sets, and their location.
+
+    ``wrong`` are keys whose value is not known, as it is wrong or stands under a misspelt name.
+    """
 
     values: Values
     location: Location
+    wrong: frozenset[str] = frozenset()
 
 
 class EntryLayers(NamedTuple):
@@ -226,6 +230,34 @@ class EntryLayers(NamedTuple):
     study: Layer
     method: Layer
     entry: Layer
+
+    @property
+    def wrong(self) -> frozenset[str]:
+        """The keys whose value is not known."""
+        return frozenset[str]().union(*(layer.wrong for layer in self))
+
+    def location_of(self, key: str) -> Location:
+        """Return the location of a key: in the last layer that sets it, else in the entry."""
+        locations = (layer.location for layer in reversed(self) if key in layer.values)
+        return next(locations, self.entry.location) / key
+
+    def error(
+        self, key: str, others: Sequence[str], problem: str, allowed: str = "", advice: str = ""
+    ) -> ConfigError:
+        """Return the error of a key that contradicts others, at the last layer that sets it.
+
+        Args:
+            key: The key.
+            others: The keys that it contradicts. If the study sets the key, and the entry or its
+                method one of these, the message names the entry.
+            problem: What is wrong.
+            allowed: The values that would be allowed.
+            advice: What to do about it.
+        """
+        own_keys = {*self.method.values, *self.entry.values}
+        if key not in own_keys and not own_keys.isdisjoint(others):
+            problem += f" ({self.entry.location.key})"
+        return ConfigError(self.location_of(key), problem, allowed, advice)
 
 
 class AddedComponent(NamedTuple):
@@ -241,108 +273,132 @@ class AddedComponent(NamedTuple):
 
 def points(
     folder: Path,
-    study: Study,
-    location: Location,
+    draft: Draft,
     label: str,
     component: Component,
     layers: EntryLayers,
-) -> Iterator[Point]:
-    """Yield all points of a method entry.
+    problems: ConfigProblems,
+) -> list[Point]:
+    """Return all points of a method entry; none if they cannot be known.
 
     Args:
         folder: The config folder.
-        study: The study.
-        location: Location of the study.
+        draft: The study.
         label: Label of the entry.
         component: The entry's method.
-        layers: The study's ``training``, the method's defaults, the entry.
-
-    Raises:
-        ConfigError: For layers that are not understood.
+        layers: The right keys of the study's ``training``, of the method's defaults and of the
+            entry (`checked_layers`).
+        problems: Collects what is wrong with the entry; nothing that a wrong key may have caused.
     """
-    own_location = layers.entry.location
+    study, own_location = draft.study, layers.entry.location
+    if study.grid == "published" and "best" in draft.wrong:
+        return []
     hyper_fields, training_fields = fields.fields(component.target), fields.fields(Training)
-    for key in hyper_fields.keys() & {*training_fields, *RESERVED}:
-        problem = f"the method {component.name!r} has a hyper-parameter with a key of every entry"
-        raise ConfigError(own_location / key, problem, advice="rename it in the method's file")
     declared_fields = {**training_fields, **hyper_fields}
-    _check_layers(study, layers, training_fields, declared_fields)
     fixed = getattr(component.target, "training", {})
     merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
-    added_components = _added_components(merged, own_location)
+    known = len(problems.errors)
+    added_components = _added_components(study, merged, layers, problems)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
+    required = {key for key, field in hyper_fields.items() if field.default is fields.REQUIRED}
+    is_known = len(problems.errors) == known and not layers.wrong & required - merged.keys()
     for name, added_component in added_components.items():
         declared_fields |= _prefixed(name, fields.fields(added_component.component.target))
         merged |= _prefixed(name, added_component.values)
-    merged |= _published_values(folder, study, location, label, declared_fields)
-    merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
+    try:
+        merged |= _published_values(folder, study, draft.location, label, declared_fields)
+        merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
+        check_size(declared_fields, merged, study.max_runs, own_location)
+    except ConfigError as error:
+        problems.errors.append(error)
+        return []
     varied = [k for k, v in merged.items() if is_grid(declared_fields.get(k), v) and len(v) > 1]
-    check_size(declared_fields, merged, study.max_runs, own_location)
+    trainings: list[dict[str, Any]] = []
     entry_points: list[Point] = []
     for values in grid(declared_fields, merged):
         hyper = {key: value for key, value in values.items() if key in hyper_fields}
         training = {key: value for key, value in values.items() if key in training_fields}
-        training = fields.parse(Training, training, own_location)
-        entry_points.append(
-            Point(
-                component=component,
-                values=component.parse(hyper, own_location),
-                added_components=_added_specs(added_components, values, own_location),
-                training=Training.settle(training, own_location),
-                grid={key: values[key] for key in varied},
-            )
-        )
-    _check_effects(entry_points, varied, layers, own_location)
-    yield from entry_points
+        with problems.collected():
+            training = with_derived_defaults(fields.parse(Training, training, own_location))
+            trainings.append(training)
+            if is_known:
+                entry_points.append(
+                    Point(
+                        component=component,
+                        values=component.parse(hyper, own_location),
+                        added_components=_added_specs(added_components, values, own_location),
+                        training=training,
+                        grid={key: values[key] for key in varied},
+                    )
+                )
+    problems.errors += _contradictions(trainings, layers)
+    problems.errors += _idle_keys(trainings, varied, layers)
+    return entry_points
 
 
-def _check_effects(
-    points: Sequence[Point], varied: Sequence[str], layers: EntryLayers, location: Location
-) -> None:
-    """Raise `ConfigError` for a training key without effect, which would only rename runs.
+def _contradictions(trainings: Sequence[Values], layers: EntryLayers) -> list[ConfigError]:
+    """Return the errors of training keys that contradict each other at some point."""
+    return [
+        layers.error(c.key, c.others, c.problem, c.allowed, c.advice)
+        for training in trainings
+        for c in contradictions(training)
+        if layers.wrong.isdisjoint({c.key, *c.others})
+    ]
+
+
+def _idle_keys(
+    trainings: Sequence[Values], varied: Sequence[str], layers: EntryLayers
+) -> list[ConfigError]:
+    """Return the errors of training keys without effect, which would only rename runs.
 
     Of a grid over other keys, a key with one value needs an effect at one point only. An entry may
     set aside what a key of the whole study needs, such as its optimizer.
     """
+    errors: list[ConfigError] = []
     own_keys = layers.method.values.keys() | layers.entry.values.keys()
-    idle = [idle_keys(Training(**point.training)) for point in points]
+    idle = [idle_keys(Training(**training)) for training in trainings]
     for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
+        if not layers.wrong.isdisjoint({key, *need.keys}):
+            continue
         is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
         if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
-            values = [p.training[key] for p, keys in zip(points, idle, strict=True) if key in keys]
+            values = [t[key] for t, keys in zip(trainings, idle, strict=True) if key in keys]
             problem = f"is {config_text(values[0])}, but has no effect without {need.text}"
-            raise ConfigError(location / key, problem, advice=f"set {need.text}, or no {key}")
+            advice = f"set {need.text}, or no {key}"
+            errors.append(layers.error(key, need.keys, problem, advice=advice))
+    return errors
 
 
-def _added_components(merged: Values, location: Location) -> dict[str, AddedComponent]:
-    """Return the components that an entry adds, by name."""
+def _added_components(
+    study: Study, merged: Values, layers: EntryLayers, problems: ConfigProblems
+) -> dict[str, AddedComponent]:
+    """Return the components that an entry adds, with their right keys, by name."""
     by_name: dict[str, AddedComponent] = {}
     for key, kind in ADDED_KINDS.items():
-        key_location = location / entry_key(key)
+        key_location = layers.location_of(entry_key(key))
         components = merged.get(entry_key(key))
         if key == SINGLE and isinstance(components, str):
             components = {components: None}
-        if isinstance(components, list):
-            allowed = "a mapping (name: its keys); alternatives are entries of their own"
-            raise ConfigError(key_location, f"is {components!r}", allowed)
-        components = fields.mapping(components, key_location)
-        if key == SINGLE and len(components) > 1:
-            raise ConfigError(key_location, f"is {' and '.join(components)}", "one of them")
-        for name, values in components.items():
-            component = registry.find(kind, name, key_location / name)
-            if name in by_name:
-                problem = f"{name!r} is set in {entry_key(by_name[name].key)} too"
-                advice = "each name once, as keys go by it"
-                raise ConfigError(key_location / name, problem, advice=advice)
-            values = fields.mapping(values, key_location / name)
-            declared_fields = fields.fields(component.target)
-            for own_key in values:
-                if own_key not in declared_fields:
-                    raise unknown_name(
-                        key_location / name / own_key, "key", own_key, declared_fields
+        with problems.collected():
+            if isinstance(components, list):
+                allowed = "a mapping (name: its keys); alternatives are entries of their own"
+                raise ConfigError(key_location, f"is {components!r}", allowed)
+            components = fields.mapping(components, key_location)
+            if key == SINGLE and len(components) > 1:
+                raise ConfigError(key_location, f"is {' and '.join(components)}", "one of them")
+            for name, values in components.items():
+                with problems.collected():
+                    component = registry.find(kind, name, key_location / name)
+                    if name in by_name:
+                        problem = f"{name!r} is set in {entry_key(by_name[name].key)} too"
+                        advice = "each name once, as keys go by it"
+                        raise ConfigError(key_location / name, problem, advice=advice)
+                    own_layer = Layer(
+                        fields.mapping(values, key_location / name), key_location / name
                     )
-            check_distinct(declared_fields, values, key_location / name)
-            by_name[name] = AddedComponent(key, component, values)
+                    declared_fields = fields.fields(component.target)
+                    right = checked_layer(study, own_layer, declared_fields, problems)
+                    by_name[name] = AddedComponent(key, component, right.values)
     return by_name
 
 
@@ -389,47 +445,80 @@ def _published_values(
     return values
 
 
-def _check_layers(
+def checked_layers(
+    study: Study, component: Component, layers: EntryLayers, problems: ConfigProblems
+) -> EntryLayers:
+    """Return the right keys of the layers of an entry.
+
+    Args:
+        study: The study.
+        component: The entry's method.
+        layers: The layers; that of the study is checked already.
+        problems: Collects what is wrong with the others.
+
+    Raises:
+        ConfigError: If the method cannot be used, as keys of its own are keys of every entry.
+    """
+    hyper_fields, training_fields = fields.fields(component.target), fields.fields(Training)
+    for key in hyper_fields.keys() & {*training_fields, *RESERVED}:
+        problem = f"the method {component.name!r} has a hyper-parameter with a key of every entry"
+        advice = "rename it in the method's file"
+        raise ConfigError(layers.entry.location / key, problem, advice=advice)
+    declared_fields = {**training_fields, **hyper_fields}
+    return EntryLayers(
+        layers.study,
+        checked_layer(study, layers.method, declared_fields, problems, RESERVED),
+        checked_layer(study, layers.entry, declared_fields, problems, RESERVED),
+    )
+
+
+def checked_layer(
     study: Study,
-    layers: EntryLayers,
-    training_fields: Mapping[str, Field],
+    layer: Layer,
     declared_fields: Mapping[str, Field],
-) -> None:
-    """Raise what is wrong with the keys and values of all layers."""
+    problems: ConfigProblems,
+    reserved: Sequence[str] = (),
+) -> Layer:
+    """Return the right keys of a layer.
+
+    Args:
+        study: The study.
+        layer: The layer.
+        declared_fields: Its declared keys.
+        problems: Collects what is wrong with the others.
+        reserved: Keys whose values are checked elsewhere.
+    """
+    location, names = layer.location, (*declared_fields, *reserved)
+    right: dict[str, Any] = {}
+    wrong = {*layer.wrong, *fields.misspelt_keys(layer.values, names)}
+    for key, value in layer.values.items():
+        try:
+            if key in declared_fields:
+                _check_key(study, declared_fields[key], value, location)
+            elif key not in reserved:
+                raise unknown_name(location / key, "key", key, names)
+            right[key] = value
+        except ConfigError as error:
+            problems.errors.append(error)
+            wrong.add(key)
+    if all(key in right for key in EXCLUSIVE):
+        for point in grid(declared_fields, {key: right[key] for key in EXCLUSIVE}):
+            with problems.collected():
+                Training.settle(fields.parse(Training, point, location), location)
+    return Layer(right, location, frozenset(wrong))
+
+
+def _check_key(study: Study, field: Field, value: Any, location: Location) -> None:
+    """Raise `ConfigError` for a key with wrong values, all at once, or with too many of them."""
+    declared_fields, values = {field.name: field}, {field.name: value}
+    check_distinct(declared_fields, values, location)
+    searched = with_searched_values(declared_fields, values, study.search_seed, location)
+    check_size(declared_fields, searched, study.max_runs, location)
     problems = ConfigProblems()
-    with problems.collected():
-        _check_layer(study, layers.study, training_fields, ())
-    for layer in (layers.method, layers.entry):
+    for point in grid(declared_fields, searched):
         with problems.collected():
-            _check_layer(study, layer, declared_fields, RESERVED)
+            fields.value(field.hint, point[field.name], location / field.name)
     problems.raise_all()
-
-
-def _check_layer(
-    study: Study, layer: Layer, declared_fields: Mapping[str, Field], reserved: Sequence[str]
-) -> None:
-    """Check keys and values of a layer, and that its grid is no larger than the study may be."""
-    values, location = layer
-    problems = ConfigProblems()
-    problems.errors += [
-        unknown_name(location / key, "key", key, (*declared_fields, *reserved))
-        for key in values
-        if key not in declared_fields and key not in reserved
-    ]
-    with problems.collected():
-        check_distinct(declared_fields, values, location)
-        values = with_searched_values(declared_fields, values, study.search_seed, location)
-        check_size(declared_fields, values, study.max_runs, location)
-        for options in _options(declared_fields, values).values():
-            for key, value in (pair for option in options for pair in option.items()):
-                if key in declared_fields:
-                    with problems.collected():
-                        fields.value(declared_fields[key].hint, value, location / key)
-    problems.raise_all()
-    if all(key in values for key in EXCLUSIVE):
-        for point in grid(declared_fields, values):
-            if all(point[key] is not None for key in EXCLUSIVE):
-                Training.settle({"participation": 1.0, **point}, location)
 
 
 def _merged(*layers: Values) -> Values:

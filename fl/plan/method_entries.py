@@ -14,15 +14,15 @@ from fl.api.training import WEIGHTS, Training, check_stragglers
 from fl.api.uploads import check_attackers, check_noise_on_count
 from fl.base import error_text, fields, registry
 from fl.base.declaration import declaration_of
-from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, unknown_name
 from fl.base.fields import Count
-from fl.base.registry import ADDED_KINDS, entry_key
+from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.base.schema import SERVER
 from fl.engine.backends import STACKING_BACKENDS
 from fl.plan import config
 from fl.plan.components import Choice, choice
-from fl.plan.config import Execution, Study
-from fl.plan.grids import EntryLayers, Layer, Point, points
+from fl.plan.config import Draft, Execution
+from fl.plan.grids import EntryLayers, Layer, Point, checked_layer, checked_layers, points
 from fl.plan.rehearsal import Rehearsal, Rehearsed, TooFew
 from fl.plan.scenario import Scenario
 
@@ -36,6 +36,7 @@ class MethodEntry:
         method: The method.
         declared: What the method declares of itself.
         points: The points of the entry's grid.
+        problems: What is wrong with the entry.
         title: Name in print.
         execution: How its runs are computed.
         parent: The entry from whose model, or on whose images, it trains.
@@ -46,41 +47,69 @@ class MethodEntry:
     def __init__(
         self,
         folder: Path,
-        study: Study,
-        location: Location,
+        draft: Draft,
+        training: Layer,
         label: str,
         execution: Execution,
         settle: Callable[[Choice], Choice],
     ) -> None:
+        location = draft.location
         self.label, self.location = label, location / "methods" / label
+        self.problems = ConfigProblems()
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", label):
-            raise ConfigError(self.location, f"the name {label!r}", "letters, digits and . _ + -")
-        keys = fields.mapping(study.methods[label], self.location)
+            error = ConfigError(self.location, f"the name {label!r}", "letters, digits and . _ + -")
+            self.problems.errors.append(error)
+        keys = fields.mapping(draft.study.methods[label], self.location)
         keys = registry.with_current_keys(keys, self.location)
-        self.method = registry.find("method", str(keys.get("method", label)), self.location)
-        self.declared = declaration_of(self.method.target)
-        self._keys, self._study, self._study_location = keys, study, location
-        defaults, file_location = config.method_defaults(folder, self.method.name)
-        defaults = registry.with_current_keys(defaults, file_location)
-        self._layers = EntryLayers(
-            Layer(study.training, location / "training"),
-            Layer(defaults, file_location),
-            Layer(keys, self.location),
-        )
-        self.points = list(points(folder, study, location, label, self.method, self._layers))
-        title = self.declared.title if keys.get("method", label) == label else label
-        self.title = str(fields.value(str, keys.get("title", title), self.location / "title"))
-        for layer in (self._layers.method, self._layers.entry):
-            execution = config.override_execution(
-                execution, layer.values.get("execution"), layer.location / "execution"
-            )
-        self.execution = execution
-        dataset = self._own_choice("dataset", "data set")
-        self._dataset = dataset and settle(dataset)
-        self._scheme = self._own_choice("partition", "partition scheme")
+        self._keys, self._study, self._study_location = keys, draft.study, location
+        self.execution, self._dataset, self._scheme = execution, None, None
+        self._parent_is_known = True
         self.parent: MethodEntry | None = None
         self.parent_key: Literal["start", "train_on"] = "start"
         self.samples_per_class: int | None = None
+        with self.problems.collected():
+            dataset = self._own_choice("dataset", "data set")
+            self._dataset = dataset and settle(dataset)
+        with self.problems.collected():
+            self._scheme = self._own_choice("partition", "partition scheme")
+        self.method = self._find_method(training)
+        self.declared = declaration_of(self.method.target)
+        defaults, file_location = config.method_defaults(folder, self.method.name)
+        defaults = registry.with_current_keys(defaults, file_location)
+        layers = EntryLayers(training, Layer(defaults, file_location), Layer(keys, self.location))
+        self._layers = checked_layers(draft.study, self.method, layers, self.problems)
+        self.points = points(folder, draft, label, self.method, self._layers, self.problems)
+        title = self.declared.title if keys.get("method", label) == label else label
+        self.title = label
+        with self.problems.collected():
+            self.title = fields.value(str, keys.get("title", title), self.location / "title")
+        for layer in (self._layers.method, self._layers.entry):
+            with self.problems.collected():
+                self.execution = config.override_execution(
+                    self.execution, layer.values.get("execution"), layer.location / "execution"
+                )
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is known to be wrong with the entry or with what it starts from."""
+        return bool(self.points) and self._parent_is_known and not self.problems.errors
+
+    def _find_method(self, training: Layer) -> Component:
+        """Return the method.
+
+        Raises:
+            ConfigError: For an unknown method, and for what is wrong with keys of training.
+        """
+        try:
+            name = str(self._keys.get("method", self.label))
+            return registry.find("method", name, self.location)
+        except ConfigError as error:
+            self.problems.errors.append(error)
+            declared = fields.fields(Training)
+            keys = {key: value for key, value in self._keys.items() if key in declared}
+            checked_layer(self._study, Layer(keys, self.location), declared, self.problems)
+            self.problems.raise_all()
+            raise
 
     def _own_choice(self, key: str, kind: str) -> Choice | None:
         """Return the data set or partition that the entry sets for itself, if any."""
@@ -99,10 +128,17 @@ class MethodEntry:
     def link(self, entries: Mapping[str, MethodEntry]) -> None:
         """Find the parent among the entries of the study.
 
+        Args:
+            entries: The entries by label, without those of which nothing is known.
+
         Raises:
             ConfigError: If it is missing, unknown, or has no model or images.
         """
         start, train_on = self._keys.get("start"), self._keys.get("train_on")
+        unknown = self._study.methods.keys() - entries.keys()
+        if any(isinstance(key, str) and key in unknown for key in (start, train_on)):
+            self._parent_is_known = False
+            return
         other_entries = {label: entry for label, entry in entries.items() if entry is not self}
         if start is not None or self.declared.starts:
             self.parent = self._starting_entry(start, other_entries)
@@ -122,13 +158,14 @@ class MethodEntry:
             allowed = f"no start; or as method {', '.join(starting)}"
             raise self._error("start", problem, allowed)
         if start is None:
-            allowed = ", ".join(sorted(other_entries))
+            allowed = ", ".join(sorted(self._study.methods.keys() - {self.label}))
             advice = "" if allowed else "another entry, such as fedavg"
             raise self._error("start", "is missing", allowed, advice)
         if start == self.label:
             raise self._error("start", f"makes a circle: {start} <- {start}")
         if not isinstance(start, str) or start not in other_entries:
-            raise unknown_name(self.location / "start", "entry of this study", start, other_entries)
+            labels = self._study.methods.keys() - {self.label}
+            raise unknown_name(self.location / "start", "entry of this study", start, labels)
         parent, methods = other_entries[start], self.declared.required_starts
         name = parent.method.name
         if "global" not in parent.declared.stages:
@@ -161,7 +198,7 @@ class MethodEntry:
                 raise entry._error(entry.parent_key, f"makes a circle: {circle}")
             entry = entry.parent
             ancestors.append(entry.label)
-        if self.parent is None:
+        if not (self.parent and self.is_right and self.parent.is_right):
             return
         for point, parent_point in itertools.product(self.points, self.parent.points):
             precision, stored = (
@@ -187,23 +224,29 @@ class MethodEntry:
         Args:
             scenarios: The scenarios of all entries by label.
         """
-        scenario = scenarios[self.label]
-        if self.parent:
-            self._check_parent(self.parent, scenarios[self.parent.label], scenario)
-        self._check_samples(scenario)
-        scenario.check(self.method, self.location)
+        scenario, problems = scenarios[self.label], ConfigProblems()
+        if self.parent and self.parent.label in scenarios:
+            with problems.collected():
+                self._check_parent(self.parent, scenarios[self.parent.label], scenario)
+        self._check_samples(scenario, problems)
+        with problems.collected():
+            scenario.check(self.method, self.location)
         for key, kind in ADDED_KINDS.items():
-            for spec in self.points[0].added_components[key]:
+            for spec in self.points[0].added_components[key] if self.points else ():
                 location = self.location / entry_key(key) / spec["name"]
-                scenario.check(registry.find(kind, spec["name"], location), location)
+                with problems.collected():
+                    scenario.check(registry.find(kind, spec["name"], location), location)
         train_on = self._keys.get("train_on")
         if train_on is not None and scenario.has_several_modalities:
             problem = f"is {train_on!r}, but clients differ in modality"
             advice = "a partition without `modalities`, or no `train_on`"
-            raise self._error("train_on", problem, advice=advice)
+            problems.errors.append(self._error("train_on", problem, advice=advice))
         for point in self.points:
-            self._check_training(point.training, scenario)
-            self._check_participants(point, scenario)
+            self._check_training(point.training, scenario, problems)
+            if self.is_right:
+                with problems.collected():
+                    self._check_participants(point, scenario)
+        problems.raise_all()
 
     def _check_parent(
         self, parent: MethodEntry, parent_scenario: Scenario, scenario: Scenario
@@ -217,29 +260,36 @@ class MethodEntry:
             advice = "an entry of the same data set and partition"
             raise self._error("train_on", problem, advice=advice)
 
-    def _check_samples(self, scenario: Scenario) -> None:
-        """Raise `ConfigError` if validation samples or samples of the server are lacking."""
+    def _check_samples(self, scenario: Scenario, problems: ConfigProblems) -> None:
+        """Collect that validation samples or samples of the server are lacking."""
         scheme = scenario.scheme.text
         if not scenario.has_split("val"):
             reason, advice = f"but {scheme} has no validation samples", "a partition with val > 0"
             if len(self.points) > 1:
-                problem = f"is a grid, {reason} to choose a point by"
-                raise ConfigError(self.location, problem, advice=f"one point, or {advice}")
+                problem, more = (
+                    f"is a grid, {reason} to choose a point by",
+                    f"one point, or {advice}",
+                )
+                problems.errors.append(ConfigError(self.location, problem, advice=more))
             if self._study.scored == "best":
-                problem = f"is best, {reason} to choose a round by"
-                raise ConfigError(self._study_location / "scored", problem, "last, or a val > 0")
-            if self.points[0].training["early_stopping"]:
+                problem, allowed = f"is best, {reason} to choose a round by", "last, or a val > 0"
+                scored = ConfigError(self._study_location / "scored", problem, allowed)
+                problems.errors.append(scored)
+            if any(point.training["early_stopping"] for point in self.points):
                 problem = f"is set, {reason} to stop by"
-                raise self._error("early_stopping", problem, "null, or a val > 0")
+                problems.errors.append(self._error("early_stopping", problem, "null, or a val > 0"))
             if self.declared.needs_validation:
                 problem = f"{self.method.name} learns by validation samples, but {scheme} has none"
-                raise ConfigError(self.location, problem, advice=advice)
+                problems.errors.append(ConfigError(self.location, problem, advice=advice))
         if self.declared.needs_server_data and not scenario.has_split(SERVER):
             problem = f"{self.method.name} trains on the server, but {scheme} gives it no samples"
-            raise ConfigError(self.location, problem, advice="a partition with server > 0")
+            advice = "a partition with server > 0"
+            problems.errors.append(ConfigError(self.location, problem, advice=advice))
 
-    def _check_training(self, training: config.Values, scenario: Scenario) -> None:
-        """Raise `ConfigError` for keys of cross-entropy without it, and for too large a batch.
+    def _check_training(
+        self, training: config.Values, scenario: Scenario, problems: ConfigProblems
+    ) -> None:
+        """Collect keys of cross-entropy without it, and too large a batch.
 
         The default batch size fits any data set.
         """
@@ -247,11 +297,12 @@ class MethodEntry:
             if training[key] != default and scenario.task.name != DEFAULT:
                 problem = f"is {training[key]!r}, but {scenario.dataset.text} has "
                 problem += scenario.task.label_name
-                raise self._error(key, problem, f"{default}, or a data set with class labels")
+                allowed = f"{default}, or a data set with class labels"
+                problems.errors.append(self._error(key, problem, allowed))
         size, batch = scenario.size, training["batch_size"]
         if size is not None and batch > max(size, Training.batch_size):
             problem = f"is {batch}, more than the {size} samples of {scenario.dataset.text}"
-            raise self._error("batch_size", problem, f"1 to {size}")
+            problems.errors.append(self._error("batch_size", problem, f"1 to {size}"))
 
     def _check_participants(self, point: Point, scenario: Scenario) -> None:
         """Raise `ConfigError` if too few clients take part in a round, as far as keys tell.
@@ -332,47 +383,44 @@ class MethodEntry:
 
     def _error(self, key: str, problem: str, allowed: str = "", advice: str = "") -> ConfigError:
         """Return the error for a key of the entry, at the last layer that sets it."""
-        locations = (layer.location for layer in reversed(self._layers) if key in layer.values)
-        return ConfigError(next(locations, self.location) / key, problem, allowed, advice)
+        return ConfigError(self._layers.location_of(key), problem, allowed, advice)
 
 
 def method_entries(
     folder: Path,
-    study: Study,
-    location: Location,
+    draft: Draft,
     execution: Execution,
     settle: Callable[[Choice], Choice],
+    problems: ConfigProblems,
 ) -> list[MethodEntry]:
     """Return the method entries of a study, checked against each other.
 
     Args:
         folder: The config folder.
-        study: The study.
-        location: Location of the study.
+        draft: The study.
         execution: How runs of an entry are computed that does not set it.
         settle: Finds the user's own files behind a data set.
-
-    Raises:
-        ConfigError: For what is wrong with entries, all at once.
+        problems: Collects what is wrong. Entries of which nothing is known are left out.
     """
-    problems = ConfigProblems()
+    study = draft.study
+    training = Layer(study.training, draft.location / "training", draft.wrong)
+    training = checked_layer(study, training, fields.fields(Training), problems)
     entries: dict[str, MethodEntry] = {}
     for label in study.methods:
         with problems.collected():
-            entries[label] = MethodEntry(folder, study, location, label, execution, settle)
-    problems.raise_all()
+            entries[label] = MethodEntry(folder, draft, training, label, execution, settle)
     label_of_title: dict[str, str] = {}
     for entry in entries.values():
-        with problems.collected():
+        with entry.problems.collected():
             entry.link(entries)
             first = label_of_title.setdefault(entry.title, entry.label)
             if first != entry.label:
                 problem = f"is {entry.title!r}, which is the title of {first} too"
                 advice = "a title of its own"
                 raise ConfigError(entry.location / "title", problem, advice=advice)
-    problems.raise_all()
     for entry in entries.values():
-        with problems.collected():
+        with entry.problems.collected():
             entry.check_parents()
-    problems.raise_all()
+    for entry in entries.values():
+        problems.errors += entry.problems.errors
     return list(entries.values())

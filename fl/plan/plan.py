@@ -24,7 +24,7 @@ from fl.data.own_files import change_stamp
 from fl.plan import config, missing_runs, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
-from fl.plan.config import Settings, Study
+from fl.plan.config import Draft, Settings
 from fl.plan.plan_files import PlannedPartition, PlanSummary
 from fl.plan.selection import Selection
 from fl.plan.study_plan import StudyPlan
@@ -77,35 +77,36 @@ def make(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
-    settings, names, location = read_request(folder, studies)
     problems = ConfigProblems()
-    config_text: dict[str, tuple[Study, Location]] = {}
+    settings, names, location = _draft_request(folder, studies, problems)
+    drafts: dict[str, Draft] = {}
     for name in names:
         with problems.collected():
-            config_text[name] = config.read_study(folder, name, location)
-    problems.raise_all()
-    return make_from(folder, settings, config_text, checked)
+            drafts[name] = config.read_draft(folder, name, location)
+    return make_from(folder, settings, drafts, checked, problems.errors)
 
 
 def make_from(
     folder: Path,
     settings: Settings,
-    studies: Mapping[str, tuple[Study, Location]],
+    drafts: Mapping[str, Draft],
     checked: bool = True,
+    errors: Iterable[ConfigError] = (),
 ) -> Plan:
     """Make the plan of studies that were read from files or are arguments of a call.
 
     Args:
         folder: The config folder, for methods and published numbers.
         settings: What its ``config.yaml`` says.
-        studies: Each study and its location, by name.
+        drafts: Each study, as far as its keys are right, by name.
         checked: Whether models and methods are tried.
+        errors: What is wrong with the config of all studies.
 
     Raises:
-        ConfigError: For anything in the studies that is wrong.
+        ConfigError: For anything that is wrong with the config and the studies, all at once.
     """
     if checked:
-        names = quantity(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
+        names = quantity(len(drafts), "study") if len(drafts) > 3 else ", ".join(drafts)
         log.info("planning %s: each method is tried on its model, which takes seconds", names)
     from fl.plan.components import OwnFiles  # These import torch, which takes seconds, too.
     from fl.plan.expand import expand
@@ -113,27 +114,25 @@ def make_from(
 
     own_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals: dict[str, Rehearsal] = {}
-    problems = ConfigProblems()
+    problems = ConfigProblems(errors)
     expansions: list[Expansion] = []
     with memory.keeping_freed_memory():
-        for name, (study, location) in studies.items():
+        for name, draft in drafts.items():
             with problems.collected():
                 expansion = expand(
                     folder=folder,
                     name=name,
-                    study=study,
-                    location=location,
+                    draft=draft,
                     execution=settings.execution,
                     own_files=own_files,
                     rehearsals=rehearsals,
                     checked=checked,
                 )
                 expansions.append(expansion)
+                _check_resources(expansion, settings, folder)
     problems.raise_all()
     runs = {run.id: run for expansion in expansions for run in expansion.runs}
     bundles = _bundles(runs, _files_to_keep(expansions, runs), settings, folder)
-    for expansion in expansions:
-        _check_resources(expansion, settings, folder)
     bundle_of_run = {
         member.run: bundle.bundle for bundle in bundles.values() for member in bundle.runs
     }
@@ -158,15 +157,37 @@ def read_request(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[s
     """Return settings, the names of the studies to plan, and where they are named.
 
     Raises:
-        ConfigError: For what is wrong with the config of all studies.
+        ConfigError: For what is wrong with the config of all studies, all at once.
     """
-    settings = config.read_settings(folder)
-    config.check_methods(folder)
+    problems = ConfigProblems()
+    request = _draft_request(folder, studies, problems)
+    if problems.errors:
+        make(folder, studies)  # It raises them together with what is wrong with the studies.
+    return request
+
+
+def _draft_request(
+    folder: Path, studies: Sequence[str], problems: ConfigProblems
+) -> tuple[Settings, list[str], Location]:
+    """Return what `read_request` returns, as far as the config is right.
+
+    Args:
+        folder: The config folder.
+        studies: Names of studies; by default those of ``config.yaml``.
+        problems: Collects what is wrong.
+
+    Raises:
+        ConfigError: If no study can be read.
+    """
+    settings = config.draft_settings(folder, problems)
+    with problems.collected():
+        config.check_methods(folder)
     location = Location(os.path.relpath(folder / "config.yaml")) / "studies"
     location = Location("the command line") if studies else location
     names = list(dict.fromkeys(studies or settings.studies))
     if not names:
-        raise ConfigError(location, "is empty", advice="name at least one study")
+        problems.errors.append(ConfigError(location, "is empty", advice="name at least one study"))
+        problems.raise_all()
     return settings, names, location
 
 

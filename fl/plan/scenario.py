@@ -13,7 +13,7 @@ import numpy as np
 
 from fl.api.task import ALL_TASKS, Task, serves, tasks_of
 from fl.base import registry
-from fl.base.errors import ConfigError, DataError, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, DataError, Location, unknown_name
 from fl.base.folders import expand
 from fl.base.registry import Component, component_of
 from fl.base.schema import SERVER
@@ -61,11 +61,27 @@ def split_share(scheme: ComponentSpec, split: str) -> float:
 
 
 def check_partition(scheme: ComponentSpec, dataset: ComponentSpec, location: Location) -> None:
-    """Raise `ConfigError` if a partition cannot be made of a data set."""
+    """Raise `ConfigError` if a partition cannot be made of a data set, for all reasons at once."""
     _, data = component_of("data set", dataset)
-    _check_clients(scheme, dataset, data, location)
-    _check_shares(scheme, location)
-    _check_published_splits(scheme, dataset, getattr(data, "published_splits", None), location)
+    splits, problems = getattr(data, "published_splits", None), ConfigProblems()
+    with problems.collected():
+        _check_clients(scheme, dataset, data, location)
+    with problems.collected():
+        _check_shares(scheme, location)
+    with problems.collected():
+        _check_published_splits(scheme, dataset, splits, location)
+    with problems.collected():
+        _check_natural_parts(scheme, dataset, data, location)
+    with problems.collected():
+        if "path" in scheme:
+            _check_own_table(scheme, data, location / "path")
+    problems.raise_all()
+
+
+def _check_natural_parts(
+    scheme: ComponentSpec, dataset: ComponentSpec, data: Any, location: Location
+) -> None:
+    """Raise `ConfigError` if a partition follows domains or clients that a data set lacks."""
     if "clients_per_domain" in scheme and not getattr(data, "domains", ()):
         problem = f"{dataset['name']} has no domains"
         raise ConfigError(location, problem, advice="a data set that has domains")
@@ -76,8 +92,6 @@ def check_partition(scheme: ComponentSpec, dataset: ComponentSpec, location: Loc
             advice = "name the clients by `client=` (a column, or an argument of fl.arrays), or "
             advice += "choose another scheme"
         raise ConfigError(location, problem, advice=advice)
-    if "path" in scheme:
-        _check_own_table(scheme, data, location / "path")
 
 
 def _check_clients(
@@ -182,9 +196,13 @@ class Scenario:
     def of(cls, dataset: Choice, scheme: Choice, model: Choice, task: Task) -> Scenario:
         """Return the scenario; raise `ConfigError` if its components do not go together."""
         check_same_task(dataset, task)
+        problems = ConfigProblems()
         for choice in (scheme, model):
-            _check_task(choice.component, task, dataset, choice.location)
-        check_partition(scheme.spec, dataset.spec, scheme.location)
+            with problems.collected():
+                _check_task(choice.component, task, dataset, choice.location)
+        with problems.collected():
+            check_partition(scheme.spec, dataset.spec, scheme.location)
+        problems.raise_all()
         partition = replace(scheme, id=partitioning.partition_id(scheme.spec, dataset.id))
         return cls(dataset, partition, with_token_keys(model, dataset), task)
 

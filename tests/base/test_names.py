@@ -17,6 +17,15 @@ from fl.base.errors import Location, similar_name, unknown_name
         ("gpu", ["gpus", "cpus"], "gpus"),
         ("fed_avg", ["fedavg", "fedavgm"], "fedavg"),
         ("mv", ["mu", "rounds"], "mu"),
+        ("alfa", ["alpha", "clients"], "alpha"),
+        ("alfa", ["alpha", "aloha"], "alpha"),
+        ("graf", ["graph"], "graph"),
+        ("Alfa", ["alpha", "clients"], "alpha"),
+        # False friends: words of their own that share letters.
+        ("alfa", ["alexnet", "apfl", "afl"], None),
+        ("fa", ["pha", "lr"], None),
+        ("share", ["phase", "samples"], None),
+        ("ft", ["pht", "fedavg"], None),
     ],
 )
 def test_only_a_misspelling_is_mended(name: str, names: list[str], expected: str | None) -> None:

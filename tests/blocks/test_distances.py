@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fl.blocks.anchors import anchor_scores
 from fl.blocks.distances import pairwise_distances
-from fl.methods import fedproto, knn_per
+from fl.methods import knn_per
 
 COMMON = 1000.0
 """What all features have in common; in float32, its square has a step of .06."""
@@ -35,7 +36,7 @@ def test_distances_have_the_digits_of_the_differences(count: int) -> None:
 
 
 def nearest_prototypes(x: Tensor, y: Tensor) -> Tensor:
-    return fedproto.scores(x, y).argmax(1)
+    return anchor_scores(x, y).argmax(1)
 
 
 def nearest_neighbours(x: Tensor, y: Tensor) -> Tensor:

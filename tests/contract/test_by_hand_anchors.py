@@ -14,13 +14,13 @@ from contract.numbers import Samples, body_and_head, g, of, stored_two, trained
 
 from fl.api import trees
 from fl.blocks.anchors import (
+    anchor_scores,
     class_means,
     contrastive_guiding,
     guiding_losses,
     uniform_anchors,
     weighted_anchors,
 )
-from fl.methods.fedproto import scores
 
 CLIENTS: list[Samples] = [[(1, 0), (3, 0)], [(8, 0)]]
 ROUND = {"rounds": 1, "batch_size": 2}
@@ -110,7 +110,7 @@ def test_fedproto_holds_own_features_to_the_mean_of_all() -> None:
 
 
 def test_fedproto_predicts_by_the_nearest_prototype() -> None:
-    found = scores(double([[4.0]]), double([[2.0], [8.0], [0.0]]))
+    found = anchor_scores(double([[4.0]]), double([[2.0], [8.0], [0.0]]))
     assert found.tolist() == [[-4.0, -16.0, -17.0]]
 
 

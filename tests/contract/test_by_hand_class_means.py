@@ -1,4 +1,4 @@
-"""FedGH, FedTGP, FD, CCVR and FedETF by arithmetic (`contract.numbers`)."""
+"""FedGH, FedTGP, FD, FedPCL, CCVR and FedETF by arithmetic (`contract.numbers`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from contract import worlds
 from contract.numbers import Samples, body_and_head, g, is_pair, of, s, stored_two, trained
+from torch import Tensor, nn
 
 from fl.api import trees
 from fl.api.method import BuildContext
@@ -18,6 +19,7 @@ from fl.api.network import Network
 from fl.api.training import Training
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.blocks.fixed_heads import simplex_etf
+from fl.engine import simulate
 from fl.methods.ccvr import CCVR
 from fl.methods.fd import targets
 from fl.methods.fedetf import logits
@@ -107,6 +109,87 @@ def test_fd_learns_from_the_other_clients_of_a_class() -> None:
     distilled = (s(2 * w * 3) - p) * 3
     expected = w - 0.1 * (g(w, 3, 0) + 0.5 * distilled)
     assert trees.take(again.clients, 1)["params"]["weight"][0, 0].item() == pytest.approx(expected)
+
+
+# FedPCL
+
+
+def three_features() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 3, bias=False))
+
+
+def unit(x: list[float], weight: Tensor, bias: Tensor) -> Tensor:
+    z = torch.tensor(x).double()[:, None] * weight[:, 0] + bias
+    return z / z.square().sum(1, keepdim=True).sqrt()
+
+
+def mean_contrast(z: Tensor, y: list[int], own: dict[int, Tensor], tau: float) -> Tensor:
+    losses = []
+    for feature, label in zip(z, y, strict=True):
+        terms = {c: torch.exp(feature @ p / tau) for c, p in own.items()}
+        losses.append(-torch.log(terms[label] / sum(terms.values())))
+    return torch.stack(losses).mean()
+
+
+def test_fedpcl_contrasts_samples_with_everybodys_prototypes() -> None:
+    """Both contrasts once more in loops over samples, clients and classes; gaps are filled."""
+    clients: list[Samples] = [[(1, 0), (2, 1), (-1, 0)], [(3, 2), (-1, 1)], [(0.5, 0), (-2, 2)]]
+    tau, steps = 0.4, 2
+    simulation = of(
+        *("fedpcl", clients, {"tau": tau}, three_features, 3),
+        **{"rounds": 3, "local_steps": steps, "batch_size": 3},
+    )
+    draw = torch.Generator().manual_seed(2)
+    names = {"0.weight": (3, 1), "0.bias": (3,), "1.weight": (3, 3)}
+    start = {
+        name: torch.randn(shape, generator=draw, dtype=torch.float64)
+        for name, shape in names.items()
+    }
+    state = simulation.begin({"params": start, "buffers": {}})
+    bodies = [[start["0.weight"], start["0.bias"]] for _ in clients]
+    sets: list[dict[int, Tensor]] = []
+    for done in simulate.rounds(simulation, state, 0, "stacked"):
+        state = done.state
+        means = {
+            c: torch.stack([own[c] for own in sets if c in own]).mean(0) for c in range(3) if sets
+        }
+        for k, samples in enumerate(clients):
+            x, y = map(list, zip(*samples, strict=True))
+            for _ in range(steps if sets else 0):
+                body = [w.detach().requires_grad_() for w in bodies[k]]
+                z = unit(x, *body)
+                loss = mean_contrast(z, y, means, tau)
+                for own in sets:
+                    loss = loss + mean_contrast(z, y, {**means, **own}, tau) / len(sets)
+                slopes = torch.autograd.grad(loss, body)
+                bodies[k] = [w.detach() - 0.1 * g for w, g in zip(body, slopes, strict=True)]
+        sets = []
+        for k, samples in enumerate(clients):
+            x, y = map(list, zip(*samples, strict=True))
+            z = unit(x, *bodies[k])
+            sets.append({c: z[[label == c for label in y]].mean(0) for c in set(y)})
+        for k, body in enumerate(bodies):
+            variables = personal(simulation, state, k)
+            for name, expected in zip(names, [*body, start["1.weight"]], strict=True):
+                torch.testing.assert_close(variables["params"][name], expected, rtol=0, atol=1e-12)
+    view = simulation.method.views[PERSONAL]
+    for k, own in enumerate(sets):
+        outputs = view.predict(personal(simulation, state, k), {}, torch.tensor([[0.7]]).double())
+        z = unit([0.7], *bodies[k])[0]
+        nearest = min(own, key=lambda c: float((z - own[c]).square().sum()))
+        assert int(outputs.argmax()) == nearest
+
+
+def test_fedpcl_scores_a_client_without_prototypes_by_the_means() -> None:
+    simulation = of(
+        *("fedpcl", [[(1, 0), (-1, 1)], [(2, 0), (-2, 1)]], None, three_features),
+        **{"rounds": 1, "participation": 0.5},
+    )
+    state = trained(simulation, simulation.network.init(3))
+    [absent] = [k for k in range(2) if not state.server["prototypes"][k].any()]
+    own = personal(simulation, state, absent)["prototypes"]
+    assert torch.equal(own, state.server["anchors"])
+    assert torch.equal(own, state.server["prototypes"][1 - absent])
 
 
 # CCVR

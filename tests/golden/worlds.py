@@ -126,6 +126,7 @@ METHODS: dict[str, list[World]] = {
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediir": [{"penalty": 0.5, "decay": 0.5}],
     "fediot": [{"server_epochs": 2, "width": 4}],
+    "fedkd": [{"energy_start": 0.5, "energy_end": 0.8}, {"distillation": 0.3}],
     "fedl2p": [
         L2P,
         {**L2P, "learns": "bn"},
@@ -147,6 +148,7 @@ METHODS: dict[str, list[World]] = {
     "fednova": [{}, {"mu": 0.2}],
     "fedntd": [{"beta": 0.5, "tau": 2.0}],
     "fedpac": [{}, {"lam": 0.5, "head_lr": None}],
+    "fedpcl": [{"tau": 0.5}],
     "fedper": [{}, {"layers": ["1"]}],
     "fedphp": [{"lam": 0.3}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
@@ -220,9 +222,12 @@ METHODS: dict[str, list[World]] = {
         {"hidden": 4, "layers": 1, "embedding": 3, "clip": 0.05},
         {"hidden": 4, "scored": "trained"},
     ],
+    "pfedla": [{"hidden": 4, "hyper_lr": 0.1}, {"hidden": 3, "embedding": 2}],
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
     "q-ffl": [{"q": 2.0}],
     "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
+    "spherefed": [{}],
+    "spherefed-head": [{}, {"ridge": 1.0}],
     "untrained": [{}],
     "vhl": [{"images": 3, "batch": 4, "lam": 0.5}, {"images": 3, "batch": 4, "generator_seed": 1}],
     "warm-up": [
@@ -235,7 +240,10 @@ METHODS: dict[str, list[World]] = {
 one or two.
 """
 
-STARTING = ("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
+STARTING = (
+    *("ccvr", "fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p"),
+    "spherefed-head",
+)
 MODAL = {
     **dict.fromkeys(("ditto", "fedavg", "fedavgm", "fedbabu", "fedopt"), "shared"),
     **dict.fromkeys(("fedprox", "fedrep"), "shared"),
@@ -311,6 +319,11 @@ MODELS: dict[str, list[tuple[World, Any]]] = {
     ],
     "cifar-cnn": [({"hidden": 6}, CIFAR)],
     "cnn": [({"channels": [3, 4]}, SMALL), ({"channels": [3], "projection": 4}, SMALL)],
+    "conv1d": [
+        ({"channels": [3, 4], "kernels": [4, 3]}, (2, 9)),
+        ({"channels": [4], "kernels": [3], "norm": "group"}, (2, 9)),
+        ({"channels": [3], "kernels": [2], "norm": None}, (2, 9)),
+    ],
     "convnet": [({"width": 4, "depth": 2}, SMALL)],
     "densenet100": [({}, SMALL), ({"stem": "imagenet"}, CIFAR)],
     "digits-cnn": [({}, SMALL), ({"norm": "group"}, SMALL), ({"norm": "layer"}, SMALL)],

@@ -72,7 +72,9 @@ def test_on_one_machine_a_run_that_fails_leaves_all_others_of_its_job(fresh: Pro
 def test_both_names_of_the_slurm_profile_lead_to_it(fresh: Project):
     """A job asks a scheduler for the cores of the config, whatever this machine has."""
     fresh.settings(execution={**EXECUTION, "processes": 2, "threads": 500})
-    for name in ("slurm", "workflow/profiles/slurm"):
-        said = fresh.snakemake("--profile", name, "--dry-run")
+    for words in (["slurm"], ["workflow/profiles/slurm"], ["slurm", "--config", "only="]):
+        said = fresh.snakemake("--profile", *words, "--dry-run")
         assert said.count(": train ") == 1
         assert "cores=1000, gpu=0" in said
+    said = fresh.snakemake("--profile", "slurm", "--config", "cluster=false", "--dry-run")
+    assert said.count(": train ") > 1

@@ -40,9 +40,19 @@ def entries(root: Path, methods: dict[str, Any], **training: Any) -> int:
 def test_a_key_without_effect_is_refused(
     tmp_path: Path, values: dict[str, Any], problem: str
 ) -> None:
-    for root, entry, training in (("a", values, {}), ("b", None, values)):
-        with pytest.raises(ConfigError, match=f"methods.fedavg.{problem}"):
-            entries(tmp_path / root, {"fedavg": entry}, **training)
+    with pytest.raises(ConfigError, match=f"methods.fedavg.{problem}"):
+        entries(tmp_path / "a", {"fedavg": values})
+    with pytest.raises(ConfigError, match=f"training.{problem}") as raised:
+        entries(tmp_path / "b", {"fedavg": None, "fedprox": None}, **values)
+    assert "\n" not in str(raised.value), "told once, not for every method"
+
+
+def test_an_entry_whose_own_key_contradicts_the_study_is_named(tmp_path: Path) -> None:
+    methods = {"fedavg": None, "local": {"momentum": 0.0}}
+    message = r"training.nesterov: is true, but needs SGD with momentum \(methods.local\)"
+    with pytest.raises(ConfigError, match=message) as raised:
+        entries(tmp_path, methods, nesterov=True, momentum=0.9)
+    assert "fedavg" not in str(raised.value)
 
 
 def test_a_key_with_an_effect_at_a_point_or_in_another_entry_is_not(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def study(folder: Path, name: str = "a", **changes: Any) -> None:
 def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
     study(folder, name, **changes)
     location = plan.read_request(folder, [name])[2]
-    return expand(folder, name, *config_files.read_study(folder, name, location)).runs
+    return expand(folder, name, config_files.read_draft(folder, name, location)).runs
 
 
 def refused(folder: Path, **changes: Any) -> str:
@@ -158,7 +158,7 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ({"training": {"lr": 1e308}}, "training.lr: is 1e+308. Allowed: a number > 0 and <= "),
         (
             {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 1e30}},
-            "methods.fedavg.lr_decay: is 1e+30, which makes the learning rate overflow",
+            "training.lr_decay: is 1e+30, which makes the learning rate overflow",
         ),
         (
             {"methods": {"fedprox": {"mu": -1}}},
@@ -811,11 +811,11 @@ def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
     location = plan.read_request(CONFIG, [name])[2]
     try:
-        found = expand(CONFIG, name, *config_files.read_study(CONFIG, name, location))
+        found = expand(CONFIG, name, config_files.read_draft(CONFIG, name, location))
     except ConfigError as error:
         assert "weights: " in str(error) and "does not exist. Try: download https://" in str(error)
-        given = config_files.read_study(CONFIG, name, location)
-        found = expand(CONFIG, name, *given, checked=False)
+        given = config_files.read_draft(CONFIG, name, location)
+        found = expand(CONFIG, name, given, checked=False)
     assert found.runs
     assert bool(published_cells(found, CONFIG)) == bool(found.study.published)
 

@@ -77,9 +77,10 @@ UNSEEN = {
 def test_published_cells_stand_beside_a_value_of_a_study_or_a_reason_says_why_not():
     named = set()
     for path in sorted((FOLDER.parent / "studies").glob("*.yaml")):
-        study, location = config.read_study(FOLDER.parent, path.stem, Location("studies"))
+        draft = config.read_draft(FOLDER.parent, path.stem, Location("studies"))
+        study = draft.study
         if study.published:
-            expansion = expand(FOLDER.parent, path.stem, study, location, checked=False)
+            expansion = expand(FOLDER.parent, path.stem, draft, checked=False)
             compared = published_cells(expansion, FOLDER.parent)
             named |= {
                 tuple(cell[k] for k in ("source", "table", "row", "column")) for cell in compared

@@ -37,7 +37,7 @@ def test_a_study_keeps_everything_but_its_size(tmp_path, name):
     keys = published_once.study(name)
     (tmp_path / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(keys, sort_keys=False))
     whole, small = (
-        expand(folder, name, *config.read_study(folder, name, Location("studies")), checked=False)
+        expand(folder, name, config.read_draft(folder, name, Location("studies")), checked=False)
         for folder in (published_once.CONFIG, tmp_path)
     )
     for run in small.runs:

@@ -40,7 +40,7 @@ if workflow.is_main_process and workflow.modifier.is_main_snakefile():
 
 CONFIG = config_folder()
 STUDIES = split_names(config.get("studies", ""))
-ONLY = str(config.get("only", ""))
+ONLY = str(config.get("only") or "")
 FL = fedloom_command()
 # One variable for each config folder, as another workflow can use this one twice.
 PLAN_VARIABLE = f"FEDLOOM_PLAN_{identity.digest(CONFIG)}"
@@ -51,13 +51,25 @@ if workflow.resource_settings.nodes is not None:
     workflow.global_resources["_cores"] = sys.maxsize
 
 
+def is_for_cluster():
+    """Whether a scheduler gets the jobs, as `--config cluster=true` or `cluster=false` says.
+
+    By default it does if Snakemake's executor starts jobs elsewhere, on machines that see this folder.
+    This does not rest on the `config` of a profile, which any `--config` of a command line replaces.
+    """
+    if "cluster" in config:
+        return str(config["cluster"]).lower() in ("true", "yes", "1")
+    is_remote = workflow.resource_settings.nodes is not None
+    return is_remote and workflow.storage_settings.assume_common_workdir
+
+
 def merge_policy():
     """Return how bundles are merged into jobs.
 
-    A cluster's profile wants few jobs. On one machine there are enough jobs to use its cores and
-    GPUs. Other executors get a job for each bundle.
+    A cluster wants few jobs. On one machine there are enough jobs to use its cores and GPUs. Other
+    executors get a job for each bundle.
     """
-    if config.get("cluster"):
+    if is_for_cluster():
         return True
     limits = workflow.resource_settings
     if limits.nodes is not None or not limits.cores:

@@ -1,0 +1,76 @@
+"""FedAvg beside a private model of each client, when both learn from each other's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    PERSONAL_PARAMS,
+    AdaptiveTerm,
+    Batch,
+    BuildContext,
+    Forward,
+    Method,
+    Output,
+    Tree,
+    recipe,
+    shared,
+    weighted_mean,
+)
+
+PRIVATE_MODEL = "private_model"
+
+
+def with_private_model(
+    context: BuildContext,
+    loss: Callable[[Forward, Output], Tensor],
+    added: Callable[[Tree], Mapping[str, Tensor]] = lambda variables: {},
+) -> Method:
+    """Return FedAvg with a private model, of the same architecture, on the same batches.
+
+    Args:
+        context: The context in which the method is built.
+        loss: Function from the shared model's pass and the private model's output to the sum of
+            both losses.
+        added: Function from the first variables to further personal parameters, by names that no
+            weight of the network has.
+    """
+    network = context.network
+    names = network.names["params"]
+
+    def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
+        batch = forward.batch
+        params = {name: forward.personal_params[name] for name in names}
+        private = network.train(params, state["buffers"], batch["x"], key=batch.get("key"))
+        return loss(forward, private), {"buffers": private.buffers}
+
+    mutual = AdaptiveTerm(
+        PRIVATE_MODEL,
+        lambda variables: {"buffers": variables["buffers"]},
+        term,
+        lambda state, statistics: statistics,
+    )
+    base = recipe(
+        context,
+        terms=(mutual,),
+        personal_params=lambda variables: {**variables["params"], **added(variables)},
+    )
+
+    def personal(server: Tree, client: Tree | None) -> Tree:
+        client_tree = client or {}
+        return {
+            "params": {name: client_tree[PERSONAL_PARAMS][name] for name in names},
+            "buffers": dict(client_tree["terms"][PRIVATE_MODEL]["buffers"]),
+        }
+
+    return replace(base, views={"global": shared, "personal": personal})
+
+
+def divergence(teacher: Tensor, student: Tensor, batch: Batch) -> Tensor:
+    """KL(softmax(teacher) || softmax(student)), the weighted mean over the batch; teacher fixed."""
+    log_p, log_q = F.log_softmax(teacher.detach(), -1), F.log_softmax(student, -1)
+    return weighted_mean((log_p.exp() * (log_p - log_q)).sum(-1), batch)

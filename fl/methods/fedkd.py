@@ -1,0 +1,121 @@
+"""FedKD: a private mentor and a shared mentee teach each other; changes are sent with low rank.
+
+Wu, Wu, Lyu, Huang, Xie. Communication-Efficient Federated Learning via Knowledge Distillation.
+Nature Communications 13, 2032 (2022). arXiv:2108.13323.
+
+Both models see the same batches. Each has the loss CE + [KL(other || own) + MSE(z_v, W z_w)] /
+(CE_v + CE_w) with features z_v of the mentor and z_w of the mentee: who is uncertain teaches less.
+W is a matrix of the client's own. The mentee's changes are sent as the product of few singular
+vectors, and so is their mean: as many as hold the share T(t) of the sum of squares, which grows
+from round to round. Here, the other's outputs and the divisor are fixed in a step, W is trained by
+the mentee's loss, and both models have one architecture. Convolutions are matrices [filters, rest].
+Bytes are counted as of whole matrices. The authors' code (wuch15/FedKD, 9b9e63f) lets gradients
+flow everywhere, divides KL by the number of classes as well, and adds the MSE of both models up in
+one loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fl.api import (
+    Bound,
+    BuildContext,
+    Forward,
+    Method,
+    NonNegative,
+    Output,
+    Tree,
+    WeightedAverage,
+    classification_loss,
+    cross_entropy,
+    declare,
+    rng,
+    single_pass,
+    trees,
+    weighted_mean,
+)
+from fl.blocks.anchors import features_of
+from fl.blocks.linear_layers import feature_width, linear_parameters
+from fl.blocks.low_rank import low_rank
+from fl.blocks.private_model import divergence, with_private_model
+
+PROJECTION = "projection of features"
+ENERGY, ROUND = "energy", "round"
+EnergyShare = Annotated[float, Bound(above=0, high=1)]
+
+
+@declare("global", "personal", title="FedKD")
+class FedKD:
+    """FedAvg of a mentee and a private mentor, with adaptive mutual distillation.
+
+    Attributes:
+        distillation: Weight of both distances between the models; 0: they do not see each other.
+        energy_start: Share T of the energy that matrices keep, at the beginning of training.
+        energy_end: Share in the last round; 1: matrices are sent as they are.
+    """
+
+    distillation: NonNegative = 1.0
+    energy_start: EnergyShare = 0.95
+    energy_end: EnergyShare = 0.98
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg of low-rank changes, beside private models."""
+        network = context.network
+
+        def added(variables: Tree) -> dict[str, Tensor]:
+            leaf = trees.leaves(variables["params"])[0]
+            width = feature_width(network, variables["params"])
+            generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "fedkd"))
+            return {PROJECTION: linear_parameters(generator, leaf, width, width)["weight"]}
+
+        base = with_private_model(context, self.loss, added)
+        local = single_pass(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            number = trees.leaves(variables["params"])[0].new_ones(())
+            return {**server, ENERGY: self.energy(number, context), ROUND: number}, client
+
+        def compressed(server: Tree, params: Tree) -> Tree:
+            changes = trees.apply(torch.sub, params, server["params"])
+            return trees.apply(torch.add, server["params"], low_rank(changes, server[ENERGY]))
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            client_state, upload = local.end(server, client, work)
+            return client_state, {**upload, "params": compressed(server, upload["params"])}
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            mean, number = trees.mean(uploads, n), server[ROUND] + 1
+            state = {**mean, "params": compressed(server, mean["params"])}
+            schedule = {ENERGY: self.energy(number, context), ROUND: number}
+            return {**server, **state, **schedule}, dict(clients)
+
+        step = replace(local, end=end)
+        return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))
+
+    def energy(self, number: Tensor, context: BuildContext) -> Tensor:
+        """Return T of a round, from its number."""
+        progress = (number / context.training.rounds).clamp(max=1)
+        return self.energy_start + (self.energy_end - self.energy_start) * progress
+
+    def loss(self, forward: Forward, mentor: Output) -> Tensor:
+        """Return the sum of both losses; each trains its own model alone."""
+        batch, mentee = forward.batch, forward.output
+        of_mentee, of_mentor = cross_entropy(forward), classification_loss(mentor.outputs, batch)
+        weight = self.distillation / (of_mentee + of_mentor).detach()
+        z_v, z_w = features_of(mentor), features_of(mentee)
+        projection = forward.personal_params[PROJECTION]
+
+        def gap(first: Tensor, second: Tensor) -> Tensor:
+            return weighted_mean((first - second).square().mean(-1), batch)
+
+        to_mentee = divergence(mentor.outputs, mentee.outputs, batch)
+        to_mentor = divergence(mentee.outputs, mentor.outputs, batch)
+        to_mentee = to_mentee + gap(z_v.detach(), z_w @ projection.T)
+        to_mentor = to_mentor + gap(z_v, (z_w @ projection.T).detach())
+        return of_mentee + of_mentor + weight * (to_mentee + to_mentor)

@@ -1,0 +1,109 @@
+"""All errors of a config in one message, and none that is a consequence of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import planning
+import pytest
+
+import fl
+from fl.base.errors import ConfigError
+from fl.plan import plan
+
+
+def errors(root: Path, study: dict[str, Any], settings: dict[str, Any] | None = None) -> list[str]:
+    """Plan a study; the location and the first words of each error."""
+    with pytest.raises(ConfigError) as raised:
+        plan.make(planning.write_config(root, study, settings))
+    lines = str(raised.value).splitlines()
+    return [line.split("config/")[1].removeprefix("studies/") for line in lines]
+
+
+def test_keys_components_methods_and_scenarios_are_told_together(tmp_path: Path) -> None:
+    wrong = {
+        "titel": "x",
+        "execution": {"threads": 0},
+        "training": {"lr": -1, "momentm": 0.9, "nesterov": True},
+        "models": [{"mlp": {"hidn": [5]}}, {"mlp": {"hidden": [5]}}],
+        "partitions": [{"dirichlet": {"clients": 400, "alpha": 0.5}}],
+        "analyses": ["confusio"],
+        "baseline": "fedavgg",
+        "methods": {
+            "fedprx": {"batch_size": -3},
+            "fedprox": {"mu": [0.1, "x"], "local_epochs": 2, "local_steps": 3, "title": 5},
+            "ditto": {"terms": {"moonn": None}, "stragglers": 0.5},
+            "ft": {"method": "finetune", "start": "fedprx"},
+            "nobody": {"method": "finetune", "start": "somebody"},
+        },
+    }
+    found = errors(tmp_path, wrong, {"execution": {"thread": 1}})
+    places = [line.split(": ")[:2] for line in found]
+    tiny = [place for file, place in places if file == "tiny.yaml"]
+    assert places[0] == ["config.yaml", "execution.thread"]
+    assert sorted(tiny) == [
+        "analyses.0",
+        "baseline",
+        "execution.threads",
+        "methods.ditto.stragglers",
+        "methods.ditto.terms.moonn",
+        "methods.fedprox.local_steps",
+        "methods.fedprox.mu",
+        "methods.fedprox.title",
+        "methods.fedprx",
+        "methods.fedprx.batch_size",
+        "methods.nobody.start",
+        "models.0.mlp.hidn",
+        "partitions.0.dirichlet.clients",
+        "titel",
+        "training.lr",
+        "training.momentm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("study", "places"),
+    [
+        ({"training": {"optimizer": "adm", "momentum": 0.9, "nesterov": True}}, "optimizer"),
+        ({"training": {"shedule": "cosine", "schedule_by": "steps"}}, "shedule"),
+        ({"training": {"stragglers": 2, "partial_work": "dropped"}}, "stragglers"),
+        ({"methods": {"fedavg": {"momentum": "x", "nesterov": True}}}, "momentum"),
+        ({"basline": "fedavg", "contrasts": {"a": "b"}, "methods": 3}, "basline methods"),
+        ({"basline": "a", "contrasts": {"fedavg": "local"}}, "basline fedavg"),
+        ({"seed": [1], "seeds": None}, "seed seeds"),
+        (
+            {"methods": {"a": {"method": "fedavg", "lr": -1}, "b": {"method": "warm-up", "lr": 0}}},
+            "lr lr",
+        ),
+        ({"methods": {"a": {"method": "nothing"}, "b": {"method": "finetune", "start": "a"}}}, "a"),
+        ({"grid": "published", "best": {"source": 3}}, "column rows source table"),
+        ({"metric": "reweighted_accuracy", "test": "reweightd"}, "test"),
+        ({"models": ["cnn"], "analyses": ["no"]}, "0 cnn"),
+    ],
+)
+def test_an_error_raises_no_second_one(tmp_path: Path, study: dict[str, Any], places: str) -> None:
+    found = [line.split(": ")[1].rpartition(".")[2] for line in errors(tmp_path, study)]
+    assert sorted(found) == places.split()
+
+
+def test_a_misspelt_key_is_not_missing_too(tmp_path: Path) -> None:
+    config = planning.write_config(tmp_path, {})
+    path = config / "studies" / "tiny.yaml"
+    path.write_text(path.read_text().replace("datasets:", "dataset:"))
+    with pytest.raises(ConfigError, match=r"dataset: unknown key .*'datasets'") as raised:
+        plan.make(config)
+    assert "missing" not in str(raised.value)
+
+
+def test_a_call_tells_all_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call: dict[str, Any] = {
+        "dataset": "digits",
+        "partition": {"homogeneous": {"clients": 4}},
+        "methods": ["fedavgg"],
+    }
+    with pytest.raises(ConfigError) as raised:
+        fl.run(**call, modell="cnn", momentm=0.9, nesterov=True, seeds=0)
+    found = [line.split(": ")[1] for line in str(raised.value).splitlines()]
+    assert sorted(found) == ["methods.fedavgg", "modell", "momentm", "seeds"]
