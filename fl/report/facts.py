@@ -15,7 +15,7 @@ from fl.base.errors import DataError
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
-from fl.report import analysis_section, claims, result_files, summaries
+from fl.report import analysis_section, claims, majority, result_files, summaries
 from fl.report.analysis_section import Analysis
 from fl.report.partitions import Partition, read
 
@@ -115,7 +115,7 @@ class Facts:
     def everywhere(self) -> str:
         """Sentences that hold for all tables of scores; empty if there are none."""
         common = f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
-        return " ".join(filter(None, (common, self.sampled, self.budgets)))
+        return " ".join(filter(None, (common, self.sampled, self.budgets, self.backends)))
 
     @property
     def budgets(self) -> str:
@@ -129,6 +129,21 @@ class Facts:
         others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
         sum_text = " (a stored model's, then its own)" if any("+" in t for t in texts) else ""
         return f"Rounds of training: {usual}, but {'; '.join(others)}{sum_text}."
+
+    @property
+    def backends(self) -> str:
+        """A sentence where runs have had several backends or devices; empty where one."""
+        texts: dict[str, list[str]] = {}
+        for method, runs in summaries.stored_runs(self.runs).groupby("method", sort=False):
+            used = runs[["backend", "device"]].dropna().itertuples(index=False, name=None)
+            text = " and ".join(f"{backend} on {device}" for backend, device in sorted({*used}))
+            texts.setdefault(text, []).append(self.methods[str(method)])
+        usual = max(texts, key=lambda text: len(texts[text]), default="")
+        if len(texts) < 2 and " and " not in usual:
+            return ""
+        others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
+        mixed = f"Backends: {'; but '.join(filter(None, (usual, '; '.join(others))))}"
+        return f"{mixed}. Results of two backends or devices differ by rounding."
 
     @cached_property
     def longer(self) -> dict[str, str]:
@@ -209,9 +224,17 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """`fl.report.claims.compared` of the study's metric."""
-        comparison_keys = self.plan.baseline, self.plan.contrasts
+        scored = summaries.complete(summaries.final(self.rows, "accuracy"), self.runs)
         return claims.compared(
-            self.rows, self.runs, self.metric, *comparison_keys, settings=self.setting_by_scenario
+            self.rows,
+            self.runs,
+            self.metric,
+            self.plan.baseline,
+            self.plan.contrasts,
+            settings=self.setting_by_scenario,
+            floors=majority.errors(
+                scored, self.runs, self.partitions, together=self.uses_all_test_samples
+            ),
         )
 
     @cached_property
@@ -355,15 +378,29 @@ def gather(
         rows, runs = tables or result_files.write(plan, store, results)
     else:
         rows, runs = result_files.read(plan, store, results)
-    partitions: dict[str, Partition] = {}
-    for row in runs.drop_duplicates("partition_id").to_dict("records"):
-        title = " · ".join(plan.titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
-        partition = read(results, row["partition_id"], title)
-        if partition is not None:
-            partitions[row["partition_id"]] = partition
+    partitions = read_partitions(results, runs, plan.titles)
     analyses = tuple(analysis_section.read(results, analysis) for analysis in plan.analyses)
     versions, shown = _versions(runs), _shown(results, store)
     return Facts(plan, rows, runs, partitions, versions, shown, analyses)
+
+
+def read_partitions(
+    results: Path, runs: pd.DataFrame, titles: Mapping[str, Mapping[str, str]]
+) -> dict[str, Partition]:
+    """Return the partitions of runs by id, without those whose folder does not exist.
+
+    Args:
+        results: Folder of the results.
+        runs: Table of runs.
+        titles: Titles of data sets and partitions by kind and text.
+    """
+    partitions: dict[str, Partition] = {}
+    for row in runs.drop_duplicates("partition_id").to_dict("records"):
+        title = " · ".join(titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
+        partition = read(results, row["partition_id"], title)
+        if partition is not None:
+            partitions[row["partition_id"]] = partition
+    return partitions
 
 
 def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:

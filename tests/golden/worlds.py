@@ -143,6 +143,7 @@ METHODS: dict[str, list[World]] = {
         {**FEDLGD, "client_steps": 9, "server_steps": 9},
         {**FEDLGD, "every": 1, "times": 1},
     ],
+    "fedlaw": [{"server_epochs": 2, "server_lr": 0.1}],
     "fedlc": [{"tau": 2.0}],
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
@@ -189,6 +190,7 @@ METHODS: dict[str, list[World]] = {
         {"statistics": "batch", "scored": 3, "keep_optimizer": False},
     ],
     "finetune-l2p": [{}, {"samples": "train"}],
+    "floco": [{"endpoints": 3}, {"endpoints": 3, "tau": 0.0, "rho": 0.5}],
     "fml": [{}, {"alpha": 0.3, "beta": 0.8}],
     "fpl": [{"tau": 0.2}],
     "gpfl": [{"lam": 0.5}],
@@ -222,6 +224,7 @@ METHODS: dict[str, list[World]] = {
         {"hidden": 4, "layers": 1, "embedding": 3, "clip": 0.05},
         {"hidden": 4, "scored": "trained"},
     ],
+    "pfedla": [{"hidden": 4, "hyper_lr": 0.1}, {"hidden": 3, "embedding": 2}],
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
     "q-ffl": [{"q": 2.0}],
     "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
@@ -531,7 +534,7 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
 
 
 def _served(name: str) -> World:
-    return {"server": 11} if name == "fediot" else {}
+    return {"server": 11} if name in ("fediot", "fedlaw") else {}
 
 
 def _on_numbers(name: str) -> tuple[World, World]:

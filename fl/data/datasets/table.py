@@ -44,6 +44,8 @@ Memory: a piece of 50,000 rows at a time, the labels, and the different words.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -63,7 +65,9 @@ from fl.data.readers import tables
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
-from fl.data.readers.texts import FileTokenizer, WordEncoder, tokenizer_file
+from fl.data.readers.texts import VOCABULARY, TextKeys
+
+log = logging.getLogger(__name__)
 
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
@@ -71,7 +75,6 @@ MISSING_ADVICE = (
     " `drop` helps"
 )
 TARGET_ADVICE = "name the column of classes under `label`, or that of numbers under `target`"
-VOCABULARY = 10_000
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,17 @@ class Survey:
             columns.
         width: Number of features of a row.
         samples: Number of rows.
+        dropped: Number of further rows, which ``missing: drop`` leaves out.
     """
 
     values: dict[str, list[str]]
     width: int
     samples: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(TextKeys):
     """Rows of features, each with a class or a target.
 
     Attributes:
@@ -147,22 +152,8 @@ class Table:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens: the tokenizer's, or the vocabulary and one more; 0 for numbers."""
-        if self.text and self.tokenizer is not None:
-            return FileTokenizer.open(self.tokenizer, self.length).tokens
-        return self.vocabulary + 1 if self.text else 0
-
-    @property
-    def padding(self) -> int:
-        """The token that fills texts up: the tokenizer's, or the last one."""
-        if self.tokenizer is not None:
-            return FileTokenizer.open(self.tokenizer, self.length).padding
-        return self.tokens - 1
-
-    @property
-    def tokenizer_file(self) -> Path | None:
-        """The file of the tokenizer, or None."""
-        return None if self.tokenizer is None else tokenizer_file(self.tokenizer)
+        """Number of tokens; 0 for numbers."""
+        return super().tokens if self.text else 0
 
     @property
     def classes(self) -> int:
@@ -195,7 +186,8 @@ class Table:
         """
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
-        encoder = self._encoder(column_types)
+        texts = (text for piece in self.read_pieces(column_types) for text in self._texts(piece))
+        encoder = self.encoder(texts) if self.text else None
         for piece in self.read_pieces(column_types):
             if encoder is not None:
                 writer.append("x", encoder.encode(self._texts(piece)))
@@ -219,25 +211,29 @@ class Table:
             normalisation=None if encoder is not None else {**normalisation, **fills},
             groups=() if self.group is None else order[self.group],
             inputs={} if self.target is None else {"target": normalisation},
+            notes=self._notes,
             **({} if encoder is None else encoder.description),
         )
 
-    def _encoder(self, column_types: dict[str, ColumnType]) -> WordEncoder | FileTokenizer | None:
-        """Return the encoder of texts; None for numbers."""
-        if not self.text:
-            return None
-        if self.tokenizer is not None:
-            return FileTokenizer.open(self.tokenizer, self.length)
-        pieces = self.read_pieces(column_types)
-        texts = (text for piece in pieces for text in self._texts(piece))
-        return WordEncoder.of(texts, self.length, self.vocabulary)
+    @property
+    def _notes(self) -> list[str]:
+        """What a reader of results should know: the number of rows that are left out."""
+        dropped = self.survey.dropped
+        return [_dropped_note(dropped, self.size)] if dropped else []
 
     def _texts(self, piece: dict[str, np.ndarray]) -> list[str]:
         """Return the text of each row of a piece."""
         return [" ".join(cells) for cells in zip(*(piece[name] for name in self.text), strict=True)]
 
-    def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
-        """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
+    def read_pieces(
+        self, column_types: dict[str, ColumnType], dropped: Counter[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out.
+
+        Args:
+            column_types: The type of each column.
+            dropped: Counts the rows that are left out, under ``rows``.
+        """
         gaps = {
             None: (),
             "drop": tuple(column_types),
@@ -252,6 +248,8 @@ class Table:
             if self.missing == "drop":
                 is_complete = np.all([_is_filled(cells) for cells in piece.values()], axis=0)
                 piece = {name: cells[is_complete] for name, cells in piece.items()}
+                if dropped is not None:
+                    dropped["rows"] += len(is_complete) - int(is_complete.sum())
             yield piece
 
     @property
@@ -296,10 +294,9 @@ class Table:
             listed = ", ".join(existing)
             raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
         others = column_types.keys() - {*self.text, *self.label_columns} if self.text else ()
-        if self.tokenizer is not None and (not self.text or self.vocabulary != VOCABULARY):
-            key = "text: is missing" if not self.text else "vocabulary: is set"
-            advice = "name columns of texts" if not self.text else "leave one of the two out"
-            raise DataError(f"{path}: {key} beside tokenizer", advice=advice)
+        if self.tokenizer is not None and not self.text:
+            problem = f"{path}: tokenizer is set, but text is not"
+            raise DataError(problem, advice="name columns of texts")
         if others:
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"
@@ -334,7 +331,8 @@ def _survey(table: Table, stamped: str) -> Survey:
     values: dict[str, set[str]] = {
         name: set() for name, column_type in column_types.items() if column_type is TEXT
     }
-    for piece in table.read_pieces(column_types):
+    dropped = Counter[str]()
+    for piece in table.read_pieces(column_types, dropped):
         samples += len(next(iter(piece.values())))
         for name in values:
             values[name].update(piece[name])
@@ -352,4 +350,10 @@ def _survey(table: Table, stamped: str) -> Survey:
         tables.check_categories(path, name, order[name], samples)
     features = column_types.keys() - {*table.label_columns}
     width = sum(len(order[name]) if name in order else 1 for name in features)
-    return Survey(order, width, samples)
+    if dropped["rows"]:
+        log.warning("%s: %s", path, _dropped_note(dropped["rows"], samples))
+    return Survey(order, width, samples, dropped["rows"])
+
+
+def _dropped_note(dropped: int, kept: int) -> str:
+    return f"{dropped:,} of {dropped + kept:,} rows are left out, as cells of them are empty"
