@@ -1,4 +1,4 @@
-"""Normalisation layers, chosen by a model's key, for images [b, c, h, w] and vectors [b, c].
+"""Normalisation layers of a model: for images [b, c, h, w], series [b, c, t] and vectors [b, c].
 
 `batch`: over samples and space (Ioffe and Szegedy. ICML 2015). `group`: over space and a group of
 channels of each sample (Wu and He. Group Normalization. ECCV 2018). `layer`: over space and all
@@ -21,7 +21,12 @@ GROUPS = 32
 
 
 def norm_layer(norm: Norm, channels: int, dims: int = 2) -> nn.Module:
-    """Return a layer for ``channels`` channels of images (``dims`` 2) or of vectors (``dims`` 0).
+    """Return a layer for ``channels`` channels of images, of series or of vectors.
+
+    Args:
+        norm: The kind of layer.
+        channels: Number of channels.
+        dims: Number of dimensions after the channels: 2, 1 or 0.
 
     Raises:
         ValueError: For `instance` of vectors, whose channels are single numbers.
@@ -29,6 +34,6 @@ def norm_layer(norm: Norm, channels: int, dims: int = 2) -> nn.Module:
     if norm == "instance" and not dims:
         raise ValueError("norm is instance, but channels of vectors are single numbers")
     if norm == "batch":
-        return nn.BatchNorm2d(channels) if dims else nn.BatchNorm1d(channels)
+        return nn.BatchNorm2d(channels) if dims == 2 else nn.BatchNorm1d(channels)
     groups = {"group": math.gcd(GROUPS, channels), "layer": 1, "instance": channels}
     return nn.GroupNorm(groups[norm], channels)

@@ -378,7 +378,7 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _show(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.report import result_files, tables
+    from fl.report import partitions, result_files, tables
     from fl.report.facts import Facts
 
     settings, study = _study_plan(parsed)
@@ -394,6 +394,8 @@ def _show(parsed: argparse.Namespace) -> None:
     rows, runs = tables.collect(study, readable(settings.store).root)
     for line in summary.results(Facts(study, rows, runs)):
         say(line)
+    for note in partitions.notes(Path(settings.results), study):
+        say(note)
     page = result_files.page(Path(settings.results), parsed.study)
     problem = result_files.page_problem(Path(settings.results), parsed.study, study.hash)
     mark = f" ({problem}; `snakemake` makes it again)" if problem else ""

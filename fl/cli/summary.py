@@ -172,6 +172,7 @@ def results(facts: Facts) -> Iterator[str]:
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
+    yield from filter(None, [facts.backends])
 
 
 def _table(

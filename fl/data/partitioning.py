@@ -8,6 +8,7 @@ bandwidth).
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ from fl.data.preparation import (
     prepare_dataset,
     spec_without_defaults,
 )
-from fl.data.prepared import DESCRIPTION, Prepared
+from fl.data.prepared import DESCRIPTION, SPLIT_NAMES, Prepared
 from fl.data.repeated_samples import repetition_notes
 from fl.data.scheme import PUBLISHED_SPLIT
+
+log = logging.getLogger(__name__)
 
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
@@ -140,9 +143,9 @@ def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
     component = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = apply_scheme(component.target, values, prepared, component.name)
-    if prepared.split is not None:
-        notes = [*table.attrs.get("notes", []), *repetition_notes(table, prepared)]
-        table.attrs["notes"] = notes
+    notes = [*prepared.notes, *table.attrs.get("notes", []), *_split_notes(values, prepared)]
+    notes += [] if prepared.split is None else repetition_notes(table, prepared)
+    table.attrs["notes"] = notes
     folder.mkdir(parents=True, exist_ok=True)
     partition_table.write(table, folder / TABLE_FILE)
     # Samples with masks or targets have no classes, so all are counted as one.
@@ -165,6 +168,19 @@ def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
     if domains := client_domains(table, prepared):
         record["domains"] = domains
     write_sealed(folder / RECORD_FILE, record, [TABLE_FILE])
+
+
+def _split_notes(values: Mapping[str, Any], prepared: Prepared) -> list[str]:
+    """Return a note if a test split that is part of the user's own data is dealt like the rest."""
+    if prepared.split is None or "path" not in prepared.params:
+        return []
+    count = int((prepared.split == SPLIT_NAMES.index("test")).sum())
+    if not count or isinstance(values.get("test", PUBLISHED_SPLIT), str):
+        return []
+    note = f"the {count:,} samples of the data's test split are dealt like all others, as `test` "
+    note += f"is {values['test']:g}, not {PUBLISHED_SPLIT}"
+    log.warning("%s: %s", prepared.name, note)
+    return [note]
 
 
 def client_domains(table: pd.DataFrame, prepared: Prepared) -> list[str]:

@@ -117,6 +117,7 @@ class Writer:
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
         vocabulary: int = 0,
         words: Sequence[str] = (),
+        notes: Sequence[str] = (),
     ) -> None:
         """State the names of classes and domains and the normalisation of inputs.
 
@@ -134,12 +135,15 @@ class Writer:
             vocabulary: Number of words with a token of their own, if it is the training samples of
                 a partition that decide which words these are (`fl.data.tokens.rank_words`).
             words: All words of x by their numbers, in this case.
+            notes: What a reader of results should know of the data, such as a number of samples
+                that were left out. Reports have it below partitions.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
             **({"groups": list(groups)} if groups else {}),
             **({"vocabulary": vocabulary, "words": list(words)} if vocabulary else {}),
+            **({"notes": list(notes)} if notes else {}),
             "normalisation": None if normalisation is None else dict(normalisation),
             "inputs": {
                 name: dict(normalisation_of_array)
@@ -217,6 +221,7 @@ class Prepared:
             partition decide which words these are, else 0.
         words: All words of x by their numbers, in this case.
         target: Targets ``[samples]``, or None.
+        notes: What a reader of results should know of the data.
     """
 
     folder: Path
@@ -240,6 +245,7 @@ class Prepared:
     vocabulary: int = 0
     words: tuple[str, ...] = ()
     target: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def has_classes(self) -> bool:
@@ -275,6 +281,7 @@ class Prepared:
             groups=tuple(text.get("groups", ())),
             vocabulary=text.get("vocabulary", 0),
             words=tuple(text.get("words", ())),
+            notes=tuple(text.get("notes", ())),
         )
 
     def array(self, name: str) -> np.ndarray:

@@ -115,7 +115,7 @@ class Facts:
     def everywhere(self) -> str:
         """Sentences that hold for all tables of scores; empty if there are none."""
         common = f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
-        return " ".join(filter(None, (common, self.sampled, self.budgets)))
+        return " ".join(filter(None, (common, self.sampled, self.budgets, self.backends)))
 
     @property
     def budgets(self) -> str:
@@ -129,6 +129,21 @@ class Facts:
         others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
         sum_text = " (a stored model's, then its own)" if any("+" in t for t in texts) else ""
         return f"Rounds of training: {usual}, but {'; '.join(others)}{sum_text}."
+
+    @property
+    def backends(self) -> str:
+        """A sentence where runs have had several backends or devices; empty where one."""
+        texts: dict[str, list[str]] = {}
+        for method, runs in summaries.stored_runs(self.runs).groupby("method", sort=False):
+            used = runs[["backend", "device"]].dropna().itertuples(index=False, name=None)
+            text = " and ".join(f"{backend} on {device}" for backend, device in sorted({*used}))
+            texts.setdefault(text, []).append(self.methods[str(method)])
+        usual = max(texts, key=lambda text: len(texts[text]), default="")
+        if len(texts) < 2 and " and " not in usual:
+            return ""
+        others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
+        mixed = f"Backends: {'; but '.join(filter(None, (usual, '; '.join(others))))}"
+        return f"{mixed}. Results of two backends or devices differ by rounding."
 
     @cached_property
     def longer(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from fl.base import parquet
 from fl.base.errors import DataError
 from fl.base.files import parse_json
 from fl.base.schema import SERVER
+from fl.plan.study_plan import StudyPlan
 from fl.report.cells import DASH, Cell, Row, Table, columns, decimal
 
 SKEW = {"label_entropy": "label\nentropy", "majority_share": "majority\nshare", "emd": "EMD"}
@@ -115,6 +116,18 @@ def read(results: Path, name: str, title: str) -> Partition | None:
             f"{folder}: the partition's statistics cannot be read ({error}); "
             "remove the folder and partition again"
         ) from error
+
+
+def notes(results: Path, study: StudyPlan) -> list[str]:
+    """Return the notes on the partitions of a study, each with the data set and partition.
+
+    Args:
+        results: Folder of the results.
+        study: The study's plan.
+    """
+    titles = {run.partition_id: f"{run.dataset} / {run.partition}" for run in study.runs}
+    found = ((title, read(results, name, title)) for name, title in titles.items())
+    return [f"{title}: {note}" for title, part in found if part for note in part.notes]
 
 
 def _counts(statistics: pd.DataFrame, classes: int) -> dict[str, np.ndarray]:

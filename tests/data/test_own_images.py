@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -69,6 +70,18 @@ def test_classes_may_have_folders_of_their_own(tmp_path: Path) -> None:
     for name in ("cat/new/3.png", "cat/9.png"):
         photo(tmp_path / "photos" / name, 1)
     assert dataset("images", tmp_path / "photos").size == 7
+
+
+def test_folders_of_sites_that_may_be_taken_for_classes_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("h1/cat/1.png", "h1/cat/2.png", "h2/dog/1.png", "h2/dog/3.png"):
+        photo(tmp_path / "photos" / name, 1)
+    note = "the classes are the folders h1, h2; not the folders below them, cat (2), dog (2)"
+    assert dataset("images", tmp_path / "photos").listed.notes == (note,)
+    assert note in caplog.text
+    photo(tmp_path / "photos" / "h2" / "2.png", 1)
+    assert dataset("images", tmp_path / "photos").listed.notes == ()
 
 
 @pytest.mark.parametrize("name", ["nan", "None", "?"])
@@ -284,7 +297,27 @@ def test_exif_data_behind_the_pixels_turn_an_image(tmp_path: Path) -> None:
     assert (np.diff(x[:, 0]) > 0).all(), "it gets lighter downwards"
 
 
-# Splits that are equal
+# Splits
+
+
+def dealt(root: Path, keys: dict[str, object]) -> pd.DataFrame:
+    """A homogeneous partition of the images in ``photos``."""
+    place = Location("the test")
+    component = registry.find("data set", "images", place)
+    dataset_spec = component.parse({"path": str(root / "photos")}, place) | {"name": "images"}
+    component = registry.find("partition scheme", "homogeneous", place)
+    spec = component.parse(keys, place) | {"name": "homogeneous"}
+    return partitioning.make_partition(spec, dataset_spec, root / "data", root)
+
+
+def test_a_test_split_that_is_dealt_like_the_rest_is_named(tmp_path: Path) -> None:
+    for n in range(12):
+        split, kind = "train" if n < 8 else "test", "cd"[n % 2]
+        photo(tmp_path / "photos" / split / kind / f"{n}.png", 9 * n)
+    note = "the 4 samples of the data's test split are dealt like all others, as `test` is 0.25, "
+    table = dealt(tmp_path, {"clients": 1, "test": 0.25})
+    assert table.attrs["notes"] == [note + "not published"]
+    assert dealt(tmp_path, {"clients": 1, "test": "published"}).attrs["notes"] == []
 
 
 @pytest.mark.parametrize("copies", [True, False])
@@ -296,12 +329,7 @@ def test_a_test_split_of_training_images_is_named(
         for split in ("train", "test"):
             shade = n if split == "train" or copies or n % 2 else 200
             photo(tmp_path / "photos" / split / "cd"[n % 2] / f"{n}.png", shade)
-    place, scheme = Location("the test"), {"clients": 1, "test": "published"}
-    component = registry.find("data set", "images", place)
-    dataset_spec = component.parse({"path": str(tmp_path / "photos")}, place) | {"name": "images"}
-    component = registry.find("partition scheme", "homogeneous", place)
-    spec = component.parse(scheme, place) | {"name": "homogeneous"}
-    table = partitioning.make_partition(spec, dataset_spec, tmp_path / "data", tmp_path)
+    table = dealt(tmp_path, {"clients": 1, "test": "published"})
     note = "each of the 10 test samples is a copy of a training or validation sample"
     notes = [note] if copies else []
     assert table.attrs["notes"] == notes

@@ -323,6 +323,11 @@ MODELS: dict[str, list[tuple[World, Any]]] = {
     ],
     "cifar-cnn": [({"hidden": 6}, CIFAR)],
     "cnn": [({"channels": [3, 4]}, SMALL), ({"channels": [3], "projection": 4}, SMALL)],
+    "conv1d": [
+        ({"channels": [3, 4], "kernels": [4, 3]}, (2, 9)),
+        ({"channels": [4], "kernels": [3], "norm": "group"}, (2, 9)),
+        ({"channels": [3], "kernels": [2], "norm": None}, (2, 9)),
+    ],
     "convnet": [({"width": 4, "depth": 2}, SMALL)],
     "densenet100": [({}, SMALL), ({"stem": "imagenet"}, CIFAR)],
     "digits-cnn": [({}, SMALL), ({"norm": "group"}, SMALL), ({"norm": "layer"}, SMALL)],

@@ -18,6 +18,7 @@ TOKEN_MODELS = ("lstm", "text-cnn", "text-transformer")
 FROM_FILES = {"timm", "transformers"}
 SHAPES = {
     "alexnet": (3, 64, 64),
+    "conv1d": (6, 100),
     "fusion": {"vector": (6,), "series": (2, 8), "image": (1, 8, 8)},
     "image-text": {"image": (3, 16, 16), "text": (2, 6)},
     "swin-t": (3, 64, 64),

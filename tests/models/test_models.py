@@ -21,6 +21,7 @@ from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.alexnet import AlexNet
 from fl.models.cifar_cnn import CifarCNN
+from fl.models.conv1d import Conv1d
 from fl.models.convnet import ConvNet
 from fl.models.densenet100 import DenseNet100
 from fl.models.digits_cnn import DigitsCNN
@@ -78,6 +79,12 @@ SIZES = {
         10,
         32 * (3 * 25 + 1) + 64 * (32 * 25 + 1) + 2 * (32 + 64) + 2048 * 4097 + 10 * 2049,
     ),
+    "conv1d": (
+        Conv1d(),
+        (6, 100),
+        7,
+        128 * (6 * 8 + 3) + 256 * (128 * 5 + 3) + 128 * (256 * 3 + 3) + 7 * 129,
+    ),
     "convnet": (
         ConvNet(),
         CIFAR,
@@ -123,6 +130,8 @@ def test_models_have_the_published_sizes(name):
     ("model", "shape", "problem"),
     [
         (AlexNet(), (3, 62, 70), "at least 63 x 63"),
+        (Conv1d(), CIFAR, "inputs are .3, 32, 32.. Allowed: series"),
+        (Conv1d(kernels=(3,)), (6, 100), "there are 1 kernels for 3 channels"),
         (ConvNet(), (6,), "Allowed: images of at least 8 x 8"),
         (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but the weights"),
         (TextCNN(), (4,), "at least 5 words"),
@@ -168,6 +177,19 @@ def test_convnet_is_three_blocks_with_instance_normalisation():
     assert torch.allclose(h.flatten(1), output.features, atol=1e-5)
 
 
+def test_conv1d_is_convolution_relu_and_the_mean_over_steps():
+    made = network(Conv1d((4,), (3,), None), (2, 9), classes=5, dtype=torch.float64)
+    params = made.init(0)["params"]
+    x = torch.randn(3, 2, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    windows = torch.nn.functional.pad(x, (1, 1)).unfold(2, 3, 1)
+    series = torch.einsum("bcsk,ock->bos", windows, params["0.weight"])
+    features = (series + params["0.bias"][:, None]).relu().mean(2)
+    expected = features @ params["4.weight"].T + params["4.bias"]
+    output = made.eval(params, {}, x)
+    assert torch.allclose(output.outputs, expected, atol=1e-12)
+    assert torch.allclose(output.features, features, atol=1e-12)
+
+
 def test_lenet_by_hand_on_the_smallest_image():
     # Weights of 1 in the first channel of each layer only: the sums can be written down.
     module = LeNet().build((1, 16, 16), 2)
@@ -186,6 +208,15 @@ def test_lenet_by_hand_on_the_smallest_image():
         # pooled rows and columns 0 to 2: 9 of the 6 x 6. Sums of 5 x 5 of these are all 9.
         assert module(x).tolist() == [[9, -2]]
         assert module(-x).tolist() == [[0, -2]]
+
+
+def test_conv1d_is_the_same_stacked_and_in_a_loop():
+    made = network(Conv1d((4, 3), (4, 3)), (2, 9), classes=4, dtype=torch.float64)
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(12, 2, 9)), draw.integers(0, 4, 12)
+    loop, stacked, begun = both_backends(FedAvg(), made, x, y)
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-8) for a, b in zip(loop, stacked, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(loop, begun, strict=False))
 
 
 DEEP = {

@@ -12,6 +12,7 @@ import pytest
 from make_results import clients, entry, plan, told, write_partition, write_plan, write_run
 
 from fl import report
+from fl.cli import summary
 from fl.report import effort, method_tables, over_rounds, summaries, training
 from fl.report.cells import NOTHING, Table, number, transposed
 from fl.report.facts import Facts, gather
@@ -76,6 +77,28 @@ def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(t
     line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
     assert line["round"].tolist() == [1, 2]
     assert line["mean"].tolist() == pytest.approx([0.5, 0.7])
+
+
+def test_tables_say_which_runs_had_another_backend(tmp_path):
+    """A method's own runs may differ, too: stored ones come from any machine."""
+    names = ("avg0", "avg1", "prox0", "prox1", "local0")
+    for run in names:
+        backend = {"prox0": "loop", "local0": "loop"}.get(run, "stacked")
+        execution = {"backend": backend, "device": "cpu", "threads": 1}
+        write_run(tmp_path / "runs", run, clients([0.5]), execution=execution)
+    runs = [entry(run, run[:-1], seed=int(run[-1])) for run in names]
+    facts = facts_of(tmp_path, *runs)
+    said = (
+        "Backends: stacked on cpu; but prox loop on cpu and stacked on cpu; local loop on cpu. "
+        "Results of two backends or devices differ by rounding."
+    )
+    assert facts.backends == said
+    assert said in method_tables.main_table(facts).full_note
+    assert [*summary.results(facts)][-1] == said
+    same = tmp_path / "same"
+    for run in names[:2]:
+        write_run(same / "runs", run, clients([0.5]))
+    assert facts_of(same, *runs[:2]).backends == ""
 
 
 def test_tables_say_which_methods_had_more_rounds(tmp_path):

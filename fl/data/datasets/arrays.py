@@ -123,13 +123,13 @@ class Arrays:
         if "split" in arrays:
             writer.save("split", arrays["split"])
         scale = 1 / 255 if arrays["x"].dtype == np.uint8 else 1.0
-        usual = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
+        normalisation = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
         writer.describe(
             classes,
-            normalisation=None if _has_tokens(arrays["x"]) else {**usual, "scale": scale},
+            normalisation=None if _has_tokens(arrays["x"]) else {**normalisation, "scale": scale},
             domains=self.domains,
             groups=_order(arrays["group"]) if "group" in arrays else (),
-            inputs={"target": usual} if "target" in arrays else {},
+            inputs={"target": normalisation} if "target" in arrays else {},
         )
 
 

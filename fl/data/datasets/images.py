@@ -135,7 +135,8 @@ class Images:
         if listed.splits:
             writer.save("split", listed.splits)
         normalisation = {**TRAINING_NORMALISATION, "scale": 1 / 255}
-        writer.describe(listed.order, normalisation=normalisation, groups=groups)
+        notes = listed.notes
+        writer.describe(listed.order, normalisation=normalisation, groups=groups, notes=notes)
 
 
 @lru_cache(maxsize=32)

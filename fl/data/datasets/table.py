@@ -44,6 +44,8 @@ Memory: a piece of 50,000 rows at a time, the labels, and the different words.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,6 +67,8 @@ from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
 from fl.data.readers.texts import FileTokenizer, WordEncoder, tokenizer_file
 
+log = logging.getLogger(__name__)
+
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
     "write the key `missing` for empty cells; for those in label, client, group or split only"
@@ -83,11 +87,13 @@ class Survey:
             columns.
         width: Number of features of a row.
         samples: Number of rows.
+        dropped: Number of further rows, which ``missing: drop`` leaves out.
     """
 
     values: dict[str, list[str]]
     width: int
     samples: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,15 +218,22 @@ class Table:
                     writer.append(array, place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", piece[self.split])
-        usual = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
+        normalisation = TRAINING_NORMALISATION if self.standardise else IDENTITY_NORMALISATION
         fills = {"missing": "mean"} if self.missing == "mean" else {}
         writer.describe(
             self._class_names(order),
-            normalisation=None if encoder is not None else {**usual, **fills},
+            normalisation=None if encoder is not None else {**normalisation, **fills},
             groups=() if self.group is None else order[self.group],
-            inputs={} if self.target is None else {"target": usual},
+            inputs={} if self.target is None else {"target": normalisation},
+            notes=self._notes,
             **({} if encoder is None else encoder.description),
         )
+
+    @property
+    def _notes(self) -> list[str]:
+        """What a reader of results should know: the number of rows that are left out."""
+        dropped = self.survey.dropped
+        return [_dropped_note(dropped, self.size)] if dropped else []
 
     def _encoder(self, column_types: dict[str, ColumnType]) -> WordEncoder | FileTokenizer | None:
         """Return the encoder of texts; None for numbers."""
@@ -236,8 +249,15 @@ class Table:
         """Return the text of each row of a piece."""
         return [" ".join(cells) for cells in zip(*(piece[name] for name in self.text), strict=True)]
 
-    def read_pieces(self, column_types: dict[str, ColumnType]) -> Iterator[dict[str, np.ndarray]]:
-        """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out."""
+    def read_pieces(
+        self, column_types: dict[str, ColumnType], dropped: Counter[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield pieces of `tables.read_pieces` without the rows that ``missing`` leaves out.
+
+        Args:
+            column_types: The type of each column.
+            dropped: Counts the rows that are left out, under ``rows``.
+        """
         gaps = {
             None: (),
             "drop": tuple(column_types),
@@ -252,6 +272,8 @@ class Table:
             if self.missing == "drop":
                 is_complete = np.all([_is_filled(cells) for cells in piece.values()], axis=0)
                 piece = {name: cells[is_complete] for name, cells in piece.items()}
+                if dropped is not None:
+                    dropped["rows"] += len(is_complete) - int(is_complete.sum())
             yield piece
 
     @property
@@ -334,7 +356,8 @@ def _survey(table: Table, stamped: str) -> Survey:
     values: dict[str, set[str]] = {
         name: set() for name, column_type in column_types.items() if column_type is TEXT
     }
-    for piece in table.read_pieces(column_types):
+    dropped = Counter[str]()
+    for piece in table.read_pieces(column_types, dropped):
         samples += len(next(iter(piece.values())))
         for name in values:
             values[name].update(piece[name])
@@ -352,4 +375,10 @@ def _survey(table: Table, stamped: str) -> Survey:
         tables.check_categories(path, name, order[name], samples)
     features = column_types.keys() - {*table.label_columns}
     width = sum(len(order[name]) if name in order else 1 for name in features)
-    return Survey(order, width, samples)
+    if dropped["rows"]:
+        log.warning("%s: %s", path, _dropped_note(dropped["rows"], samples))
+    return Survey(order, width, samples, dropped["rows"])
+
+
+def _dropped_note(dropped: int, kept: int) -> str:
+    return f"{dropped:,} of {dropped + kept:,} rows are left out, as cells of them are empty"

@@ -26,6 +26,8 @@ from fl.data.readers.tables import EMPTY_CELLS, SPLIT_NAME, TEXT
 log = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+LISTED = 10
+"""Number of folders that a note names."""
 PARQUET_BATCH = 100
 """Number of rows of Parquet that are in memory at once."""
 TABLE_ADVICE = (
@@ -46,6 +48,7 @@ class ImageList:
         splits: Published split of each image, or empty.
         groups: Group of each image, or empty.
         column: Column of the images in Parquet files, or "".
+        notes: What a reader of results should know of the images.
     """
 
     files: tuple[Path, ...]
@@ -55,6 +58,7 @@ class ImageList:
     splits: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     column: str = ""
+    notes: tuple[str, ...] = ()
 
     def pictures(self) -> Iterator[tuple[str, Path | bytes]]:
         """Yield each image in order: its name for errors, and its file or its bytes."""
@@ -72,9 +76,11 @@ def list_folders(top: Path) -> ImageList:
     files: list[Path] = []
     labels: list[str] = []
     splits: list[str] = []
+    notes: list[str] = []
     for parent in split_of or [top]:
         images_by_folder = {folder: _images_below(folder) for folder in _folders(parent)}
         _check_class_folders(parent, images_by_folder)
+        notes += _unread_folder_notes(parent, images_by_folder)
         for folder, images in images_by_folder.items():
             files += images
             labels += [folder.name] * len(images)
@@ -82,7 +88,8 @@ def list_folders(top: Path) -> ImageList:
     for row in _duplicates(files):
         problem = f"{files[row]}: a link adds the image to {top} a second time"
         raise DataError(problem, advice="delete the link")
-    return ImageList(tuple(files), tuple(labels), _classes(top, labels), splits=tuple(splits))
+    classes = _classes(top, labels)
+    return ImageList(tuple(files), tuple(labels), classes, splits=tuple(splits), notes=tuple(notes))
 
 
 def _split_folders(top: Path, folders: list[Path]) -> dict[Path, str]:
@@ -165,6 +172,29 @@ def _check_class_folders(parent: Path, images_by_folder: Mapping[Path, Sequence[
             )
             allowed = "folders of classes, or train, test and val with folders of classes"
             raise DataError(problem, allowed, TABLE_ADVICE)
+
+
+def _unread_folder_notes(
+    parent: Path, images_by_folder: Mapping[Path, Sequence[Path]]
+) -> list[str]:
+    """Return a note if all images are in folders below those of classes, which are not read.
+
+    These may be kinds of a class, but also the classes, and the folders of classes sites.
+    """
+    counts = Counter(
+        image.relative_to(folder).parts[0]
+        for folder, images in images_by_folder.items()
+        for image in images
+        if image.parent != folder
+    )
+    if counts.total() < sum(map(len, images_by_folder.values())):
+        return []
+    classes = ", ".join(folder.name for folder in [*images_by_folder][:LISTED])
+    inner = ", ".join(f"{name} ({count:,})" for name, count in [*counts.items()][:LISTED])
+    more = f" and {len(counts) - LISTED:,} others" if len(counts) > LISTED else ""
+    note = f"the classes are the folders {classes}; not the folders below them, {inner}{more}"
+    log.warning("%s: %s", parent, note)
+    return [note]
 
 
 def _check_other_files(top: Path) -> None:
