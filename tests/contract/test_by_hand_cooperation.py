@@ -1,4 +1,4 @@
-"""FedCAC, APPLE and elastic aggregation in NumPy, on a linear model of three classes."""
+"""FedCAC, APPLE, elastic aggregation and pFedLA once more, on a linear model of three classes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from contract import worlds
 from contract.numbers import Samples, of, tensor, trained
 from contract.test_degenerate import ends, personal, shared
-from torch import nn
+from torch import Tensor, nn
 
 from fl.api import trees
 from fl.engine import simulate
+from fl.engine.state import State
 
 CLIENTS: list[Samples] = [
     [(1, 0), (2, 1), (0.5, 2)],
@@ -287,3 +288,101 @@ def test_elastic_aggregation_with_steps_of_one_is_fedavg(
     average = of("fedavg", clients, {}, linear, 3, **given)
     ends_ = [trained(simulation, stored()).server for simulation in (elastic, average)]
     assert worlds.distance(*ends_) < 1e-15
+
+
+# pFedLA
+
+
+def with_heads(state: State, bias: Tensor) -> State:
+    """The state with hypernetworks whose outputs are these biases, [clients, layers, clients]."""
+    hyper = state.server["hyper"]
+    heads = {"weight": torch.zeros_like(hyper["heads"]["weight"]), "bias": bias}
+    return replace(state, server={**state.server, "hyper": {**hyper, "heads": heads}})
+
+
+def alpha_of(hyper: Any, own: int) -> list[Tensor]:
+    """Weights of a client by layer, from its own hypernetwork."""
+    z = hyper["embedding"]
+    for number in "012":
+        z = (hyper["hidden"][number]["weight"] @ z + hyper["hidden"][number]["bias"]).clamp(min=0)
+    found = []
+    for weight, bias in zip(hyper["heads"]["weight"], hyper["heads"]["bias"], strict=True):
+        a = (weight @ z + bias).clamp(min=0)
+        found.append(a / a.sum() if float(a.detach().sum()) > 0 else torch.eye(4).double()[own])
+    return found
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 3))
+
+
+LAYERS = [("0.weight", "0.bias"), ("1.weight", "1.bias")]
+
+
+def test_pfedla_brings_each_mixture_nearer_to_what_its_client_made_of_it() -> None:
+    """Mixtures, local steps and the chain rule once more, in loops; client 1 has no weight left."""
+    values = {"hidden": 3, "embedding": 2, "hyper_lr": 0.5}
+    simulation = of(
+        *("pfedla", CLIENTS, values, two_layers, 3), rounds=3, local_steps=1, batch_size=4
+    )
+    state = simulation.begin(simulation.network.init(4))
+    heads = state.server["hyper"]["heads"]
+    bias = heads["bias"].clone()
+    bias[1, 0] = -100.0
+    server = {**state.server, "hyper": {**state.server["hyper"], "heads": {**heads, "bias": bias}}}
+    state = replace(state, server=server)
+    models = [trees.take(server["models"], k) for k in range(4)]
+    hypers = [trees.take(server["hyper"], k) for k in range(4)]
+    first = list(hypers)
+    for done in simulate.rounds(simulation, state, 0, "stacked"):
+        state = done.state
+        next_models = []
+        for k, samples in enumerate(CLIENTS):
+            hyper = trees.apply(lambda w: w.detach().requires_grad_(), hypers[k])
+            mixed = {
+                name: sum(a * model[name] for a, model in zip(alpha, models, strict=True))
+                for names, alpha in zip(LAYERS, alpha_of(hyper, k), strict=True)
+                for name in names
+            }
+            start = {name: w.detach().requires_grad_() for name, w in mixed.items()}
+            x, y = (torch.tensor(v) for v in zip(*samples, strict=True))
+            inner = x.double()[:, None] @ start["0.weight"].T + start["0.bias"]
+            outputs = inner @ start["1.weight"].T + start["1.bias"]
+            loss = -outputs.log_softmax(1)[torch.arange(len(y)), y].mean()
+            slopes = torch.autograd.grad(loss, list(start.values()))
+            pairs = zip(start.items(), slopes, strict=True)
+            next_models.append({name: (w - 0.1 * g).detach() for (name, w), g in pairs})
+            # A step down the loss of the mixture: its slope is what the client moved, reversed.
+            moves = {name: (w - next_models[k][name]).detach() for name, w in start.items()}
+            product = torch.stack([(w * moves[name]).sum() for name, w in mixed.items()]).sum()
+            steps = torch.autograd.grad(product, trees.leaves(hyper), materialize_grads=True)
+            pairs = zip(trees.leaves(hyper), steps, strict=True)
+            hypers[k] = trees.unflatten(hyper, [(w - 0.5 * g).detach() for w, g in pairs])
+        models = next_models
+        assert worlds.distance(state.server["models"], trees.stack(models)) < 1e-12
+        assert worlds.distance(state.server["hyper"], trees.stack(hypers)) < 1e-12
+        for k in range(4):
+            view = simulation.method.views["personal"](state.server, trees.take(state.clients, k))
+            for names, alpha in zip(LAYERS, alpha_of(hypers[k], k), strict=True):
+                for name in names:
+                    expected = sum(a * m[name] for a, m in zip(alpha, models, strict=True))
+                    torch.testing.assert_close(view["params"][name], expected, rtol=0, atol=1e-12)
+    assert worlds.distance(trees.stack(hypers), trees.stack(first)) > 1e-3
+
+
+@pytest.mark.parametrize(("weights", "method"), [("own", "local"), ("equal", "fedavg")])
+def test_pfedla_of_own_weights_is_local_and_of_equal_ones_fedavg(weights: str, method: str) -> None:
+    """The mixtures of round 3 are the models of Local, or the mean over clients, of round 3."""
+    given = {"rounds": 3, "local_epochs": 2, "batch_size": 4, "weighting": "uniform"}
+    mixing = of("pfedla", CLIENTS, {"hyper_lr": 0.0}, linear, 3, **given)
+    bias = torch.eye(4)[:, None] if weights == "own" else torch.ones(4, 1, 4)
+    state = with_heads(mixing.begin(stored()), bias.double())
+    for done in simulate.rounds(mixing, state, 0, "stacked"):
+        state = done.state
+    reference = of(method, CLIENTS, {}, linear, 3, **given)
+    end = trained(reference, stored())
+    [view] = reference.method.views.values()
+    for k in range(4):
+        mine = mixing.method.views["personal"](state.server, trees.take(state.clients, k))
+        expected = view(end.server, trees.take(end.clients, k))
+        assert worlds.distance(mine["params"], expected["params"]) < 1e-14

@@ -10,7 +10,7 @@ from fl.pytorch.adaptation import adapt
 
 METHODS = [
     *("fedavg", "fedprox", "scaffold", "fednova", "ditto", "fedper", "fedrep", "fedala"),
-    *("apfl", "perfedavg", "pfedme", "feddyn", "fedem", "fedcac", "apple", "elastic"),
+    *("apfl", "perfedavg", "pfedme", "feddyn", "fedem", "fedcac", "apple", "elastic", "pfedla"),
 ]
 
 

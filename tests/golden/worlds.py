@@ -227,6 +227,7 @@ METHODS: dict[str, list[World]] = {
         {"hidden": 4, "layers": 1, "embedding": 3, "clip": 0.05},
         {"hidden": 4, "scored": "trained"},
     ],
+    "pfedla": [{"hidden": 4, "hyper_lr": 0.1}, {"hidden": 3, "embedding": 2}],
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
     "q-ffl": [{"q": 2.0}],
     "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
