@@ -16,6 +16,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "fedgen": {"server_steps": 3, "server_batch": 8, "server_lr": 0.01},
     "fediot": {"server_epochs": 2, "width": 4},
     "fedl2p": {"iterations": 2, "neumann": 1, **RATES},
+    "fedlaw": {"server_epochs": 2, "server_lr": 0.1},
     "fedlgd": {"images": 1, "global_images": 2, **IMAGES, "lam": 0.5},
     "l2p": {"iterations": 1, "neumann": 1, **RATES},
     "vhl": {"images": 3, "batch": 4, "lam": 0.5},

@@ -148,6 +148,7 @@ METHODS: dict[str, list[World]] = {
         {**FEDLGD, "client_steps": 9, "server_steps": 9},
         {**FEDLGD, "every": 1, "times": 1},
     ],
+    "fedlaw": [{"server_epochs": 2, "server_lr": 0.1}],
     "fedlc": [{"tau": 2.0}],
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
@@ -194,6 +195,7 @@ METHODS: dict[str, list[World]] = {
         {"statistics": "batch", "scored": 3, "keep_optimizer": False},
     ],
     "finetune-l2p": [{}, {"samples": "train"}],
+    "floco": [{"endpoints": 3}, {"endpoints": 3, "tau": 0.0, "rho": 0.5}],
     "fml": [{}, {"alpha": 0.3, "beta": 0.8}],
     "fpl": [{"tau": 0.2}],
     "gpfl": [{"lam": 0.5}],
@@ -537,7 +539,7 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
 
 
 def _served(name: str) -> World:
-    return {"server": 11} if name in ("feddf", "fediot") else {}
+    return {"server": 11} if name in ("feddf", "fediot", "fedlaw") else {}
 
 
 def _on_numbers(name: str) -> tuple[World, World]:
