@@ -96,6 +96,7 @@ METHODS: dict[str, list[World]] = {
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
     "feddg-ga": [{"step": 0.3}],
+    "feddf": [{"server_steps": 3, "server_lr": 0.05}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
     "fedem": [{}, {"models": 2}],
@@ -122,6 +123,10 @@ METHODS: dict[str, list[World]] = {
     ],
     "fedfomo": [{"models": 2}, {"models": 2, "epsilon": 0.0, "reference": "trained"}],
     "fedgamma": [{"rho": 0.1}],
+    "fedgen": [
+        {"server_steps": 3, "server_batch": 8, "server_lr": 0.01},
+        {"server_steps": 3, "server_batch": 8, "alpha": 2.0, "teachers": "losses"},
+    ],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediir": [{"penalty": 0.5, "decay": 0.5}],
@@ -534,7 +539,7 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
 
 
 def _served(name: str) -> World:
-    return {"server": 11} if name in ("fediot", "fedlaw") else {}
+    return {"server": 11} if name in ("feddf", "fediot", "fedlaw") else {}
 
 
 def _on_numbers(name: str) -> tuple[World, World]:
