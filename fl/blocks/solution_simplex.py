@@ -39,10 +39,10 @@ def other_endpoints(context: BuildContext, variables: Tree, endpoints: int) -> d
     }
 
 
-def mixed_head(first: Tree, others: Tree, alpha: Tensor) -> dict[str, Tensor]:
-    """Return the mixture of the first endpoint and the others by a point alpha, [M]."""
+def mixed_head(first: Tree, endpoints: Tree, alpha: Tensor) -> dict[str, Tensor]:
+    """Return the mixture of the first endpoint and the other ``endpoints`` by a point alpha."""
     return {
-        key: torch.tensordot(alpha.to(leaf), torch.cat([leaf[None], others[key]]), dims=1)
+        key: torch.tensordot(alpha.to(leaf), torch.cat([leaf[None], endpoints[key]]), dims=1)
         for key, leaf in first.items()
     }
 
@@ -71,9 +71,9 @@ def principal_components(rows: Tensor, count: int) -> Tensor:
         count: Number of components.
     """
     centred = rows.double() - rows.double().mean(0)
-    left, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
+    coordinates, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))[:, 0]
-    components = (left * sizes * torch.where(largest < 0, -1.0, 1.0))[:, :count]
+    components = (coordinates * sizes * torch.where(largest < 0, -1.0, 1.0))[:, :count]
     return torch.nn.functional.pad(components, (0, count - components.shape[1]))
 
 

@@ -6,9 +6,10 @@ Li, Lin, Shang, Wu. Revisiting Weighted Aggregation in Federated Learning with N
 A partition gives the server its labelled samples (``server``). As in the authors' code
 (ZexiLee/ICML-2023-FedLAW, 47f7a72), gamma is exp(g) and the weights are softmax(s), which begin at
 1 and at the clients' shares of the samples in every round; Adam with betas .5 and .999 trains g and
-s, with the network in training mode. Running statistics of batch normalisation begin there with
-the clients' mean and are then the server's. The rate of Adam is constant, which in that code is
-halved after 20 epochs. Its squares in place of exponentials and its second stage are left out.
+s, with the network in training mode. Running statistics of batch normalisation begin with the
+clients' mean in every round, and move as g and s are trained; in that code they are the server's
+alone. That code halves the rate after 20 epochs; here it is constant. Its squares in place of
+exponentials, and its training of s before g, are left out.
 """
 
 from __future__ import annotations

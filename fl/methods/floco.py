@@ -117,11 +117,18 @@ class Floco:
         def own_model(server: Tree, client: Tree | None) -> Tree:
             return at(server, point_of(server, client or {}))
 
-        due = int(self.tau * context.training.rounds) + 1
+        first_round = int(self.tau * context.training.rounds) + 1
         sampling, send = replace(local.sampling, needs_keys=True), send_all_but(POINTS, HAS_REGIONS)
         step = replace(local, begin=begin, sampling=sampling)
         passes = (replace(step, end=send_endpoints),)
-        phase = Phase(passes, find_points, lambda round_: round_ == due, send, payload, True)
+        phase = Phase(
+            passes,
+            find_points,
+            lambda round_: round_ == first_round,
+            send,
+            payload,
+            all_clients=True,
+        )
         method = replace(base, init=init, passes=(step,), earlier_phases=(phase,))
         views = {"global": centre_model, "personal": own_model}
         return replace(method, send=send, payload=payload, views=views)

@@ -332,12 +332,21 @@ def _survey(table: Table, stamped: str) -> Survey:
         name: set() for name, column_type in column_types.items() if column_type is TEXT
     }
     dropped = Counter[str]()
+    empty = {*column_types} - {*values, *table.label_columns}
     for piece in table.read_pieces(column_types, dropped):
         samples += len(next(iter(piece.values())))
+        empty -= {name for name in empty if _is_filled(piece[name]).any()}
         for name in values:
             values[name].update(piece[name])
         if table.target is not None and len(piece[table.target]):
             targets |= {piece[table.target].min(), piece[table.target].max()}
+    if dropped["rows"] and not samples:
+        problem = f"{path}: each of the {dropped['rows']:,} rows has an empty cell, so that "
+        problem += "`missing: drop` leaves none"
+        raise DataError(problem, advice="name columns with many empty cells under `drop`")
+    if empty and samples:
+        listed = ", ".join(repr(name) for name in column_types if name in empty)
+        raise DataError(f"{path}: no row has a value of {listed}", advice="name it under `drop`")
     order = {name: tables.sort_texts(values[name]) for name in values}
     if table.label is not None:
         tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
