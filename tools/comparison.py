@@ -12,6 +12,7 @@ from fl.base.files import write_bytes
 from fl.cli.printing import say
 from fl.plan import config, plan
 from fl.report import result_files, track_page, tracks
+from fl.report.facts import read_partitions
 from tools import pages
 
 CONFIG = Path("config")
@@ -33,7 +34,8 @@ def collect(folder: Path) -> pd.DataFrame:
         given, _ = config.read_study(folder, name, Location("the tracks"))
         starts = {m: keys["start"] for m, keys in given.methods.items() if keys and "start" in keys}
         track = name.removeprefix(tracks.PREFIX)
-        table = tracks.measured(track, starts, rows, runs)
+        partitions = read_partitions(Path(settings.results), runs, {})
+        table = tracks.measured(track, starts, rows, runs, partitions)
         missing = int((runs["state"] == "missing").sum())
         if missing:
             say(f"{name}: {missing} of {len(runs)} runs are missing", file=sys.stderr)

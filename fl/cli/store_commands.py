@@ -70,8 +70,18 @@ def add(commands: Commands) -> None:
         add_commands(command)
 
 
-def store_of(parsed: argparse.Namespace) -> Store:
-    """Return the store of ``--store``, or that of the config."""
+def store_of(parsed: argparse.Namespace, creates: bool = False) -> Store:
+    """Return the store of ``--store``, or that of the config.
+
+    Args:
+        parsed: The command line.
+        creates: Whether the folder of ``--store`` may be a new one.
+
+    Raises:
+        FedloomError: If it does not exist, or cannot be read.
+    """
+    if parsed.store and not creates and not Path(parsed.store).is_dir():
+        raise FedloomError(f"--store: {parsed.store} does not exist", "a folder of runs")
     return readable(parsed.store or config.read_settings(parsed.config).store)
 
 

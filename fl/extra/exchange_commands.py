@@ -74,7 +74,7 @@ def _export(parsed: argparse.Namespace) -> int:
 
 
 def _import(parsed: argparse.Namespace) -> int:
-    target = store_of(parsed)
+    target = store_of(parsed, creates=True)
     with import_export.open_source(parsed.path) as source:
         runs = _selected_runs(parsed, source)
         return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)

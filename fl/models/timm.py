@@ -37,7 +37,10 @@ class Timm:
         Raises:
             FedloomError: For an unknown architecture, or a file that does not fit it.
         """
-        with optional_package("model timm", "pip install 'fedloom[pretrained]'"):
+        advice = "pip install 'fedloom[pretrained]'"
+        with optional_package("model timm", advice):
+            from fl.pytorch import vision  # noqa: F401 timm imports torchvision.
+        with optional_package("model timm", advice):
             import timm
         names = timm.list_models()
         if self.architecture not in names:

@@ -89,7 +89,8 @@ def _read_body(folder: Path) -> Any:
         problem = f"weights: {folder}: {' and '.join(absent)} does not exist"
         raise FedloomError(problem, "a folder that `save_pretrained` wrote")
     with contextlib.suppress(ModuleNotFoundError):
-        pass  # transformers imports torchvision where it is installed.
+        # Where torchvision is installed, transformers imports it.
+        from fl.pytorch import vision  # noqa: F401
     with optional_package("model transformers", "pip install 'fedloom[pretrained]'"):
         import transformers
     try:

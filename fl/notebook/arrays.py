@@ -159,6 +159,9 @@ def _array(key: str, value: Any) -> np.ndarray:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise FedloomError(f"{CALL / key}: is no array ({error})") from None
+    if array.dtype == object and not array.ndim:
+        advice = "an array, such as `x.toarray()` of a sparse matrix"
+        raise ConfigError(CALL / key, f"is a {type(value).__name__}, no array", advice=advice)
     if array.dtype == object and all(isinstance(text, str) for text in array.ravel()):
         array = array.astype(str)  # Texts of pandas are objects.
     return native(array)

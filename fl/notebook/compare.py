@@ -21,11 +21,16 @@ from fl.notebook.keys import CALL
 from fl.notebook.run import FOLDER, run
 from fl.notebook.tracebacks import short_traceback
 from fl.plan.config import read_settings, read_yaml
-from fl.report import claims, result_files, tracks
+from fl.report import claims, max_t, result_files, tracks
 from fl.report.cells import number, probability
+from fl.report.facts import read_partitions
 
-TEXT_BY_VERDICT = {claims.AHEAD: "ahead of", claims.OPEN: "no significant difference to"}
-"""Texts of verdicts before the names of other methods."""
+TEXT_BY_VERDICT = {
+    claims.AHEAD: "behind",
+    claims.BEHIND: "ahead of",
+    claims.OPEN: "no significant difference to",
+}
+"""Texts before the names of methods that are compared with this one, by their verdicts."""
 
 CLIENT_KEYS = {"dataset", "partition"}
 """Keys of an entry that would change the clients of a track; they are refused."""
@@ -41,22 +46,32 @@ class Comparison:
     Attributes:
         method: Name of the method.
         lines: Results of the method and of the published methods, `fl.report.tracks.COLUMNS`.
-        table: A row for each track and other method: ``difference`` of accuracy over draws with
-            bounds ``low`` and ``high``, ``p``, ``p_holm`` (over all rows) and ``verdict``.
+        table: The comparisons in which the method takes part, a row for each track: ``difference``
+            of accuracy over draws with bounds ``low`` and ``high``, ``p``, ``p_corrected`` (with
+            the published comparisons of its ``family``), ``p_equal`` (within one point) and
+            ``verdict``.
+        family_sizes: Number of comparisons that are corrected together, by family of ``table``.
         remarks: Remarks, such as a failed check.
     """
 
     method: str
     lines: pd.DataFrame
     table: pd.DataFrame
+    family_sizes: Mapping[str, int]
     remarks: tuple[str, ...]
 
     def __repr__(self) -> str:
         texts = [self._track_text(str(track)) for track in self.lines["track"].unique()]
-        tests = int(self.table["p"].notna().sum())
-        rule = f"exact sign-flip tests over draws, Holm's correction for {tests} comparisons "
-        rule += f"of {quantity(self.lines['track'].nunique(), 'track')}, 5 %"
-        return "\n".join([*texts, f"({rule})", *self.remarks])
+        counts = (f"for {n} comparisons with {family}" for family, n in self.family_sizes.items())
+        rule = "nothing is tested"
+        if self.family_sizes:
+            rule = (
+                f"{max_t.rule(int(self.table['n'].max()))} of t over draws, corrected by step-down "
+                f"maxT {' and '.join(counts)} in {quantity(self.lines['track'].nunique(), 'track')}"
+                ", 5 %"
+            )
+        texts.append(f"({rule})")
+        return "\n".join([*texts, *self.remarks])
 
     def _track_text(self, track: str) -> str:
         scores = tracks.values(self.lines, track)
@@ -72,19 +87,19 @@ class Comparison:
             f"{mean_ranks[self.method]:.1f} over {draws}"
         )
         rows_of_track = self.table[self.table["track"] == track]
-        base = rows_of_track[rows_of_track["other"] == tracks.BASELINE]
-        for row in base.to_dict("records"):
+        tests = rows_of_track[rows_of_track["method"] == self.method]
+        for row in tests.to_dict("records"):
             gain, low, high = (
                 number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
             )
-            holm = probability(row["p_holm"])
-            head += (
-                f"; from {row['other']} {gain} ({low} to {high}), Holm's p {holm}: {row['verdict']}"
-            )
-        for (verdict, reason), group in rows_of_track.groupby(["verdict", "reason"], sort=False):
+            head += f"\n  from {row['other']} {gain} ({low} to {high}), corrected p "
+            head += f"{probability(row['p_corrected'])}: {claims.verdict_text(row)}"
+            head += ", equal within one point" if claims.equality_text(row) else ""
+        from_others = rows_of_track[rows_of_track["other"] == self.method]
+        for (verdict, reason), group in from_others.groupby(["verdict", "reason"], sort=False):
             text = TEXT_BY_VERDICT.get(str(verdict), str(verdict))
             text += f" ({reason})" if reason else ""
-            head += f"\n  {text}: {', '.join(group['other'])}"
+            head += f"\n  {text}: {', '.join(group['method'])}"
         return head
 
 
@@ -99,8 +114,10 @@ def compare(
 ) -> Comparison:
     """Train a method on the tracks and compare it with all published methods.
 
-    FedAvg is trained too, to check that it has its published results. Runs are those of `fl.run`:
-    existing runs are not trained again.
+    It is tested in the same family as on the page of the tracks: a personalised method against
+    FedAvg-FT, one that is scored by its shared model against FedAvg, corrected with all published
+    comparisons of the kind. FedAvg is trained too, to check that it has its published results. Runs
+    are those of `fl.run`: existing runs are not trained again.
 
     Args:
         method: Name of a method, a class as in `fl.run`, or the name of an entry of the tracks.
@@ -156,7 +173,11 @@ def compare(
             )
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
-    return Comparison(name, joined, tracks.against(joined, name), tuple(remarks))
+    tests = tracks.against(joined)
+    table = tests[(tests["method"] == name) | (tests["other"] == name)]
+    is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
+    sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
+    return Comparison(name, joined, table, sizes, tuple(remarks))
 
 
 def _train(
@@ -191,13 +212,14 @@ def _train(
     rows, runs = result_files.read(
         result.study, Path(result.settings.store), Path(result.settings.results)
     )
+    partitions = read_partitions(Path(result.settings.results), runs, {})
     starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
     track = study_name.removeprefix(tracks.PREFIX)
     tables = []
     # Each from its own runs, so that failures of the method hide no result of FedAvg.
     for method_name, used in {tracks.CHECK: check, name: chain}.items():
         used_rows, used_runs = (table[table["method"].isin(used)] for table in (rows, runs))
-        table = tracks.measured(track, starts, used_rows, used_runs)
+        table = tracks.measured(track, starts, used_rows, used_runs, partitions)
         tables.append(table[table["method"] == method_name])
     method_runs = runs[runs["method"] == name]
     counts = method_runs["state"].value_counts()

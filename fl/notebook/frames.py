@@ -59,7 +59,7 @@ def _write(frame: Any, folder: Path, location: Location) -> Path:
             pq.write_table(table.replace_schema_metadata(None), content)
         else:
             frame.to_parquet(content)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, NotImplementedError) as error:
         reason = ": ".join(map(str, error.args))
         raise FedloomError(f"{location}: cannot be written as Parquet ({reason})") from None
     digest = hashlib.sha256(content.getbuffer()).hexdigest()[:16]

@@ -113,8 +113,10 @@ def read(path: Path) -> Bundle:
         content = fields.mapping(parse_json(path.read_bytes()), location)
         return Bundle.from_json(content, location)
     except (OSError, ValueError, ConfigError) as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = f"cannot be read as a bundle ({type(error).__name__}: {error})"
         raise DataError(
-            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error})",
+            f"{path}: {'does not exist' if is_missing else reason}",
             advice="a file of results/plan/bundles, which `fedloom plan --write` writes",
         ) from None
 

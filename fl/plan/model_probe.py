@@ -22,13 +22,19 @@ def probed_network(
 ) -> Network:
     """Return the model after a pass of one input: zeros, or the last token, which it must know."""
     model, dataset = scenario.model, scenario.dataset
-    x = inputs.tree(
-        lambda modality: (
-            torch.full((1, *modality.shape), modality.tokens - 1)
-            if modality.tokens
-            else torch.zeros(1, *modality.shape)
+    try:
+        x = inputs.tree(
+            lambda modality: (
+                torch.full((1, *modality.shape), modality.tokens - 1)
+                if modality.tokens
+                else torch.zeros(1, *modality.shape)
+            )
         )
-    )
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        problem = f"a sample of {dataset.text} takes more memory than this machine gives"
+        raise ConfigError(dataset.location, problem, advice="smaller samples") from None
     try:
         network = Network(build_module)
         if any(modality.tokens for modality in inputs.all_modalities):

@@ -105,6 +105,8 @@ def make_from(
     Raises:
         ConfigError: For anything that is wrong with the config and the studies, all at once.
     """
+    if not drafts:
+        ConfigProblems(errors).raise_all()
     if checked:
         names = quantity(len(drafts), "study") if len(drafts) > 3 else ", ".join(drafts)
         log.info("planning %s: each method is tried on its model, which takes seconds", names)

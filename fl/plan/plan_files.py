@@ -182,6 +182,11 @@ def read_checked(path: Path) -> dict[str, Json]:
         form, checksum = content.pop("format", None), content.pop("checksum", None)
         is_sealed = form == FORMAT and checksum == digest([FORMAT, content])
         reason = "" if is_sealed else "changed since, or by another version of Fedloom"
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: does not exist, so the plan has nothing of this name",
+            advice="`fedloom plan --write`, which writes the plan's files",
+        ) from None
     except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
     if reason:

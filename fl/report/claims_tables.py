@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from fl.base.schema import SETTING, StudySetting
-from fl.report import claims, summaries
+from fl.report import claims, max_t, summaries
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability, unit
 from fl.report.facts import Facts, at
 from fl.report.method_tables import Record, Show, by_setting, shown_number
@@ -20,9 +22,10 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     units_count, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
     if units_count < 2:
         return ("One draw and one seed cannot tell a difference from noise.",)
+    corrected = f"corrected together for {tests} comparisons by step-down maxT"
     sentences = [
-        f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} (exact "
-        f"sign-flip test, 5 %), by Holm's correction for {tests} comparison{'s' * (tests != 1)}."
+        f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} "
+        f"({max_t.rule(units_count)} of t, 5 %{f', {corrected}' * (tests != 1)})."
     ]
     if (frame["unit"] == claims.SEED).any():
         sentences.append(
@@ -36,13 +39,12 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
         )
     elif (frame["unit"] == claims.DRAW).any():
         sentences.append("Each draw has its own training seed: draws repeat data and training.")
-    if tests and claims.smallest(units_count) * tests > claims.LEVEL:
-        smallest_p = min(1.0, claims.smallest(units_count) * tests)
+    if tests and max_t.smallest(units_count) > claims.LEVEL:
         replicates = "seeds" if (frame["unit"] == claims.SEED).any() else "draws"
         sentences.append(
             "None of these differences is statistically significant: with "
-            f"{units_count} {replicates}, the smallest possible corrected p-value is "
-            f"{smallest_p:.2g}."
+            f"{units_count} {replicates}, the smallest possible p-value is "
+            f"{max_t.smallest(units_count):.2g}."
         )
         return tuple(sentences)
     texts: dict[str, list[str]] = {}
@@ -97,9 +99,8 @@ def differences_table(facts: Facts) -> Table | None:
     tests = int(facts.claims["p"].notna().sum())
     caption = (
         f"Difference from {facts.methods[baseline]} in final test {unit(metric)}, mean over "
-        f"{facts.replicates}. Bold: ahead; without a word: not told apart, by the exact sign-flip "
-        f"test with Holm's correction for all {tests} comparisons. Where it "
-        "says no test, the comparison is uninformative."
+        f"{facts.replicates}. Bold: ahead; without a word: not told apart, by sign-flip tests, "
+        f"corrected for all {tests} comparisons by step-down maxT. No test: uninformative."
     )
     heads = columns("Method", *("\n".join(facts.names.distinct.get(s, s)) for s in settings))
     return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
@@ -126,14 +127,18 @@ def paired_table(facts: Facts) -> Table | None:
         "95 % bootstrap interval."
     )
     note = (
-        "p: exact sign-flip test. Holm: p corrected for all comparisons of the table; a method is "
-        f"called ahead or behind only if it is at most {claims.LEVEL}. Uninformative: equal to "
-        "another method in every digit, or both err on less than one test sample of a draw. "
-        "Better, worse: share of clients (%)."
+        f"p: {max_t.rule(int(frame['n'].max()))} of t. Corrected: for all comparisons of the "
+        "table, by step-down maxT; a method is called ahead or behind only if it is at most "
+        f"{claims.LEVEL}. Uninformative: equal to another method in every digit, both err on less "
+        "than one test sample of a draw, or both as often as the majority predictor. Better, "
+        "worse: share of clients (%)."
     )
-
-    def verdict(row: Record) -> str:
-        return f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])
+    has_margin = math.isfinite(claims.margin(metric))
+    if has_margin:
+        note = (
+            "Equal: the mean is within one point of 0, by two one-sided tests, corrected likewise. "
+            f"{note}"
+        )
 
     def bounds(row: Record) -> str:
         low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
@@ -142,13 +147,17 @@ def paired_table(facts: Facts) -> Table | None:
     extra_columns: dict[str, Show] = (
         {} if one_other else {"from": lambda row: facts.methods[row["other"]]}
     )
+    equal_column: dict[str, Show] = (
+        {"equal within\n1 point": claims.equality_text} if has_margin else {}
+    )
     shown: dict[str, Show] = {
         **extra_columns,
         "difference": lambda row: number(row["difference"], metric, signed=True),
         "95 %": bounds,
         "p": lambda row: probability(row["p"]),
-        "Holm": lambda row: probability(row["p_holm"]),
-        "verdict": verdict,
+        "corrected\np": lambda row: probability(row["p_corrected"]),
+        "verdict": claims.verdict_text,
+        **equal_column,
         "better": shown_number("better", "accuracy"),
         "worse": shown_number("worse", "accuracy"),
         "over": lambda row: f"{row['n']} {row['unit']}s",

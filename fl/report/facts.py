@@ -15,7 +15,7 @@ from fl.base.errors import DataError
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
-from fl.report import analysis_section, claims, result_files, summaries
+from fl.report import analysis_section, claims, majority, result_files, summaries
 from fl.report.analysis_section import Analysis
 from fl.report.partitions import Partition, read
 
@@ -224,9 +224,17 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """`fl.report.claims.compared` of the study's metric."""
-        comparison_keys = self.plan.baseline, self.plan.contrasts
+        scored = summaries.complete(summaries.final(self.rows, "accuracy"), self.runs)
         return claims.compared(
-            self.rows, self.runs, self.metric, *comparison_keys, settings=self.setting_by_scenario
+            self.rows,
+            self.runs,
+            self.metric,
+            self.plan.baseline,
+            self.plan.contrasts,
+            settings=self.setting_by_scenario,
+            floors=majority.errors(
+                scored, self.runs, self.partitions, all_samples=self.uses_all_test_samples
+            ),
         )
 
     @cached_property
@@ -370,15 +378,29 @@ def gather(
         rows, runs = tables or result_files.write(plan, store, results)
     else:
         rows, runs = result_files.read(plan, store, results)
-    partitions: dict[str, Partition] = {}
-    for row in runs.drop_duplicates("partition_id").to_dict("records"):
-        title = " · ".join(plan.titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
-        partition = read(results, row["partition_id"], title)
-        if partition is not None:
-            partitions[row["partition_id"]] = partition
+    partitions = read_partitions(results, runs, plan.titles)
     analyses = tuple(analysis_section.read(results, analysis) for analysis in plan.analyses)
     versions, shown = _versions(runs), _shown(results, store)
     return Facts(plan, rows, runs, partitions, versions, shown, analyses)
+
+
+def read_partitions(
+    results: Path, runs: pd.DataFrame, titles: Mapping[str, Mapping[str, str]]
+) -> dict[str, Partition]:
+    """Return the partitions of runs by id, without those whose folder does not exist.
+
+    Args:
+        results: Folder of the results.
+        runs: Table of runs.
+        titles: Titles of data sets and partitions by kind and text.
+    """
+    partitions: dict[str, Partition] = {}
+    for row in runs.drop_duplicates("partition_id").to_dict("records"):
+        title = " · ".join(titles.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
+        partition = read(results, row["partition_id"], title)
+        if partition is not None:
+            partitions[row["partition_id"]] = partition
+    return partitions
 
 
 def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:

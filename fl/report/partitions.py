@@ -62,25 +62,26 @@ class Partition:
         train = self.statistics[self.statistics["split"] == "train"].set_index("client")
         return train[list(SKEW)].reindex(self.clients)
 
-    def majority(self, together: bool = False, population: bool = False) -> pd.Series:
-        """Per trained client, the share of test samples in its most frequent training class.
+    def majority(
+        self, together: bool = False, population: bool = False, unseen: bool = False
+    ) -> pd.Series:
+        """Per client, the share of test samples in its most frequent training class.
 
         Args:
-            together: Over the test samples of all these clients instead of the client's own.
-            population: In the most frequent training class of all these clients instead.
+            together: Over the test samples of all trained clients instead of the client's own.
+            population: In the most frequent training class of all trained clients instead.
+            unseen: Whether of clients that are held out of training, instead of trained ones.
         """
-        train, test = self._class_counts("train"), self._class_counts("test")
+        train, test = self.counts["train"], self.counts["test"]
+        is_unseen = np.isin(self.clients, self.unseen)
         if together:
-            test = np.broadcast_to(test.sum(axis=0), test.shape)
+            test = np.broadcast_to(test[~is_unseen].sum(axis=0), test.shape)
         if population:
-            train = np.broadcast_to(train.sum(axis=0), train.shape)
+            train = np.broadcast_to(train[~is_unseen].sum(axis=0), train.shape)
         hits = test[np.arange(len(test)), train.argmax(axis=1)]
         size = test.sum(axis=1)
-        participants = [client for client in self.clients if client not in self.unseen]
-        return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), participants)
-
-    def _class_counts(self, split: str) -> np.ndarray:
-        return self.counts[split][~np.isin(self.clients, self.unseen)]
+        shares = np.where(size > 0, hits / np.maximum(size, 1), np.nan)
+        return pd.Series(shares, self.clients)[is_unseen if unseen else ~is_unseen]
 
 
 def read(results: Path, name: str, title: str) -> Partition | None:

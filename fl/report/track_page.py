@@ -10,7 +10,7 @@ import pandas as pd
 
 from fl.base.plotting import Look, Picture, as_picture, axes_of
 from fl.base.units import operations, size
-from fl.report import claims, tracks
+from fl.report import claims, max_t, tracks
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability
 
 if TYPE_CHECKING:
@@ -29,87 +29,141 @@ def titles(table: pd.DataFrame) -> dict[str, str]:
 
 
 def ranking(table: pd.DataFrame, track: str) -> Table:
-    """The methods of a track by mean rank, with intervals, tests against the baseline and costs."""
+    """The methods of a track by mean rank, with intervals, tests against baselines and costs."""
     lines, scores = table[table["track"] == track], tracks.values(table, track)
     tests = tracks.against(table)
     judged = {row["method"]: row for row in tests[tests["track"] == track].to_dict("records")}
     named, places = titles(lines), tracks.ranks(scores).sort_values(kind="stable")
     averages = lines.groupby("method")[["accuracy", "worst_tenth", *COSTS]].mean().to_dict()
-    statistic, p = tracks.friedman(scores)
-    gap = tracks.critical_difference(*reversed(scores.shape))
     rows = []
     for method in map(str, places.index):
-        low, high = claims.interval(scores[method].dropna().tolist())
+        low, high = claims.interval(tuple(scores[method].dropna()))
         lost = int(scores[method].isna().sum())
         shown = [number(value, "accuracy") for value in (averages["accuracy"][method], low, high)]
         cells = [
             f"{places[method]:.1f}",
             "{} ({} to {})".format(*shown) + (f", {lost} diverged" if lost else ""),
-            *_tested(judged.get(method)),
+            *_tested(judged.get(method), table),
             number(averages["worst_tenth"][method], "accuracy"),
             *(UNITS[cost](averages[cost][method]) for cost in COSTS),
         ]
         rows.append(Row(named[method], tuple(map(Cell, cells))))
-    base = named[tracks.BASELINE]
     caption = (
         f"Accuracy (%) over {len(scores)} draws with 95 % bootstrap interval, sorted by mean rank."
     )
     note = (
-        f"Difference: from {base}, with p of the exact sign-flip test, corrected by Holm for all "
-        f"{int(tests['p'].notna().sum())} comparisons of all tracks. Worst tenth: of clients. "
-        f"Bytes and operations: of a whole run. Friedman's test that all rank alike: "
-        f"{statistic:.0f}, p {probability(p)}; by Nemenyi's, ranks less than {gap:.1f} apart are "
-        "not told apart."
+        f"{_rule(table, tests)} Equal: the mean is within one point of 0, by two one-sided tests, "
+        "corrected likewise. Worst tenth: of clients. Bytes and operations: of a whole run."
     )
-    names = ("rank", "accuracy", "difference", "Holm", "verdict", "worst\ntenth", "bytes", "ops")
-    heads = columns("Method", *names, text=("verdict",))
+    heads = columns("Method", *RANKING, text=("from", "verdict"))
     return Table(track, caption, heads, tuple(rows), note=note)
 
 
-def _tested(row: Mapping[Any, Any] | None) -> tuple[str, str, str]:
-    """Difference with interval, corrected p, verdict."""
+RANKING = (
+    *("rank", "accuracy", "from", "difference", "corrected\np", "verdict"),
+    *("equal within\n1 point", "worst\ntenth", "bytes", "ops"),
+)
+"""Columns of `ranking`."""
+
+
+def _rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
+    """Return the sentences on what is compared with what, and how it is corrected."""
+    named = titles(table)
+    is_test = tests["reason"] == ""
+    counts = tests[is_test].groupby("family", sort=False).size()
+    families = " and ".join(f"the {n} comparisons with {named[str(f)]}" for f, n in counts.items())
+    rule = max_t.rule(int(tests["n"].max())) if len(tests) else "sign-flip test"
+    return (
+        f"Personalised methods are compared with {named.get(tracks.BASELINE, tracks.BASELINE)}, "
+        f"methods with a shared model with {named.get(tracks.CHECK, tracks.CHECK)}: {rule} of t, "
+        f"corrected by step-down maxT within {families or 'no comparison'} of all tracks."
+    )
+
+
+def _tested(row: Mapping[Any, Any] | None, table: pd.DataFrame) -> tuple[str, ...]:
+    """Baseline, difference with interval, corrected p, verdict, equality."""
     if row is None:
-        return NOTHING, NOTHING, ""
+        return "", NOTHING, NOTHING, "", ""
     mean, low, high = (
         number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
     )
-    verdict = f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])
-    return f"{mean} ({low} to {high})", probability(row["p_holm"]), verdict
+    return (
+        _plain_titles(table)[row["other"]],
+        f"{mean} ({low} to {high})",
+        probability(row["p_corrected"]),
+        claims.verdict_text(row),
+        claims.equality_text(row),
+    )
+
+
+def _plain_titles(table: pd.DataFrame) -> dict[str, str]:
+    return dict(zip(table["method"], table["title"], strict=True))
 
 
 def overview(table: pd.DataFrame) -> Table:
-    """Over tracks: each method's mean difference from the baseline, bold where it is ahead."""
+    """Over tracks: each method's mean difference from its baseline, bold where it is ahead."""
     tests, named = tracks.against(table), titles(table)
     order = [str(track) for track in table["track"].unique()]
     by_key = {(r["method"], r["track"]): r for r in tests.to_dict("records")}
+    over_tracks, baseline_of = tracks.over_tracks(tests), tracks.baselines(table)
 
     def cell(method: str, track: str) -> Cell:
         row = by_key.get((method, track))
         if row is None:
             return Cell(NOTHING)
         remark = row["verdict"] if row["verdict"] != claims.OPEN else ""
+        remark = remark or ("equal" if claims.equality_text(row) else "")
         shown = number(row["difference"], "accuracy", signed=True)
         return Cell(shown, best=row["verdict"] == claims.AHEAD, remark=remark)
 
+    def signs(method: str) -> tuple[Cell, Cell]:
+        if method not in over_tracks.index:
+            return Cell(NOTHING), Cell(NOTHING)
+        row = over_tracks.loc[method].to_dict()
+        share = f"{row['above']:.0f} of {row['n']:.0f}"
+        return Cell(share), Cell(probability(row["p_corrected"]))
+
     rows = tuple(
-        Row(named[method], tuple(cell(method, track) for track in order))
-        for method in _by_mean(table)
+        Row(
+            named[method],
+            (
+                Cell(_plain_titles(table)[baseline_of[method]]),
+                *(cell(method, track) for track in order),
+                *signs(method),
+            ),
+        )
+        for method in _in_order(table)
     )
     caption = (
-        f"Mean difference of accuracy from {named[tracks.BASELINE]} in points, by track; the best "
-        "mean rank first. Bold: ahead. Without a word: not told apart."
+        "Mean difference of accuracy in points by track, personalised methods first. Bold: ahead; "
+        "equal: within one point; without a word: not told apart."
     )
-    return Table("overview", caption, columns("Method", *order), rows)
+    note = (
+        f"{_rule(table, tests)} Sorted by mean rank, first the methods that are in all tracks. "
+        "Above: tracks whose mean difference is above 0, of those with a difference; with the sign "
+        f"test over tracks, corrected likewise. Its smallest p of {len(order)} tracks is "
+        f"{max_t.smallest(len(order)):.2g}."
+    )
+    heads = columns("Method", "from", *order, "above", "sign\ntest", text=("from",))
+    return Table("overview", caption, heads, rows, note=note)
 
 
-def _by_mean(table: pd.DataFrame) -> list[str]:
-    """All methods but the baseline, by their mean rank as a share of the ranks of each track."""
+def _in_order(table: pd.DataFrame) -> list[str]:
+    """Return all methods but the first baseline, in the order of an overview.
+
+    First come those that are compared with it, then those that are in all tracks, then those with
+    the lower mean rank as a share of the ranks of each track: a rank in one track is none over all.
+    """
     shares = [
         tracks.ranks(scores) / scores.shape[1]
         for scores in (tracks.values(table, track) for track in table["track"].unique())
     ]
-    mean = pd.concat(shares, axis=1).mean(axis=1).drop(tracks.BASELINE)
-    return [str(method) for method in mean.sort_values(kind="stable").index]
+    wide = pd.concat(shares, axis=1)
+    baseline_of = tracks.baselines(table)
+    frame = pd.DataFrame({"mean": wide.mean(axis=1), "absent": wide.isna().sum(axis=1)})
+    frame = frame.loc[[method for method in frame.index if method in baseline_of]]
+    frame["family"] = [baseline_of[str(method)] != tracks.BASELINE for method in frame.index]
+    return [*map(str, frame.sort_values(["family", "absent", "mean"], kind="stable").index)]
 
 
 def pictures(table: pd.DataFrame) -> dict[str, Picture]:
@@ -117,36 +171,31 @@ def pictures(table: pd.DataFrame) -> dict[str, Picture]:
     drawn = {"overview": heat_map(table)}
     for track in table["track"].unique():
         lines = table[table["track"] == track]
-        drawn[f"{track}-ranks"] = rank_picture(lines, track)
+        drawn[f"{track}-ranks"] = rank_picture(table, track)
         for cost in COSTS:
             drawn[f"{track}-{cost}"] = cost_picture(lines, cost)
     return drawn
 
 
 @as_picture
-def rank_picture(look: Look, lines: pd.DataFrame, track: str) -> Canvas:
-    """Draw mean ranks, each with half the critical difference to both sides.
-
-    Methods whose lines do not meet differ by Nemenyi's test.
-    """
-    scores, named = tracks.values(lines, track), titles(lines)
+def rank_picture(look: Look, table: pd.DataFrame, track: str) -> Canvas:
+    """Draw mean ranks, in colour where a method is ahead of its baseline or behind it."""
+    scores, named = tracks.values(table, track), titles(table)
     places = tracks.ranks(scores).sort_values(ascending=False, kind="stable")
-    gap = tracks.critical_difference(*reversed(scores.shape))
-    canvas, axes = axes_of(0.6 + 0.13 * len(places))
+    tests = tracks.against(table)
+    verdicts = dict(tests.loc[tests["track"] == track, ["method", "verdict"]].to_numpy())
+    colours = {claims.AHEAD: look.colour(0), claims.BEHIND: look.colour(1)}
+    canvas, axes = axes_of(0.8 + 0.13 * len(places))
     heights = np.arange(len(places))
-    axes.errorbar(
-        places,
-        heights,
-        xerr=gap / 2,
-        fmt="o",
-        ms=3,
-        color=look.colour(0),
-        ecolor=look.muted,
-        lw=0.8,
-    )
+    for verdict in (claims.AHEAD, claims.BEHIND, ""):
+        is_drawn = [(v if v in colours else "") == verdict for v in map(verdicts.get, places.index)]
+        label = verdict or "baseline or not told apart"
+        colour = colours.get(verdict, look.muted)
+        axes.plot(places[is_drawn], heights[is_drawn], "o", ms=3.5, color=colour, label=label)
     axes.set_yticks(heights, [named[str(method)] for method in places.index], fontsize=6.5)
     axes.set(xlabel="mean rank", ylim=(-0.7, len(places) - 0.3))
     axes.grid(axis="x")
+    axes.legend(fontsize=6.5, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
     return canvas
 
 
@@ -180,9 +229,11 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
 
 @as_picture
 def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
-    """Mean differences from the baseline, methods by tracks; a dot where a test says so."""
-    tests, named = tracks.against(table), titles(table)
-    methods, order = _by_mean(table), [*table["track"].unique()]
+    """Mean differences from baselines, methods by tracks; a dot where a test says so."""
+    tests, named, plain = tracks.against(table), titles(table), _plain_titles(table)
+    methods, order = _in_order(table), [*table["track"].unique()]
+    baseline_of = tracks.baselines(table)
+    labels = [f"{named[method]}, from {plain[baseline_of[method]]}" for method in methods]
     wide = tests.pivot(index="method", columns="track", values="difference")
     shown = 100 * wide.reindex(index=methods, columns=order)
     canvas, axes = axes_of(0.8 + 0.14 * len(methods))
@@ -199,7 +250,7 @@ def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
                 # On cells, whose colours no page changes.
                 dark = abs(values[i, j]) > limit / 2
                 axes.plot(j, i, ".", ms=3, color="white" if dark else "black")
-    axes.set_yticks(range(len(methods)), [named[m] for m in methods], fontsize=6.5)
+    axes.set_yticks(range(len(methods)), labels, fontsize=6.5)
     axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=30, ha="right")
     canvas.colorbar(image, ax=axes, label="points", extend="both")
     return canvas

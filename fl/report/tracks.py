@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.base.schema import MISSING, SETTING, UNSEEN
-from fl.report import claims, summaries
+from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
+from fl.report import claims, majority, max_t, summaries
+from fl.report.partitions import Partition
 
 FILE = Path("published") / "tracks.csv"
 """In the config folder."""
@@ -27,25 +28,32 @@ PREFIX = "track-"
 START = "-start"
 """What names of entries end with that are there for others to start from, and are not compared."""
 BASELINE, CHECK = "fedavg-ft", "fedavg"
-"""The entry that all are compared with, and the one that is trained again as a check."""
+"""The entry that personalised methods are compared with, and that for methods which are scored by
+their shared model, which `fl.compare` trains again as a check. The latter is compared with the
+former. The comparisons with one entry, in all tracks, are a family.
+"""
 
 COLUMNS = {
     "track": "string",
     "method": "string",
     "title": "string",
+    "stage": "string",
     "draw": "int64",
     "accuracy": "float64",
     "worst_tenth": "float64",
     "errors": "float64",
+    "floor": "float64",
     "bytes": "float64",
     "operations": "float64",
     "point": "string",
     "numbers": "string",
 }
-"""Of the kept table. accuracy: mean over clients; where some are held out of training, over these.
-worst_tenth: mean over the worst tenth of them. errors: wrong test samples of all clients; NaN where
-they were not counted. bytes, operations: of the whole run, all clients and the server, and of what
-it starts from. point: what validation data chose. numbers: the versions of the code.
+"""Of the kept table. stage: the model of trained clients that is scored, ``global`` for the shared
+one or ``personal``. accuracy: mean over clients; where some are held out of training, over these.
+worst_tenth: mean over the worst tenth of them. errors: wrong test samples of all clients; floor:
+those of the majority predictor (`fl.report.majority`); NaN where they were not counted. bytes,
+operations: of the whole run, all clients and the server, and of what it starts from. point: what
+validation data chose. numbers: the versions of the code.
 """
 
 
@@ -60,17 +68,24 @@ def read_published(folder: Path) -> pd.DataFrame:
     if not path.exists():
         raise DataError(f"{path}: is not there; `make compare` trains the tracks and writes it")
     try:
-        blanks = {"worst_tenth": [""], "errors": [""]}
+        blanks = {"worst_tenth": [""], "errors": [""], "floor": [""]}
         table = pd.read_csv(path, keep_default_na=False, na_values=blanks)
-        if "errors" not in table:
-            table["errors"] = math.nan
+        # Columns that older tables lack.
+        for column in {"errors", "floor"} - {*table}:
+            table[column] = math.nan
+        if "stage" not in table:
+            table["stage"] = PERSONAL
         return table.astype(COLUMNS)[[*COLUMNS]]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def measured(
-    track: str, starts: Mapping[str, str], rows: pd.DataFrame, runs: pd.DataFrame
+    track: str,
+    starts: Mapping[str, str],
+    rows: pd.DataFrame,
+    runs: pd.DataFrame,
+    partitions: Mapping[str, Partition] | None = None,
 ) -> pd.DataFrame:
     """Return the lines of a track, of every draw of which no run is missing.
 
@@ -79,12 +94,20 @@ def measured(
         starts: The entry from which each entry starts, by its name.
         rows: Table of values, as `fl.report.tables.collect` gives it.
         runs: Table of runs, as `fl.report.tables.collect` gives it.
+        partitions: By id, those that are known.
     """
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
     summary = summaries.summarise(rows, runs, "accuracy", split)
-    last = summaries.final(rows, "accuracy", split)
-    wrong = claims.wrong_samples(last).groupby(summaries.KEY, as_index=False)["errors"].mean()
-    summary = summary.merge(wrong)
+    last = summaries.complete(summaries.final(rows, "accuracy", split), runs)
+    error_counts = claims.wrong_samples(last)
+    floors = majority.errors(last, runs, partitions or {}, unseen=split == UNSEEN)
+    error_counts = error_counts.merge(floors.rename(columns={"errors": "floor"}), how="left")
+    error_counts = error_counts.astype({"floor": "float64"})
+    counts = error_counts.groupby(summaries.KEY, as_index=False)[["errors", "floor"]].mean()
+    # Newcomers may get the shared model of a method that is personalised all the same.
+    personal = set(rows.loc[rows["stage"] == PERSONAL, "method"])
+    stages = summary["method"].isin(personal).map({True: PERSONAL, False: GLOBAL})
+    summary = summary.assign(stage=stages).merge(counts)
     places = runs["partition"].drop_duplicates().tolist()
     runs = runs[~runs["partition"].isin(runs.loc[runs["state"] == MISSING, "partition"])]
     chosen = runs[runs["selected"]].drop_duplicates([*SETTING, "method"])
@@ -95,7 +118,7 @@ def measured(
     table = table.assign(track=track, draw=table["partition"].map(places.index))
     table = table.rename(columns={"mean": "accuracy"})
     # As they are kept, so that what is equal is seen to be.
-    table = table.round({"accuracy": 6, "worst_tenth": 6, "errors": 1})
+    table = table.round({"accuracy": 6, "worst_tenth": 6, "errors": 1, "floor": 1})
     return table[[*COLUMNS]].astype(COLUMNS)
 
 
@@ -144,55 +167,60 @@ def ranks(scores: pd.DataFrame) -> pd.Series:
     return scores.rank(axis=1, ascending=False, na_option="bottom").mean()
 
 
-def friedman(scores: pd.DataFrame) -> tuple[float, float]:
-    """The statistic of Friedman's test that all methods rank alike, and its p-value."""
-    from scipy.stats import friedmanchisquare
-
-    statistic, p = friedmanchisquare(*scores.fillna(-1).T.to_numpy())
-    return float(statistic), float(p)
-
-
-def critical_difference(methods: int, draws: int) -> float:
-    """Return the critical difference of mean ranks by Nemenyi's test at 5 %.
-
-    It is ``q sqrt(k (k + 1) / 6 n)`` (Demšar, JMLR 2006, section 3.2.2); mean ranks that differ by
-    less are not told apart.
-    """
-    from scipy.stats import studentized_range
-
-    q = studentized_range.ppf(1 - claims.LEVEL, methods, np.inf) / math.sqrt(2)
-    return float(q * math.sqrt(methods * (methods + 1) / (6 * draws)))
+def baselines(table: pd.DataFrame) -> dict[str, str]:
+    """Return by method the entry with which it is compared, but for `BASELINE`, which all are."""
+    stages = dict(zip(table["method"], table["stage"], strict=True))
+    return {
+        method: CHECK if stage == GLOBAL and method != CHECK else BASELINE
+        for method, stage in stages.items()
+        if method != BASELINE
+    }
 
 
-def against(
-    table: pd.DataFrame, method: str | None = None, reference: str = BASELINE
-) -> pd.DataFrame:
-    """Compare each method of each track with ``other``, or ``method`` with all others.
+def against(table: pd.DataFrame) -> pd.DataFrame:
+    """Compare each method of each track with ``other``, its entry of `baselines`.
 
-    p-values are corrected over all comparisons.
+    p-values are corrected within a ``family``: over all comparisons with one entry in all tracks.
 
     Returns:
-        ``track, method, other`` and the columns of `fl.report.claims.judged`.
+        ``track, method, other, family`` and the columns of `fl.report.claims.judged`.
     """
     records = []
+    baseline_of = baselines(table)
     for track in table["track"].unique():
         scores = values(table, track)
         names = {m: m for m in map(str, scores)}
-        errors = table[table["track"] == track].groupby("method")["errors"].mean()
-        mates = [m for m in names if m != (method or reference)]
-        for pair in [(m, reference) if method is None else (method, m) for m in mates]:
+        lines = table[table["track"] == track]
+        errors = lines.groupby("method")[["errors", "floor"]].mean()
+        for method, reference in baseline_of.items():
+            pair = method, reference
             pair_scores = scores.reindex(columns=pair).dropna()
             if pair_scores.empty:
                 continue
-            first, second = pair
-            judged = (first,) if method is None else (second,)
-            reason = claims.uninformative(scores, pair, errors.dropna().to_dict(), names, judged)
-            key = {"track": track, "method": first, "other": second}
-            records.append(
-                key | claims.tested((pair_scores[first] - pair_scores[second]).tolist(), reason)
-            )
-    columns = ["track", "method", "other", "n", "difference", "low", "high", "p", "reason"]
+            reason = claims.uninformative(scores, pair, errors, names, (method,))
+            key = {"track": track, "method": method, "other": reference, "family": reference}
+            gains = pair_scores[method] - pair_scores[reference]
+            records.append(key | claims.tested(gains, reason))
+    columns = ["track", "method", "other", "family", *claims.TESTED]
     return claims.judged(pd.DataFrame(records, columns=columns))
+
+
+def over_tracks(tests: pd.DataFrame) -> pd.DataFrame:
+    """Return a sign test over tracks for each method, a row with its name as the index.
+
+    A track counts once, by the sign of its mean difference, and not by its draws, which are of one
+    data set. ``above`` of ``n`` tracks have a mean difference above 0; those without a difference
+    do not count. ``p_corrected`` is within the families of `against`.
+    """
+    signs = tests.assign(sign=np.sign(tests["difference"]))
+    signs = signs[(signs["sign"] != 0) & (signs["reason"] == "")]
+    tables = [pd.DataFrame(columns=["above", "n", "p_corrected"], dtype="float64")]
+    for _, family in signs.groupby("family", sort=False):
+        wide = family.pivot(index="method", columns="track", values="sign")
+        counts = {"above": (wide > 0).sum(axis=1), "n": wide.notna().sum(axis=1)}
+        p_corrected = max_t.p_values(wide.to_numpy(float))[1]
+        tables.append(pd.DataFrame(counts).assign(p_corrected=p_corrected))
+    return pd.concat(tables)
 
 
 def front(table: pd.DataFrame, cost: str) -> list[str]:

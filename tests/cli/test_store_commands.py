@@ -119,7 +119,7 @@ def test_nothing_of_a_strangers_run_is_obeyed_by_the_terminal(
         (1, ["verify", *there]),
         (1, ["import", *ours, str(theirs.root)]),
         (1, ["import", *ours, str(tmp_path / "evil.tar")]),
-        (0, ["ls", *ours]),
+        (1, ["ls", *ours]),  # Nothing was imported, so there is no such folder.
     ):
         assert main.main(["store", *command]) == status
         printed = capsys.readouterr()

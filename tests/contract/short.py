@@ -10,10 +10,13 @@ IMAGES = {"warmup": 2, "real": 4, "client_steps": 2, "server_steps": 2, "every":
 
 SHORT: dict[str, dict[str, Any]] = {
     "cfl": {"after": 1},
+    "feddf": {"server_steps": 3, "server_lr": 0.05},
     "fedfa": {**AUGMENTING, "statistics_momentum": 0.5},
     "fedfm": {"first": 2, "lam": 1.0},
+    "fedgen": {"server_steps": 3, "server_batch": 8, "server_lr": 0.01},
     "fediot": {"server_epochs": 2, "width": 4},
     "fedl2p": {"iterations": 2, "neumann": 1, **RATES},
+    "fedlaw": {"server_epochs": 2, "server_lr": 0.1},
     "fedlgd": {"images": 1, "global_images": 2, **IMAGES, "lam": 0.5},
     "l2p": {"iterations": 1, "neumann": 1, **RATES},
     "vhl": {"images": 3, "batch": 4, "lam": 0.5},

@@ -43,8 +43,8 @@ def test_spherefed_steps_along_angles_and_shares_the_body_alone() -> None:
     torch.testing.assert_close(found["0.bias"], sum(biases) / 2, rtol=0, atol=1e-12)
     view = simulation.method.views[GLOBAL]
     model = view(state.server, None)
-    outputs = view.predict(model, {}, torch.tensor([[0.7]]).double())
-    z = 0.7 * found["0.weight"][:, 0] + found["0.bias"]
+    outputs = view.predict(model, {}, torch.tensor([[0.75]]).double())
+    z = 0.75 * found["0.weight"][:, 0] + found["0.bias"]
     torch.testing.assert_close(outputs[0], head @ z / z.norm(), rtol=0, atol=1e-12)
 
 

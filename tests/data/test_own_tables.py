@@ -172,3 +172,40 @@ def test_another_separator_is_advised(tmp_path: Path, mark: str, text: str, cell
         assert dataset("table", tmp_path / "t.csv", label="y", separator=mark).shape == (1,)
     with pytest.raises(DataError, match=r", or commas in the file"):
         _ = dataset("images", tmp_path / "t.csv", label="y").shape
+
+
+STRANGE_FILES: dict[str, tuple[bytes, str]] = {
+    "gzip": (
+        b"\x1f\x8b\x08",
+        "is compressed by gzip.* Try: unpack it",
+    ),
+    "workbook": (b"PK\x03\x04", "is a ZIP archive, as Excel's workbooks are"),
+    "parquet": (b"PAR1", r"is Parquet.* Try: give it the ending \.parquet"),
+    "utf-16": ("a,y\n1,b\n".encode("utf-16"), "is text in UTF-16.* Try: save it as UTF-8"),
+    "nul": (b"a,y\n1,b\n2,b\0\n", "line 3 has a NUL character"),
+    "cases": (b"a, Y\n1,b\n2,c\n", "no such column .did you mean ' Y'"),
+    "blanks": (b"a, y\n1,b\n2,c\n", "no such column .did you mean ' y'"),
+    "gaps": (
+        b"a,y\n,b\n,c\n",
+        "each of the 2 rows has an empty cell",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE_FILES)
+def test_a_file_that_is_no_table_says_what_it_is(tmp_path: Path, kind: str) -> None:
+    content, message = STRANGE_FILES[kind]
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        _ = dataset("table", tmp_path / "t.csv", label="y", missing="drop").shape
+
+
+def test_a_column_without_any_value_has_no_mean(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b,y\n1,,u\n2,,v\n1,,u\n2,,v\n")
+    with pytest.raises(DataError, match=r"no row has a value of 'b'\. Try: name it"):
+        _ = dataset("table", tmp_path / "t.csv", label="y", missing="mean").shape
+
+
+def test_an_address_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"does not exist.* Try: download the file"):
+        _ = dataset("table", "https://example.org/t.csv", label="y").shape

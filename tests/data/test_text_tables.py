@@ -143,7 +143,7 @@ def test_what_is_wrong_with_a_tokenizer_is_said(
         _ = made.tokens
     beside = dataset("table", tmp_path / "mails.csv", **keys, vocabulary=5)
     with pytest.raises(DataError, match="vocabulary: is set beside tokenizer"):
-        _ = beside.size
+        _ = beside.tokens
     (tmp_path / "absent.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(DataError, match=r"not installed. Try: pip install 'fedloom\[pretrained\]"):

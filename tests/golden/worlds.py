@@ -96,6 +96,7 @@ METHODS: dict[str, list[World]] = {
     "fedcp": [{"lam": 0.5}],
     "feddbe": [{"kappa": 2.0}, {"kappa": 2.0, "mu": 0.5}],
     "feddg-ga": [{"step": 0.3}],
+    "feddf": [{"server_steps": 3, "server_lr": 0.05}],
     "feddisco": [{"a": 0.5, "b": 0.1}, {"a": 0.5, "b": 0.1, "distance": "l2"}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
     "fedem": [{}, {"models": 2}],
@@ -122,6 +123,10 @@ METHODS: dict[str, list[World]] = {
     ],
     "fedfomo": [{"models": 2}, {"models": 2, "epsilon": 0.0, "reference": "trained"}],
     "fedgamma": [{"rho": 0.1}],
+    "fedgen": [
+        {"server_steps": 3, "server_batch": 8, "server_lr": 0.01},
+        {"server_steps": 3, "server_batch": 8, "alpha": 2.0, "teachers": "losses"},
+    ],
     "fedgh": [{"server_steps": 3, "server_lr": 0.5}],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediir": [{"penalty": 0.5, "decay": 0.5}],
@@ -143,6 +148,7 @@ METHODS: dict[str, list[World]] = {
         {**FEDLGD, "client_steps": 9, "server_steps": 9},
         {**FEDLGD, "every": 1, "times": 1},
     ],
+    "fedlaw": [{"server_epochs": 2, "server_lr": 0.1}],
     "fedlc": [{"tau": 2.0}],
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
@@ -189,6 +195,7 @@ METHODS: dict[str, list[World]] = {
         {"statistics": "batch", "scored": 3, "keep_optimizer": False},
     ],
     "finetune-l2p": [{}, {"samples": "train"}],
+    "floco": [{"endpoints": 3}, {"endpoints": 3, "tau": 0.0, "rho": 0.5}],
     "fml": [{}, {"alpha": 0.3, "beta": 0.8}],
     "fpl": [{"tau": 0.2}],
     "gpfl": [{"lam": 0.5}],
@@ -532,7 +539,7 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
 
 
 def _served(name: str) -> World:
-    return {"server": 11} if name == "fediot" else {}
+    return {"server": 11} if name in ("feddf", "fediot", "fedlaw") else {}
 
 
 def _on_numbers(name: str) -> tuple[World, World]:

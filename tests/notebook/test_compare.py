@@ -68,7 +68,7 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     kept = tracks.read_published(Path("config"))
     assert kept.groupby("method").size().to_dict() == {"local": 3, "fedavg": 3, "fedavg-ft": 3}
     measured = fl.compare("fedprox", mu=[0.1, 1.0, 2.0], progress=False)
-    assert measured.table["other"].tolist() == ["local", "fedavg", "fedavg-ft"]
+    assert measured.table[["method", "other"]].values.tolist() == [["fedprox", "fedavg"]]
     assert set(measured.table["n"]) == {3}
     said = repr(measured)
     assert "tiny: fedprox has" in said and "of 4 by mean rank" in said
@@ -78,6 +78,8 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     assert compare.main(["fedavg-ft"]) == 0
     told = capsys.readouterr().out
     assert "tiny: fedavg-ft has" in told and "of 3 by mean rank" in told
+    assert "no significant difference to: local, fedavg" in told
+    assert "for 2 comparisons with fedavg-ft in 1 track, 5 %)" in told
     again = fl.compare("fedavg-ft", progress=False).lines
     own = again[again["method"] == "fedavg-ft"].reset_index(drop=True)
     before = kept[kept["method"] == "fedavg-ft"].reset_index(drop=True)
@@ -98,9 +100,27 @@ def test_a_draw_of_which_a_run_is_missing_stays_as_kept(lab: Path) -> None:
 
 def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:
     measured = fl.compare(PlainMean, only="tiny", progress=False)
-    table = measured.table.set_index("other")
-    assert table.loc["fedavg", "difference"] == 0 and table.loc["local", "difference"] != 0
-    assert set(table["reason"]) == {""}
+    [row] = measured.table.to_dict("records")
+    assert (row["other"], row["difference"]) == ("fedavg", 0)
+    assert row["reason"] == "plain-mean equals fedavg"
+    assert "uninformative (plain-mean equals fedavg)" in repr(measured)
+
+
+def test_a_method_is_tested_in_the_family_of_the_page(lab: Path) -> None:
+    """A kept entry has the page's p; another one is corrected with the page's."""
+    page = tracks.against(tracks.read_published(Path("config"))).set_index("method")
+    again = fl.compare("local", progress=False).table.set_index("method")
+    assert again.loc["local", "family"] == "fedavg-ft"
+    assert again.loc["local", "p_corrected"] == page.loc["local", "p_corrected"]
+    lines = fl.compare("ditto", lam=0.1, progress=False).lines
+    assert (lines["floor"] > 0).all(), "counted for tables that are made anew"
+    assert (lines["errors"] % 1 == 0).all(), "of the chosen point alone"
+    assert dict(zip(lines["method"], lines["stage"], strict=True)) == {
+        "local": "personal",
+        "fedavg": "global",
+        "fedavg-ft": "personal",
+        "ditto": "personal",
+    }
 
 
 def test_the_page_and_its_pictures_are_written(lab: Path) -> None:

@@ -2,52 +2,161 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from make_results import clients, entry, plan, planned, write_plan, write_run
-from scipy.stats import binomtest
+from make_results import clients, entry, plan, planned, write_partition, write_plan, write_run
+from scipy.stats import binomtest, permutation_test, ttest_1samp
 
-from fl.report import claims, claims_tables, summaries, tables
+from fl.report import claims, claims_tables, max_t, summaries, tables
 from fl.report.facts import gather
+
+
+def sign_flips(differences: Sequence[float]) -> float:
+    """The p-value of one comparison."""
+    alone, corrected = max_t.p_values(np.array([differences], float))
+    np.testing.assert_equal(alone, corrected)
+    return float(alone[0])
 
 
 def test_an_exact_test_counts_the_signs_under_which_the_mean_is_as_far_from_0():
     # Of eight sums of +-1, +-2, +-4 the observed 7 and its negative: 2 of 8.
-    assert claims.sign_flips([1, 2, 4]) == 0.25
+    assert sign_flips([1, 2, 4]) == 0.25
     # The sums of +-3, +-1, +-1 are 5, 3, 3, 1 and their negatives; 3 or more: 6 of 8.
-    assert claims.sign_flips([3, 1, -1]) == 0.75
-    assert claims.sign_flips([0, 0, 0]) == 1
-    assert math.isnan(claims.sign_flips([1.0]))
+    assert sign_flips([3, 1, -1]) == 0.75
+    assert sign_flips([0, 0, 0]) == 1
+    assert math.isnan(sign_flips([1.0]))
+
+
+NOISE = np.random.default_rng(0).normal(0.2, 1, (4, 9))
+NOISE[3] = NOISE[0] + 0.01 * NOISE[1]  # Two that rise and fall together.
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "greater"])
+def test_one_comparison_is_scipys_permutation_test(alternative):
+    for row in NOISE:
+        expected = permutation_test(
+            (row,), np.mean, permutation_type="samples", n_resamples=2**9, alternative=alternative
+        ).pvalue
+        p, _ = max_t.p_values(row[None], one_sided=alternative == "greater")
+        assert p[0] == pytest.approx(expected)
+
+
+def by_loops(differences: np.ndarray) -> list[float]:
+    """Step-down maxT as a table of every flip and its t values, one by one, of SciPy."""
+    tests, draws = differences.shape
+    tables = []
+    for signs in itertools.product([1, -1], repeat=draws):
+        row = []
+        for values in differences:
+            there = np.isfinite(values)
+            row.append(abs(ttest_1samp((values * signs)[there], 0).statistic))
+        tables.append(row)
+    observed, corrected, largest_p = tables[0], [0.0] * tests, 0.0
+    left = sorted(range(tests), key=lambda test: -observed[test])
+    while left:
+        first = left[0]
+        beaten = sum(max(row[k] for k in left) >= observed[first] - 1e-9 for row in tables)
+        largest_p = max(largest_p, beaten / len(tables))
+        corrected[first] = largest_p
+        left = left[1:]
+    return corrected
+
+
+def test_the_correction_is_step_down_maxt_by_loops_also_where_a_draw_is_missing():
+    differences = NOISE[:, :8] * [[0.1], [1], [10], [0.1]]  # t has no unit.
+    differences[1, 5] = np.nan
+    p, corrected = max_t.p_values(differences)
+    assert corrected == pytest.approx(by_loops(differences))
+    assert (corrected >= p).all() and corrected.max() > p.max(), "something is corrected"
+
+
+def test_of_more_than_thirteen_draws_random_flips_come_near_scipys_and_repeat():
+    values = np.random.default_rng(1).normal(0.4, 1, 14)
+    p, _ = max_t.p_values(values[None])
+    exact = permutation_test((values,), np.mean, permutation_type="samples", n_resamples=2**14)
+    assert p[0] == pytest.approx(exact.pvalue, abs=0.003)
+    assert max_t.p_values(values[None])[0] == p
+    assert max_t.p_values(np.ones((1, 20)))[0] >= max_t.smallest(20) == 1 / 2**16
+    assert max_t.rule(20) == "sign-flip test with 65,535 random flips, seed 0"
+
+
+def test_no_more_is_rejected_by_chance_than_the_level_says():
+    """A hundred families of ten comparisons without a difference: about five have a claim."""
+    draws = np.random.default_rng(2)
+    families = [draws.standard_normal((10, 8)) + draws.standard_normal(8) for _ in range(100)]
+    hits = sum(bool((max_t.p_values(family)[1] <= claims.LEVEL).any()) for family in families)
+    assert binomtest(hits, 100, claims.LEVEL).pvalue > 0.01
 
 
 @pytest.mark.parametrize("signs", [[1] * 13, [1] * 9 + [-1], [1] * 6 + [-1] * 2])
 def test_of_differences_of_one_size_it_is_the_sign_test(signs):
     heads = sum(sign > 0 for sign in signs)
-    assert claims.sign_flips(signs) == pytest.approx(binomtest(heads, len(signs)).pvalue)
+    assert sign_flips(signs) == pytest.approx(binomtest(heads, len(signs)).pvalue)
 
 
 def test_the_smallest_p_is_that_of_differences_of_one_sign():
-    assert claims.smallest(10) == claims.sign_flips([0.1] * 10) == 2 / 1024
+    assert max_t.smallest(10) == sign_flips([0.1] * 10) == 2 / 1024
 
 
 def test_the_interval_of_the_mean_is_near_students_and_repeats():
     values = np.random.default_rng(0).normal(2, 1, 200)
-    low, high = claims.interval(list(values))
+    low, high = claims.interval(tuple(values))
     margin = 1.972 * values.std(ddof=1) / math.sqrt(200)  # t of 199 degrees at .975
     assert (low, high) == pytest.approx((values.mean() - margin, values.mean() + margin), abs=0.02)
-    assert claims.interval(list(values)) == (low, high)
-    assert claims.interval([0.5] * 6) == (0.5, 0.5)
-    assert all(math.isnan(bound) for bound in claims.interval([0.5, 0.7, 0.6, 0.4, 0.5]))
+    assert claims.interval(tuple(values)) == (low, high)
+    assert claims.interval((0.5,) * 6) == (0.5, 0.5)
+    assert all(math.isnan(bound) for bound in claims.interval((0.5, 0.7, 0.6, 0.4, 0.5)))
 
 
-def test_holm_is_that_of_the_steps_by_hand():
-    # .01 x 3, .03 x 2, and .04 x 1, which is not let below the one before it.
-    corrected = claims.holm([0.01, 0.04, math.nan, 0.03])
-    assert corrected == pytest.approx([0.03, 0.06, math.nan, 0.06], nan_ok=True)
-    assert claims.holm([0.6, 0.7]) == [1, 1]
+def judged(*differences: Sequence[float], **keys: Any) -> pd.DataFrame:
+    records = [claims.tested(values) for values in differences]
+    return claims.judged(pd.DataFrame(records).assign(**keys))
+
+
+def test_equal_is_what_two_one_sided_tests_put_within_a_point_of_0():
+    """Each bound is SciPy's one-sided test of differences that are shifted by it."""
+    near = [0.001 * i for i in (-2, 3, 1, -4, 2, 0, 1)]
+    [p] = judged(near)["p_equal"]
+    sides = [
+        permutation_test(
+            (np.array(values),), np.mean, permutation_type="samples", alternative="greater"
+        ).pvalue
+        for values in (np.add(near, 0.01), np.subtract(0.01, near))
+    ]
+    assert p == pytest.approx(max(sides)) and p <= claims.LEVEL
+    table = judged(near, [0.012] * 7, [0.002, 0.03, -0.02, 0.001, 0.0, 0.02, 0.01])
+    assert [claims.equality_text(row) for row in table.to_dict("records")] == ["yes", "", ""]
+    assert (table["p_equal"] >= [p, 0, 0]).all(), "corrected for three"
+    assert (
+        claims.judged(pd.DataFrame([claims.tested(near)]), margin=math.nan)["p_equal"].isna().all()
+    )
+
+
+def test_a_family_is_corrected_by_itself_and_what_cannot_be_told_apart_takes_no_part():
+    rows = NOISE[:, :7] + 0.5
+    one, two = judged(*rows[:2]), judged(*rows[2:])
+    both = judged(*rows, family=["a", "a", "b", "b"])
+    assert both["p_corrected"].tolist() == [*one["p_corrected"], *two["p_corrected"]]
+    assert judged(*rows, [0.1, 0.2])["p_corrected"].tolist()[:4] == (
+        judged(*rows)["p_corrected"].tolist()
+    )
+
+
+def test_units_are_matched_by_their_names():
+    first = pd.Series([0.3, -0.1, 0.2], [4, 7, 9])
+    second = pd.Series([0.2, 0.3, -0.1], [9, 4, 7])
+    records = [claims.tested(first), claims.tested(second)]
+    assert records[0]["differences"] == {4: 0.3, 7: -0.1, 9: 0.2}
+    table = claims.judged(pd.DataFrame(records))
+    assert table["p_corrected"].tolist() == table["p"].tolist(), "they are one comparison"
 
 
 def draws(store: Path, scores: dict[str, list[float]], **choices) -> dict:
@@ -97,9 +206,11 @@ def test_verdicts_over_ten_draws(tmp_path):
         "method"
     )
     up = frame.loc["up"]
-    # Three are tested, and `up` comes first: 2/1024 x 3.
+    # Of `even` no flip has as large a t as `up`, whose differences are one size.
     assert (up["n"], up["unit"], up["p"]) == (10, "draw", 2 / 1024)
-    assert up["p_holm"] == pytest.approx(6 / 1024)
+    # Two flips make all differences of `even` one size too.
+    assert up["p_corrected"] == 4 / 1024
+    assert [*up["differences"]] == [*range(10)]
     assert up["difference"] == pytest.approx(0.02)
     assert (frame.loc["down", "better"], frame.loc["down", "worse"]) == (0, 1)
     assert up["partition"] == "dirichlet(clients=2, alpha=0.3)"
@@ -129,7 +240,7 @@ def test_training_seeds_are_not_draws_and_three_show_nothing(tmp_path):
     ]
     said = " ".join(claims_tables.claims_made(facts))
     assert "over 3 seeds" in said and "training is repeated" in said
-    assert "the smallest possible corrected p-value is" in said
+    assert "the smallest possible p-value is 0.25" in said
 
 
 def test_a_comparison_at_the_ceiling_is_uninformative(tmp_path):
@@ -159,6 +270,24 @@ def test_errors_at_the_ceiling_are_counted_in_samples_and_not_by_the_mean_over_c
     frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made))
     assert frame["p"].tolist() == [2 / 2**13] * 2
     assert verdicts(made | {"baseline": "one"}, tmp_path)["up"] == ("ahead", ""), "one is an error"
+
+
+def test_two_methods_at_the_majority_class_are_uninformative(tmp_path):
+    """Two clients of ten samples, 60 % of one class; one error of both clients is within it."""
+    scores = {"base": [0.6] * 6, "up": [0.64] * 6, "high": [0.66] * 6}
+    results = tmp_path / "results"
+    made = draws(results / "runs", scores, baseline="base")
+    write_plan(results, made)
+    for draw in range(6):
+        write_partition(results, f"p{draw}", dict.fromkeys(("train", "test"), [[6, 4]] * 2), "ab")
+    facts = gather("small", results, results / "runs")
+    frame = facts.claims.set_index("method")
+    assert frame["reason"].to_dict() == {"up": "at the majority class", "high": ""}
+    assert np.isnan(frame.loc["up", "p"]) and frame.loc["high", "verdict"] == "ahead"
+    said = " ".join(claims_tables.claims_made(facts))
+    assert "ninformative: UP (at the majority class)" in said
+    bare = replace(facts, partitions={})
+    assert bare.claims["reason"].tolist() == ["", ""], "nothing is said where it is not known"
 
 
 @pytest.mark.parametrize(("metric", "reason"), [("macro_f1", "at the ceiling"), ("auroc", "")])
@@ -200,7 +329,7 @@ def test_contrasts_are_tested_beside_the_baseline_and_corrected_with_all(tmp_pat
         ["down", "base", "behind"],
         ["up", "down", "ahead"],
     ]
-    assert set(frame["p_holm"]) == {3 * 2 / 1024}
+    assert set(frame["p_corrected"]) == {2 / 1024}, "the same flips turn all three"
     assert frame["difference"].iloc[-1] == pytest.approx(0.04)
     table = claims_tables.paired_table(facts)
     assert table is not None

@@ -9,13 +9,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from make_results import clients, entry, plan, planned, write_run
+from make_results import clients, entry, plan, planned, write_partition, write_run
+from scipy.stats import binomtest
 
 from fl.base.errors import DataError
 from fl.cli import main
-from fl.report import markdown, tables, track_page, tracks
+from fl.report import markdown, max_t, tables, track_page, tracks
+from fl.report.cells import NOTHING
+from fl.report.facts import read_partitions
 
 ROOT = Path(__file__).parents[2]
+
+
+SHARED = ("fedavg", "shared")
+"""Methods that are scored by their shared model."""
 
 
 def lines(scores: dict[str, list[float]], track: str = "one", **costs: float) -> pd.DataFrame:
@@ -24,6 +31,7 @@ def lines(scores: dict[str, list[float]], track: str = "one", **costs: float) ->
     records = [
         {"track": track, "method": m, "title": m.upper(), "draw": d, "accuracy": value}
         | {"point": "lr=0.1", "numbers": "core 1", "errors": round(100 * (1 - value), 1)}
+        | {"stage": "global" if m in SHARED else "personal", "floor": np.nan}
         | plain
         | ({"bytes": costs[m]} if m in costs else {})
         for m, values in scores.items()
@@ -42,13 +50,9 @@ SCORES = {
 }
 
 
-def test_friedmans_statistic_and_nemenyis_difference_are_those_by_hand():
+def test_ranks_are_those_by_hand():
     scores = pd.DataFrame({"a": [3, 3, 2, 3], "b": [2, 2, 3, 2], "c": [1, 1, 1, 1]})
-    # Ranks 1.25, 1.75, 3: 12 x 4 / (3 x 4) (1.5625 + 3.0625 + 9 - 3 x 16 / 4) = 6.5.
     assert tracks.ranks(scores).tolist() == [1.25, 1.75, 3]
-    assert tracks.friedman(scores)[0] == pytest.approx(6.5)
-    # Demšar 2006, section 3.2.2: four classifiers on 14 data sets, 2.569 sqrt(4 x 5 / (6 x 14)).
-    assert tracks.critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
 
 
 def test_a_diverged_run_is_ranked_last():
@@ -56,17 +60,48 @@ def test_a_diverged_run_is_ranked_last():
     assert tracks.ranks(tracks.values(table, "one")).to_dict() == {"a": 1.5, "b": 2.0, "c": 2.5}
 
 
-def test_comparisons_are_corrected_over_all_tracks():
-    table = pd.concat([lines(SCORES), lines(SCORES, "two")], ignore_index=True)
+def test_comparisons_are_corrected_over_all_tracks_within_their_families():
+    noise = np.random.default_rng(0).normal(0.01, 0.02, (2, 10))
+    scores = SCORES | {"shared": [v - 0.04 for v in TEN], "noisy": [*(TEN + noise[0])]}
+    two = {**scores, "noisy": [*(TEN + noise[1])]}
+    table = pd.concat([lines(scores), lines(two, "two")], ignore_index=True)
     tests = tracks.against(table)
-    assert len(tests) == 6 and set(tests["n"]) == {10}
+    assert len(tests) == 10 and set(tests["n"]) == {10}
     by_key = {(r["track"], r["method"]): r for r in tests.to_dict("records")}
-    # Four are tested, each with 2/1024; `twin` equals what stands before it.
-    assert by_key["two", "up"]["p_holm"] == pytest.approx(4 * 2 / 1024)
+    others = {(r["method"], r["other"]) for r in tests.to_dict("records")}
+    assert others == {("shared", "fedavg")} | {
+        (method, "fedavg-ft") for method in ("fedavg", "up", "twin", "noisy")
+    }
     assert by_key["one", "fedavg"]["verdict"] == "behind"
+    assert by_key["one", "shared"]["verdict"] == "ahead"
     assert by_key["one", "twin"]["reason"] == "twin equals up"
-    own = tracks.against(table, "up")
-    assert own.loc[own["track"] == "one", "other"].tolist() == ["fedavg", "fedavg-ft", "twin"]
+    gains = [by_key[track, "noisy"]["differences"] for track in ("one", "two")]
+    values = [[0.03] * 10, [-0.05] * 10] * 2 + [[*gain.values()] for gain in gains]
+    assert by_key["one", "noisy"]["p_corrected"] == pytest.approx(
+        max_t.p_values(np.array(values))[1][4]
+    ), "with all six of its family"
+    assert any(by_key[t, "noisy"]["p"] < by_key[t, "noisy"]["p_corrected"] for t in ("one", "two"))
+
+
+def test_tracks_count_by_their_signs_and_not_by_their_draws():
+    """All six tracks are above 0. One track is no test."""
+    noise = np.random.default_rng(3).normal(0, 0.05, (6, 10))
+    tables = []
+    for i, name in enumerate("abcdef"):
+        scores = SCORES | {
+            "mixed": [v + 0.1 * (-1) ** i + e for v, e in zip(TEN, noise[i], strict=True)]
+        }
+        scores |= {"rare": [v + 0.2 for v in TEN]} if name == "a" else {}
+        tables.append(lines({k: v for k, v in scores.items() if k != "twin"}, name))
+    table = pd.concat(tables, ignore_index=True)
+    signs = tracks.over_tracks(tracks.against(table))
+    assert signs.loc["up", ["above", "n", "p_corrected"]].tolist() == [6, 6, 4 / 64]
+    # Alone it is the sign test, but two more flips put all of `mixed` on one side.
+    assert binomtest(6, 6).pvalue == 2 / 64
+    assert signs.loc["mixed"].tolist() == [3, 6, 1]
+    assert np.isnan(signs.loc["rare", "p_corrected"])
+    heads = [row.head for row in track_page.overview(table).rows]
+    assert heads == ["UP", "MIXED", "FEDAVG (control)", "RARE"], "one track puts nothing first"
 
 
 def test_near_one_a_track_is_uninformative():
@@ -75,6 +110,9 @@ def test_near_one_a_track_is_uninformative():
     many = tracks.against(table.assign(errors=2.0))
     assert many["reason"].tolist() == [""], "a mean over clients says nothing of errors"
     assert tracks.against(table.assign(errors=np.nan))["reason"].tolist() == [""], "not counted"
+    low = table.assign(errors=50.0, floor=50.5)
+    assert tracks.against(low)["reason"].tolist() == ["at the majority class"]
+    assert tracks.against(low.assign(floor=52.0))["reason"].tolist() == [""]
 
 
 def test_the_front_has_what_nothing_cheaper_matches():
@@ -93,7 +131,10 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
     rows = clients([0.8, 0.9], round=2, stage="personal")
     write_run(tmp_path, "b", rows, costs=silent, start="a")
     made = plan([entry("a", "fedavg-start"), entry("b", "ft", title="FT", point={"lr": 0.1})])
-    table = tracks.measured("one", {"ft": "fedavg-start"}, *tables.collect(planned(made), tmp_path))
+    write_partition(tmp_path, "part", {"train": [[4, 6], [8, 2]], "test": [[4, 6], [8, 2]]}, "ab")
+    rows_and_runs = tables.collect(planned(made), tmp_path)
+    partitions = read_partitions(tmp_path, rows_and_runs[1], {})
+    table = tracks.measured("one", {"ft": "fedavg-start"}, *rows_and_runs, partitions)
     (line,) = table.to_dict("records")
     made["runs"].append(entry("c", "local"))
     assert tracks.measured("one", {}, *tables.collect(planned(made), tmp_path)).empty, (
@@ -103,10 +144,12 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
         "track": "one",
         "method": "ft",
         "title": "FT",
+        "stage": "personal",
         "draw": 0,
         "accuracy": pytest.approx(0.85),
         "worst_tenth": 0.8,
         "errors": 3.0,
+        "floor": 4 + 2,  # Each client has its own majority class.
         "bytes": 2 * 4 * 15.0,
         "operations": 2 * 203.0 + 4 * 203.0,
         "point": "lr=0.1",
@@ -139,9 +182,11 @@ def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     pd.testing.assert_frame_equal(tracks.read_published(tmp_path), table)
     assert main.main(["tracks", "one", "--config", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "| UP | 1.5 | 62.0 (" in shown and "| +3.0 (+3.0 to +3.0) | 0.004 | ahead |" in shown
+    assert "| UP | 1.5 | 62.0 (" in shown
+    assert "| FEDAVG-FT | +3.0 (+3.0 to +3.0) | 0.002 | ahead |" in shown
+    assert "Nemenyi" not in shown
     assert main.main(["tracks", "--config", str(tmp_path)]) == 0
-    assert "| UP | **+3.0 (ahead)** |" in capsys.readouterr().out
+    assert f"| UP | FEDAVG-FT | **+3.0 (ahead)** | 1 of 1 | {NOTHING} |" in capsys.readouterr().out
     assert main.main(["tracks", "two", "--config", str(tmp_path)]) == 1
     assert "Allowed: one" in capsys.readouterr().err
 
@@ -180,4 +225,4 @@ def test_tracks_differ_in_their_clients_and_rates_alone() -> None:
         assert without_rates(study["training"]) == without_rates(studies[0]["training"])
         assert entries(study) == entries(studies[0])
         (scheme,) = study["partitions"][0].values()
-        assert len(set(scheme["seed"])) == 13, "so that 204 comparisons can pass"
+        assert len(set(scheme["seed"])) == 13, "so that all choices of signs are counted"

@@ -155,10 +155,10 @@ def _listed(images: Images, stamped: str) -> ImageList:
     if files and not any(map(image_lists.is_image, inside)):
         image_lists.log_other_files(path, (file for file in inside if file not in files))
         return image_lists.list_parquet(path, files, keys)
-    for key in ("client", "split"):
-        if key in keys:
+    for key in ("client", "split", "image", "label"):
+        if keys.get(key) != getattr(Images, key):
             problem = f"{path}: is a folder, which has no column {keys[key]!r}"
-            raise DataError(f"{problem}. Allowed: {key} with the path of a table")
+            raise DataError(problem, f"{key} with the path of a table")
     listed = image_lists.list_folders(path)
     if images.group is None:
         return listed

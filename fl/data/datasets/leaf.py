@@ -38,7 +38,7 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
-from fl.base.files import is_folder
+from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
 from fl.data.download import Source
 from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
@@ -237,6 +237,8 @@ class Leaf:
 def _files(path: Path) -> list[tuple[Path, str]]:
     """The files of a path, each with its published split, or ""."""
     if not is_folder(path):
+        if not is_file(path):
+            raise DataError(f"{path}: does not exist", "a file of LEAF, or a folder of them")
         return [(path, "")]
     splits = [(path / name, name) for name in SPLIT_NAMES if is_folder(path / name)]
     files = [

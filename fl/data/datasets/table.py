@@ -65,7 +65,7 @@ from fl.data.readers import tables
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
-from fl.data.readers.texts import FileTokenizer, WordEncoder, tokenizer_file
+from fl.data.readers.texts import VOCABULARY, TextKeys
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,6 @@ MISSING_ADVICE = (
     " `drop` helps"
 )
 TARGET_ADVICE = "name the column of classes under `label`, or that of numbers under `target`"
-VOCABULARY = 10_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(TextKeys):
     """Rows of features, each with a class or a target.
 
     Attributes:
@@ -153,22 +152,8 @@ class Table:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens: the tokenizer's, or the vocabulary and one more; 0 for numbers."""
-        if self.text and self.tokenizer is not None:
-            return FileTokenizer.open(self.tokenizer, self.length).tokens
-        return self.vocabulary + 1 if self.text else 0
-
-    @property
-    def padding(self) -> int:
-        """The token that fills texts up: the tokenizer's, or the last one."""
-        if self.tokenizer is not None:
-            return FileTokenizer.open(self.tokenizer, self.length).padding
-        return self.tokens - 1
-
-    @property
-    def tokenizer_file(self) -> Path | None:
-        """The file of the tokenizer, or None."""
-        return None if self.tokenizer is None else tokenizer_file(self.tokenizer)
+        """Number of tokens; 0 for numbers."""
+        return super().tokens if self.text else 0
 
     @property
     def classes(self) -> int:
@@ -201,7 +186,8 @@ class Table:
         """
         order, column_types = self.survey.values, self.column_types
         features = [column for column in column_types if column not in self.label_columns]
-        encoder = self._encoder(column_types)
+        texts = (text for piece in self.read_pieces(column_types) for text in self._texts(piece))
+        encoder = self.encoder(texts) if self.text else None
         for piece in self.read_pieces(column_types):
             if encoder is not None:
                 writer.append("x", encoder.encode(self._texts(piece)))
@@ -234,16 +220,6 @@ class Table:
         """What a reader of results should know: the number of rows that are left out."""
         dropped = self.survey.dropped
         return [_dropped_note(dropped, self.size)] if dropped else []
-
-    def _encoder(self, column_types: dict[str, ColumnType]) -> WordEncoder | FileTokenizer | None:
-        """Return the encoder of texts; None for numbers."""
-        if not self.text:
-            return None
-        if self.tokenizer is not None:
-            return FileTokenizer.open(self.tokenizer, self.length)
-        pieces = self.read_pieces(column_types)
-        texts = (text for piece in pieces for text in self._texts(piece))
-        return WordEncoder.of(texts, self.length, self.vocabulary)
 
     def _texts(self, piece: dict[str, np.ndarray]) -> list[str]:
         """Return the text of each row of a piece."""
@@ -318,10 +294,9 @@ class Table:
             listed = ", ".join(existing)
             raise DataError(f"{path}: no column is left for a feature; the columns are {listed}")
         others = column_types.keys() - {*self.text, *self.label_columns} if self.text else ()
-        if self.tokenizer is not None and (not self.text or self.vocabulary != VOCABULARY):
-            key = "text: is missing" if not self.text else "vocabulary: is set"
-            advice = "name columns of texts" if not self.text else "leave one of the two out"
-            raise DataError(f"{path}: {key} beside tokenizer", advice=advice)
+        if self.tokenizer is not None and not self.text:
+            problem = f"{path}: tokenizer is set, but text is not"
+            raise DataError(problem, advice="name columns of texts")
         if others:
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"
@@ -357,12 +332,21 @@ def _survey(table: Table, stamped: str) -> Survey:
         name: set() for name, column_type in column_types.items() if column_type is TEXT
     }
     dropped = Counter[str]()
+    empty = {*column_types} - {*values, *table.label_columns}
     for piece in table.read_pieces(column_types, dropped):
         samples += len(next(iter(piece.values())))
+        empty -= {name for name in empty if _is_filled(piece[name]).any()}
         for name in values:
             values[name].update(piece[name])
         if table.target is not None and len(piece[table.target]):
             targets |= {piece[table.target].min(), piece[table.target].max()}
+    if dropped["rows"] and not samples:
+        problem = f"{path}: each of the {dropped['rows']:,} rows has an empty cell, so that "
+        problem += "`missing: drop` leaves none"
+        raise DataError(problem, advice="name columns with many empty cells under `drop`")
+    if empty and samples:
+        listed = ", ".join(repr(name) for name in column_types if name in empty)
+        raise DataError(f"{path}: no row has a value of {listed}", advice="name it under `drop`")
     order = {name: tables.sort_texts(values[name]) for name in values}
     if table.label is not None:
         tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)

@@ -142,7 +142,8 @@ def _images_below(folder: Path) -> list[Path]:
         raise DataError(problem, advice="rename the folder, or move it elsewhere")
     images = [file for file in list_files_below(folder) if is_image(file)]
     if not images:
-        raise DataError(f"{folder}: contains no image", _suffix_text())
+        advice = "put images into it, or delete it"
+        raise DataError(f"{folder}: contains no image", _suffix_text(), advice)
     return images
 
 

@@ -206,7 +206,9 @@ def column_names(path: Path, separator: str = ",", alternatives: str = "") -> li
     allowed = f"a CSV file with a header, or Parquet{alternatives}"
     if not is_file(path):
         problem = "is a folder" if is_folder(path) else "the file does not exist"
-        raise DataError(f"{path}: {problem}", allowed)
+        is_address = str(path).startswith(("http:/", "https:/"))
+        advice = "download the file, and give its path" if is_address else ""
+        raise DataError(f"{path}: {problem}", allowed, advice)
     with wrap_read_errors(path, "cannot be read as a table", f"write {allowed}"):
         header = _parquet_names(path) if is_parquet(path) else _csv_names(path, separator)
     for name in header:
@@ -221,7 +223,31 @@ def _parquet_names(path: Path) -> list[str]:
     return [name for name in pq.read_schema(path).names if not PANDAS_INDEX.fullmatch(name)]
 
 
+FORMAT_BY_START = {
+    b"\x1f\x8b": ("compressed by gzip", "unpack it"),
+    b"PK\x03\x04": ("a ZIP archive, as Excel's workbooks are", "unpack it, or save it as CSV"),
+    b"PAR1": ("Parquet", "give it the ending .parquet"),
+    b"\xff\xfe": ("text in UTF-16", "save it as UTF-8"),
+    b"\xfe\xff": ("text in UTF-16", "save it as UTF-8"),
+}
+"""What a file is that is no CSV in UTF-8, and what to do, by its first bytes."""
+
+
+def _check_text(path: Path) -> None:
+    """Raise a `DataError` for a file that is no text in UTF-8, or has a NUL character."""
+    with path.open("rb") as file:
+        start = file.read(1 << 20)
+    for begin, (kind, advice) in FORMAT_BY_START.items():
+        if start.startswith(begin):
+            raise DataError(f"{path}: is {kind}", "a CSV file in UTF-8", advice)
+    if b"\0" in start:
+        line = start[: start.index(b"\0")].count(b"\n") + 1
+        problem = f"{path}: line {line} has a NUL character"
+        raise DataError(problem, "a CSV file in UTF-8", "save it again, without the character")
+
+
 def _csv_names(path: Path, separator: str) -> list[str]:
+    _check_text(path)
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file, delimiter=separator)
         header = next(rows, None)
@@ -262,7 +288,8 @@ def require_column(path: Path, existing: Iterable[str], key: str, column: str) -
     existing = list(existing)
     if column not in existing:
         listed = ", ".join(existing[:20]) + (", ..." if len(existing) > 20 else "")
-        similar = similar_name(column, existing)
+        simple = {name.strip().casefold(): name for name in existing}
+        similar = simple.get(column.strip().casefold()) or similar_name(column, existing)
         hint = f" (did you mean {similar!r}?)" if similar else ""
         raise DataError(
             f"{path}: {key} is {column!r}, but there is no such column{hint}; there are: {listed}"

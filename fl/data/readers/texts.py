@@ -29,6 +29,10 @@ Tokenizers of models that continue texts have none of the first three; the end o
 """
 
 
+VOCABULARY = 10_000
+"""Number of words with a token of their own, unless a study sets another."""
+
+
 @dataclass(frozen=True)
 class WordEncoder:
     """Encoder by the words of all texts.
@@ -95,7 +99,7 @@ class FileTokenizer:
         Raises:
             DataError: If there is none, or the package tokenizers is not installed.
         """
-        file = tokenizer_file(path)
+        file = _tokenizer_file(path)
         return cls(file, length, *_sizes(file, change_stamp([file])))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -112,7 +116,42 @@ class FileTokenizer:
         return {}
 
 
-def tokenizer_file(path: str) -> Path:
+class TextKeys:
+    """What follows from the keys of a data set of texts."""
+
+    length: int
+    vocabulary: int
+    tokenizer: str | None
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens: the tokenizer's, or the vocabulary and one for all other words."""
+        if self.tokenizer is None:
+            return self.vocabulary + 1
+        if self.vocabulary != VOCABULARY:
+            raise DataError("vocabulary: is set beside tokenizer", advice="leave one of them out")
+        return FileTokenizer.open(self.tokenizer, self.length).tokens
+
+    @property
+    def padding(self) -> int:
+        """The token that fills texts up: the tokenizer's, or the last one."""
+        if self.tokenizer is None:
+            return self.tokens - 1
+        return FileTokenizer.open(self.tokenizer, self.length).padding
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The file of the tokenizer, or None."""
+        return None if self.tokenizer is None else _tokenizer_file(self.tokenizer)
+
+    def encoder(self, texts: Iterable[str]) -> WordEncoder | FileTokenizer:
+        """Return the encoder of all texts, which are read if there is no tokenizer."""
+        if self.tokenizer is None:
+            return WordEncoder.of(texts, self.length, self.vocabulary)
+        return FileTokenizer.open(self.tokenizer, self.length)
+
+
+def _tokenizer_file(path: str) -> Path:
     """Return the file of a tokenizer, which may lie in the folder that is named."""
     place = path_of(path)
     return place / TOKENIZER_FILE if is_folder(place) else place

@@ -1,0 +1,113 @@
+"""FedDF: the server distils the clients' models into their mean, on samples of its own.
+
+Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federated Learning.
+NeurIPS 2020. arXiv:2006.07242.
+
+The samples are the server's of a partition (``server``); their labels are not used. The teacher's
+probabilities are the softmax of the mean outputs of the round's clients, which count alike; the
+student begins as the mean of their models. It takes steps of Adam, whose rate falls to 0 as a
+cosine, on batches of the run's size. The paper trains for up to 10,000 steps, and stops early by
+validation; here their number is fixed. The authors' code (epfml/federated-learning-public-code,
+44dd555) averages divergences from each client's outputs unless it is told otherwise, and clips
+gradients at norm 5. Models of several architectures, each with a student, are not here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    Batch,
+    BuildContext,
+    Index,
+    Method,
+    Pass,
+    Positive,
+    Rate,
+    Sampling,
+    Tree,
+    adamw,
+    all_weights,
+    declare,
+    recipe,
+    select,
+    shared,
+    trees,
+    weighted_mean,
+)
+from fl.blocks.exchange import send_all_but
+
+TEACHERS, TEACHER = "teachers", "teacher"
+
+
+@declare("global", title="FedDF", needs=("server",))
+class FedDF:
+    """FedAvg with ensemble distillation at the server.
+
+    Attributes:
+        server_steps: Steps of the server in a round; 0 is FedAvg.
+        server_lr: Learning rate of the server's first step.
+    """
+
+    server_steps: Index = 100
+    server_lr: Positive = 1e-3
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg whose ``aggregate`` minimises KL(softmax(mean_k f_k(x)) || f(x))."""
+        base = recipe(context)
+        distillation = self.distillation(context)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            return {**server, "round": torch.zeros((), dtype=torch.int64)}, client
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            number, mean = server["round"] + 1, trees.mean(uploads, n)
+            if self.server_steps:
+                assert context.server_training is not None
+                tree = {**mean, TEACHERS: select(uploads, all_weights)}
+                mean = context.server_training(distillation, tree, int(number))
+            return {**server, **select(mean, all_weights), "round": number}, dict(clients)
+
+        send = send_all_but("round")
+        return replace(base, init=init, aggregate=aggregate, send=send, views={"global": shared})
+
+    def distillation(self, context: BuildContext) -> Pass:
+        """Return the server's pass, over a tree of a model and the stack of its teachers."""
+        network, optimizer = context.network, adamw(0.0)
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            return {**client, "optimizer": optimizer.init(client["params"])}
+
+        def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
+            teachers = work[TEACHERS]
+            count = len(trees.leaves(teachers)[0])
+            models = (trees.take(teachers, number) for number in range(count))
+            outputs = [network.eval(m["params"], m["buffers"], batch["x"]).outputs for m in models]
+            return {TEACHER: torch.stack(outputs).mean(0)}
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+            output = network.train(
+                work["params"], work["buffers"], batch["x"], key=batch.get("key")
+            )
+            target = batch["reference"][TEACHER].log_softmax(-1)
+            student = output.outputs.log_softmax(-1)
+            divergences = F.kl_div(student, target, reduction="none", log_target=True).sum(-1)
+            return weighted_mean(divergences, batch), {"buffers": output.buffers}
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            progress = work["optimizer"]["steps"] / self.server_steps
+            rate = self.server_lr * (1 + (math.pi * progress).cos()) / 2
+            params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
+            return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
+
+        sampling = Sampling(steps=lambda round_: self.server_steps)
+        return Pass(begin, loss, update, end, sampling, reference=reference)

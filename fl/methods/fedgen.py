@@ -1,0 +1,147 @@
+"""FedGen: the server learns to generate features by class, on which clients train their heads too.
+
+Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021.
+arXiv:2105.10056.
+
+After each round, the server trains a generator of features from a label and Gaussian noise, by
+Adam, so that the mean outputs of the round's heads give the label (equation 4), and features differ
+where noise differs. From the second round on, clients add the cross-entropy of their head on
+generated features to their loss (equation 5), one for each sample of a batch. Labels follow the
+class counts of the round's clients. In the authors' code (zhuangdizhu/FedGen, dd5807c), clients'
+cross-entropies are averaged by their shares of the class (``teachers: losses``); alpha is 10 and
+falls over rounds; outputs for samples are also held to those for features of their label; noise is
+uniform; the generator has batch normalisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.api import (
+    COUNTS,
+    BuildContext,
+    Count,
+    Forward,
+    Method,
+    NonNegative,
+    Positive,
+    ServerWork,
+    Tree,
+    cross_entropy,
+    declare,
+    keyed,
+    recipe,
+    rng,
+    shared,
+    single_pass,
+    trees,
+    weighted_mean,
+)
+from fl.blocks.feature_generator import (
+    NOISE,
+    Ensemble,
+    diversity_loss,
+    ensemble_loss,
+    generated,
+    initial_generator,
+    train_generator,
+)
+from fl.blocks.keyed_random import keyed_normal
+from fl.blocks.linear_layers import feature_width, head_outputs, head_parameters
+
+GENERATOR, SHARES = "generator", "label_shares"
+STREAM = keyed.stream_number("generated features")
+
+
+@declare("global", title="FedGen")
+class FedGen:
+    """FedAvg with features from a generator.
+
+    Attributes:
+        alpha: Weight of the cross-entropy on generated features; 0 is FedAvg.
+        teachers: Loss of the generator: cross-entropy of the mean `logits` of clients, or mean of
+            their `losses` by shares of the class.
+        diversity: Weight of the diversity of features.
+        server_steps: Steps of the generator in a round.
+        server_batch: Features in a step of the generator.
+        server_lr: Learning rate of the generator.
+    """
+
+    alpha: NonNegative = 1.0
+    teachers: Ensemble = "logits"
+    diversity: NonNegative = 1.0
+    server_steps: Count = 50
+    server_batch: Count = 128
+    server_lr: Positive = 3e-4
+
+    def build(self, context: BuildContext) -> Method:
+        """Return FedAvg with one more term, and a server that trains the generator."""
+        network, classes = context.network, context.classes
+        base = recipe(context, terms=(cross_entropy, self.of_generated))
+        local = single_pass(base)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            leaf, seed = (
+                trees.leaves(variables["params"])[0],
+                rng.torch_seed(context.seed, "fedgen"),
+            )
+            generator = initial_generator(
+                seed, leaf, classes, feature_width(network, variables["params"])
+            )
+            number = torch.zeros((), dtype=torch.int64, device=leaf.device)
+            state = {GENERATOR: generator, SHARES: leaf.new_zeros(classes), "round": number}
+            return {**server, **state}, client
+
+        def learned(server: Tree, heads: Tree, counts: Tensor, steps: int) -> Tree:
+            def loss(params: Tree, labels: Tensor, noise: Tensor) -> Tensor:
+                features = generated(params, noise, labels)
+                value = ensemble_loss(heads, counts, features, labels, self.teachers)
+                return value + self.diversity * diversity_loss(noise, features)
+
+            seed = rng.torch_seed(context.seed, "fedgen", int(server["round"]) + 1)
+            budget = steps, self.server_batch, self.server_lr
+            return train_generator(server[GENERATOR], loss, counts.sum(0), *budget, seed)
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            counts, models = clients[COUNTS], [trees.take(uploads, row) for row in range(len(n))]
+            heads = trees.stack([head_parameters(network, model["params"]) for model in models])
+            generator = learned(server, heads, counts, self.server_steps)
+            shares = (counts.sum(0) / counts.sum()).to(server[SHARES])
+            state = {GENERATOR: generator, SHARES: shares, "round": server["round"] + 1}
+            return {**server, **trees.mean(uploads, n), **state}, dict(clients)
+
+        def one_step(server: Tree) -> Tree:
+            clients = context.training.participants(context.participants)
+            heads = trees.repeat(head_parameters(network, server["params"]), clients)
+            return learned(server, heads, torch.ones(clients, classes), 1)
+
+        def send(server: Tree) -> Tree:
+            download = {key: leaf for key, leaf in server.items() if key != "round"}
+            return {**download, GENERATOR: server[GENERATOR]["params"]}
+
+        return replace(
+            base,
+            init=init,
+            passes=(replace(local, sampling=replace(local.sampling, needs_keys=True)),),
+            aggregate=aggregate,
+            send=send,
+            views={"global": shared},
+            server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
+        )
+
+    def of_generated(self, forward: Forward) -> Tensor:
+        """Alpha CE(h(G(y, e)), y) for labels y and noise e; 0 until the generator has learned."""
+        batch, shares = forward.batch, forward.shared[SHARES]
+        keys = keyed.derive_keys(batch["key"], STREAM)
+        thresholds = shares.cumsum(0)[:-1]
+        labels = (keyed.uniform(keys, 0)[:, None].to(thresholds) >= thresholds).sum(-1)
+        noise = keyed_normal(keys, 1, (NOISE,)).to(shares.dtype)
+        features = generated(forward.shared[GENERATOR], noise, labels)
+        outputs = head_outputs(head_parameters(forward.network, forward.params), features)
+        losses = F.cross_entropy(outputs, labels, reduction="none")
+        return self.alpha * weighted_mean(losses, batch) * (shares.sum() > 0)
