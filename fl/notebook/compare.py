@@ -87,8 +87,8 @@ class Comparison:
             f"{mean_ranks[self.method]:.1f} over {draws}"
         )
         rows_of_track = self.table[self.table["track"] == track]
-        own = rows_of_track[rows_of_track["method"] == self.method]
-        for row in own.to_dict("records"):
+        tests = rows_of_track[rows_of_track["method"] == self.method]
+        for row in tests.to_dict("records"):
             gain, low, high = (
                 number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
             )
@@ -174,10 +174,10 @@ def compare(
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
     tests = tracks.against(joined)
-    own = tests[(tests["method"] == name) | (tests["other"] == name)]
-    is_corrected = tests["family"].isin(own["family"]) & (tests["reason"] == "")
+    table = tests[(tests["method"] == name) | (tests["other"] == name)]
+    is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
     sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
-    return Comparison(name, joined, own, sizes, tuple(remarks))
+    return Comparison(name, joined, table, sizes, tuple(remarks))
 
 
 def _train(

@@ -103,9 +103,9 @@ def compared(
         draw=pd.Series([*last[SETTING].itertuples(index=False, name=None)], last.index)
     )
     counted = complete(final(rows, "accuracy"), runs) if metric in COUNTED else last.iloc[:0]
-    wrong = wrong_samples(counted)
+    error_counts = wrong_samples(counted)
     if floors is not None:
-        wrong = wrong.merge(floors.rename(columns={"errors": "floor"}), how="left")
+        error_counts = error_counts.merge(floors.rename(columns={"errors": "floor"}), how="left")
     titles = dict(zip(runs["method"], runs["title"], strict=True))
     records: list[Values] = []
     for setting, group in last.groupby(last["draw"].map(settings), sort=False):
@@ -114,9 +114,9 @@ def compared(
         order = [method for method in runs["method"].unique() if method in set(group["method"])]
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]
-        places = wrong[SETTING].itertuples(index=False, name=None)
+        places = error_counts[SETTING].itertuples(index=False, name=None)
         in_setting = [settings[place] == setting for place in places]
-        means = wrong.loc[in_setting].groupby("method").mean(numeric_only=True)
+        mean_errors = error_counts.loc[in_setting].groupby("method").mean(numeric_only=True)
         # Draws of all settings are counted alike, so that their signs are flipped together.
         draws = [scenario for scenario in settings if settings[scenario] == setting]
         for first, second in _pairs(wide, metric, baseline, contrasts or {}):
@@ -124,7 +124,7 @@ def compared(
             gain = (wide[first] - wide[second]).dropna()
             if len(gain):
                 judged_here = (first,) if second == baseline else (first, second)
-                reason = uninformative(wide, (first, second), means, titles, judged_here)
+                reason = uninformative(wide, (first, second), mean_errors, titles, judged_here)
                 about: Values = {**key, "other": second, "unit": unit, **_clients(gain, metric)}
                 units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
                 if unit == DRAW:
@@ -147,8 +147,8 @@ def wrong_samples(rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: Final rows of the accuracy of clients.
     """
-    wrong = (rows["n"] * (1 - rows["value"])).groupby([rows[key] for key in (*KEY, "run")])
-    return wrong.sum().rename("errors").reset_index()
+    counts = (rows["n"] * (1 - rows["value"])).groupby([rows[key] for key in (*KEY, "run")])
+    return counts.sum().rename("errors").reset_index()
 
 
 def uninformative(

@@ -233,7 +233,7 @@ class Facts:
             self.plan.contrasts,
             settings=self.setting_by_scenario,
             floors=majority.errors(
-                scored, self.runs, self.partitions, together=self.uses_all_test_samples
+                scored, self.runs, self.partitions, all_samples=self.uses_all_test_samples
             ),
         )
 

@@ -15,7 +15,7 @@ def errors(
     rows: pd.DataFrame,
     runs: pd.DataFrame,
     partitions: Mapping[str, Partition],
-    together: bool = False,
+    all_samples: bool = False,
     unseen: bool = False,
 ) -> pd.DataFrame:
     """Return ``errors``, the wrong samples of the majority predictor, by setting, method and run.
@@ -27,7 +27,7 @@ def errors(
         rows: Final rows of the accuracy of clients.
         runs: Table of runs.
         partitions: By id.
-        together: Whether models are scored on the test samples of all clients.
+        all_samples: Whether models are scored on the test samples of all clients.
         unseen: Whether the rows are of clients that are held out of training.
     """
     partition_of = dict(zip(runs["run"], runs["partition_id"], strict=True))
@@ -37,7 +37,7 @@ def errors(
         if partition is None or not partition.by_class:
             continue
         is_shared = bool((group["stage"] == GLOBAL).all())
-        hits = group["client"].map(partition.majority(together, is_shared, unseen))
-        wrong = float((group["n"] * (1 - hits)).sum(skipna=False))
-        records.append(dict(zip([*KEY, "run", "errors"], (*key, wrong), strict=True)))
+        hits = group["client"].map(partition.majority(all_samples, is_shared, unseen))
+        count = float((group["n"] * (1 - hits)).sum(skipna=False))
+        records.append(dict(zip([*KEY, "run", "errors"], (*key, count), strict=True)))
     return pd.DataFrame(records, columns=[*KEY, "run", "errors"])

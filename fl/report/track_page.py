@@ -105,7 +105,7 @@ def overview(table: pd.DataFrame) -> Table:
     tests, named = tracks.against(table), titles(table)
     order = [str(track) for track in table["track"].unique()]
     by_key = {(r["method"], r["track"]): r for r in tests.to_dict("records")}
-    over_tracks, others = tracks.over_tracks(tests), tracks.baselines(table)
+    over_tracks, baseline_of = tracks.over_tracks(tests), tracks.baselines(table)
 
     def cell(method: str, track: str) -> Cell:
         row = by_key.get((method, track))
@@ -127,7 +127,7 @@ def overview(table: pd.DataFrame) -> Table:
         Row(
             named[method],
             (
-                Cell(_plain_titles(table)[others[method]]),
+                Cell(_plain_titles(table)[baseline_of[method]]),
                 *(cell(method, track) for track in order),
                 *signs(method),
             ),
@@ -159,10 +159,10 @@ def _in_order(table: pd.DataFrame) -> list[str]:
         for scores in (tracks.values(table, track) for track in table["track"].unique())
     ]
     wide = pd.concat(shares, axis=1)
-    others = tracks.baselines(table)
+    baseline_of = tracks.baselines(table)
     frame = pd.DataFrame({"mean": wide.mean(axis=1), "absent": wide.isna().sum(axis=1)})
-    frame = frame.loc[[method for method in frame.index if method in others]]
-    frame["family"] = [others[str(method)] != tracks.BASELINE for method in frame.index]
+    frame = frame.loc[[method for method in frame.index if method in baseline_of]]
+    frame["family"] = [baseline_of[str(method)] != tracks.BASELINE for method in frame.index]
     return [*map(str, frame.sort_values(["family", "absent", "mean"], kind="stable").index)]
 
 
@@ -232,8 +232,8 @@ def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
     """Mean differences from baselines, methods by tracks; a dot where a test says so."""
     tests, named, plain = tracks.against(table), titles(table), _plain_titles(table)
     methods, order = _in_order(table), [*table["track"].unique()]
-    others = tracks.baselines(table)
-    labels = [f"{named[method]}, from {plain[others[method]]}" for method in methods]
+    baseline_of = tracks.baselines(table)
+    labels = [f"{named[method]}, from {plain[baseline_of[method]]}" for method in methods]
     wide = tests.pivot(index="method", columns="track", values="difference")
     shown = 100 * wide.reindex(index=methods, columns=order)
     canvas, axes = axes_of(0.8 + 0.14 * len(methods))

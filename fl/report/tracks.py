@@ -99,11 +99,11 @@ def measured(
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
     summary = summaries.summarise(rows, runs, "accuracy", split)
     last = summaries.complete(summaries.final(rows, "accuracy", split), runs)
-    wrong = claims.wrong_samples(last)
+    error_counts = claims.wrong_samples(last)
     floors = majority.errors(last, runs, partitions or {}, unseen=split == UNSEEN)
-    wrong = wrong.merge(floors.rename(columns={"errors": "floor"}), how="left")
-    wrong = wrong.astype({"floor": "float64"})
-    counts = wrong.groupby(summaries.KEY, as_index=False)[["errors", "floor"]].mean()
+    error_counts = error_counts.merge(floors.rename(columns={"errors": "floor"}), how="left")
+    error_counts = error_counts.astype({"floor": "float64"})
+    counts = error_counts.groupby(summaries.KEY, as_index=False)[["errors", "floor"]].mean()
     # Newcomers may get the shared model of a method that is personalised all the same.
     personal = set(rows.loc[rows["stage"] == PERSONAL, "method"])
     stages = summary["method"].isin(personal).map({True: PERSONAL, False: GLOBAL})
@@ -186,20 +186,20 @@ def against(table: pd.DataFrame) -> pd.DataFrame:
         ``track, method, other, family`` and the columns of `fl.report.claims.judged`.
     """
     records = []
-    others = baselines(table)
+    baseline_of = baselines(table)
     for track in table["track"].unique():
         scores = values(table, track)
         names = {m: m for m in map(str, scores)}
         lines = table[table["track"] == track]
         errors = lines.groupby("method")[["errors", "floor"]].mean()
-        for method, other in others.items():
-            pair = method, other
+        for method, reference in baseline_of.items():
+            pair = method, reference
             pair_scores = scores.reindex(columns=pair).dropna()
             if pair_scores.empty:
                 continue
             reason = claims.uninformative(scores, pair, errors, names, (method,))
-            key = {"track": track, "method": method, "other": other, "family": other}
-            gains = pair_scores[method] - pair_scores[other]
+            key = {"track": track, "method": method, "other": reference, "family": reference}
+            gains = pair_scores[method] - pair_scores[reference]
             records.append(key | claims.tested(gains, reason))
     columns = ["track", "method", "other", "family", *claims.TESTED]
     return claims.judged(pd.DataFrame(records, columns=columns))
