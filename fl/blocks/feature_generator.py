@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vmap
 
 from fl.api import Tree, adamw
-from fl.blocks.linear_layers import linear_parameters
+from fl.blocks.linear_layers import head_outputs, linear_parameters
 
 NOISE, HIDDEN = 32, 256
 """Length of the noise and width of the hidden layer: those of FedGen's code for MNIST."""
 ADAM = adamw(weight_decay=0.0)
+
+Ensemble = Literal["logits", "losses"]
+"""Loss of several heads: cross-entropy of their mean `logits`, or mean of their `losses` with
+weights by each client's share of the class.
+"""
 
 
 def initial_generator(seed: int, example: Tensor, classes: int, width: int) -> dict[str, Tree]:
@@ -73,6 +79,26 @@ def generated(generator: Tree, noise: Tensor, labels: Tensor) -> Tensor:
     inputs = torch.cat([noise, F.one_hot(labels, classes).to(noise.dtype)], dim=-1)
     hidden = F.relu(F.linear(inputs, first["weight"], first["bias"]))
     return F.linear(hidden, second["weight"], second["bias"])
+
+
+def ensemble_loss(
+    heads: Tree, counts: Tensor, features: Tensor, labels: Tensor, ensemble: Ensemble
+) -> Tensor:
+    """Return the loss of a stack of heads on features of these labels, a scalar.
+
+    Args:
+        heads: Classifiers, leaves [K, ...].
+        counts: Class counts of their clients, [K, C].
+        features: Features, [b, d].
+        labels: Their classes, [b].
+        ensemble: How heads are put together.
+    """
+    outputs = vmap(head_outputs, (0, None))(dict(heads), features)
+    if ensemble == "logits":
+        return F.cross_entropy(outputs.mean(0), labels)
+    losses = vmap(lambda z: F.cross_entropy(z, labels, reduction="none"))(outputs)
+    shares = counts.to(losses.dtype) / counts.sum(0).clamp(min=1)
+    return (shares[:, labels] * losses).sum(0).mean()
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:

@@ -7,21 +7,19 @@ After each round, the server trains a generator of features from a label and Gau
 Adam, so that the mean outputs of the round's heads give the label (equation 4), and features differ
 where noise differs. From the second round on, clients add the cross-entropy of their head on
 generated features to their loss (equation 5), one for each sample of a batch. Labels follow the
-class counts of the round's clients, which the server knows. In the authors' code
-(zhuangdizhu/FedGen, dd5807c), clients' cross-entropies are averaged by their shares of the class
-(``teachers: losses``); alpha is 10 and falls over rounds; outputs for real samples are also held to
-those for features of their label; noise is uniform; the generator has batch normalisation.
+class counts of the round's clients. In the authors' code (zhuangdizhu/FedGen, dd5807c), clients'
+cross-entropies are averaged by their shares of the class (``teachers: losses``); alpha is 10 and
+falls over rounds; outputs for samples are also held to those for features of their label; noise is
+uniform; the generator has batch normalisation.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import vmap
 
 from fl.api import (
     COUNTS,
@@ -45,7 +43,9 @@ from fl.api import (
 )
 from fl.blocks.feature_generator import (
     NOISE,
+    Ensemble,
     diversity_loss,
+    ensemble_loss,
     generated,
     initial_generator,
     train_generator,
@@ -72,7 +72,7 @@ class FedGen:
     """
 
     alpha: NonNegative = 1.0
-    teachers: Literal["logits", "losses"] = "logits"
+    teachers: Ensemble = "logits"
     diversity: NonNegative = 1.0
     server_steps: Count = 50
     server_batch: Count = 128
@@ -90,8 +90,9 @@ class FedGen:
                 trees.leaves(variables["params"])[0],
                 rng.torch_seed(context.seed, "fedgen"),
             )
-            width = feature_width(network, variables["params"])
-            generator = initial_generator(seed, leaf, classes, width)
+            generator = initial_generator(
+                seed, leaf, classes, feature_width(network, variables["params"])
+            )
             number = torch.zeros((), dtype=torch.int64, device=leaf.device)
             state = {GENERATOR: generator, SHARES: leaf.new_zeros(classes), "round": number}
             return {**server, **state}, client
@@ -99,8 +100,7 @@ class FedGen:
         def learned(server: Tree, heads: Tree, counts: Tensor, steps: int) -> Tree:
             def loss(params: Tree, labels: Tensor, noise: Tensor) -> Tensor:
                 features = generated(params, noise, labels)
-                outputs = vmap(head_outputs, (0, None))(dict(heads), features)
-                value = self.teacher_loss(outputs, counts.to(noise.dtype), labels)
+                value = ensemble_loss(heads, counts, features, labels, self.teachers)
                 return value + self.diversity * diversity_loss(noise, features)
 
             seed = rng.torch_seed(context.seed, "fedgen", int(server["round"]) + 1)
@@ -108,9 +108,8 @@ class FedGen:
             return train_generator(server[GENERATOR], loss, counts.sum(0), *budget, seed)
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            params = [trees.take(uploads["params"], row) for row in range(len(n))]
-            heads = trees.stack([head_parameters(network, tree) for tree in params])
-            counts = clients[COUNTS]
+            counts, models = clients[COUNTS], [trees.take(uploads, row) for row in range(len(n))]
+            heads = trees.stack([head_parameters(network, model["params"]) for model in models])
             generator = learned(server, heads, counts, self.server_steps)
             shares = (counts.sum(0) / counts.sum()).to(server[SHARES])
             state = {GENERATOR: generator, SHARES: shares, "round": server["round"] + 1}
@@ -134,14 +133,6 @@ class FedGen:
             views={"global": shared},
             server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
         )
-
-    def teacher_loss(self, outputs: Tensor, counts: Tensor, labels: Tensor) -> Tensor:
-        """Loss of outputs [K, b, C] for labels [b], of clients with class counts [K, C]."""
-        if self.teachers == "logits":
-            return F.cross_entropy(outputs.mean(0), labels)
-        losses = vmap(lambda z: F.cross_entropy(z, labels, reduction="none"))(outputs)
-        shares = counts / counts.sum(0).clamp(min=1)
-        return (shares[:, labels] * losses).sum(0).mean()
 
     def of_generated(self, forward: Forward) -> Tensor:
         """Alpha CE(h(G(y, e)), y) for labels y and noise e; 0 until the generator has learned."""

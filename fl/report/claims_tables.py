@@ -126,12 +126,17 @@ def paired_table(facts: Facts) -> Table | None:
         f"{against} in pairs: mean difference of final test {unit(metric)} over {replicates}, with "
         "95 % bootstrap interval."
     )
+    near_floor = ""
+    if metric in claims.COUNTED:
+        near_floor = (
+            ", both err on less than one test sample of a draw, or both as often as the majority "
+            "predictor"
+        )
     note = (
         f"p: {max_t.rule(int(frame['n'].max()))} of t. Corrected: for all comparisons of the "
         "table, by step-down maxT; a method is called ahead or behind only if it is at most "
-        f"{claims.LEVEL}. Uninformative: equal to another method in every digit, both err on less "
-        "than one test sample of a draw, or both as often as the majority predictor. Better, "
-        "worse: share of clients (%)."
+        f"{claims.LEVEL}. Uninformative: equal to another method in every digit{near_floor}. "
+        "Better, worse: share of clients (%)."
     )
     has_margin = math.isfinite(claims.margin(metric))
     if has_margin:
