@@ -280,6 +280,7 @@ def draft_settings(folder: Path, problems: ConfigProblems) -> Settings:
         _check_execution(settings.execution, location / "execution")
     with folder_problems.collected():
         plugins.use(settings.plugins, location / "plugins")
+        registry.check_names(location / "plugins")
     problems.errors += folder_problems.errors
     if folder_problems.errors:
         problems.raise_all()
