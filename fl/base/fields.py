@@ -195,7 +195,7 @@ class ParsedKeys(NamedTuple):
     """
 
     values: dict[str, Any]
-    wrong: set[str]
+    wrong_keys: set[str]
     errors: list[ConfigError]
 
 
@@ -211,30 +211,30 @@ def parse_keys(
         values = with_current_names(target, mapping(values, location), location)
     except ConfigError as error:
         return ParsedKeys({}, {*declared}, single_errors(error))
-    wrong, problems = misspelt_keys(values, declared), ConfigProblems()
+    wrong_keys, problems = misspelt_keys(values, declared), ConfigProblems()
     problems.errors += [
         unknown_name(location / key, "key", key, declared) for key in values if key not in declared
     ]
     resolved = {}
     for name, field in declared.items():
-        known = len(problems.errors)
+        error_count = len(problems.errors)
         with problems.collected():
             if name in values:
                 resolved[name] = value(field.hint, values[name], location / name)
             elif field.default is not REQUIRED:
                 resolved[name] = field.default
-            elif name not in wrong:
+            elif name not in wrong_keys:
                 raise ConfigError(location / name, "is missing", describe(field.hint))
-        if len(problems.errors) > known:
-            wrong.add(name)
-    return ParsedKeys(resolved, wrong, problems.errors)
+        if len(problems.errors) > error_count:
+            wrong_keys.add(name)
+    return ParsedKeys(resolved, wrong_keys, problems.errors)
 
 
 def misspelt_keys(values: Iterable[str], declared: Iterable[str]) -> set[str]:
     """Return the declared keys that are probably meant by unknown ones."""
     names, written = {*declared}, {*values}
-    meant = {meant_name(key, names) for key in written - names}
-    return {name for name in meant if name is not None and name not in written}
+    candidates = {meant_name(key, names) for key in written - names}
+    return {name for name in candidates if name is not None and name not in written}
 
 
 def parse(

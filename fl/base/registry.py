@@ -163,6 +163,12 @@ def names(kind: str) -> list[str]:
     return sorted(_modules(kind, Location("plugins")))
 
 
+def check_names(location: Location) -> None:
+    """Raise a `ConfigError` if two files define a component of one kind and name."""
+    for kind in FOLDER_BY_KIND:
+        _modules(kind, location)
+
+
 def find(kind: str, name: str, location: Location) -> Component:
     """Import and return the component with that name.
 

@@ -123,7 +123,7 @@ def _keep_outputs(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def _class_table(portion: Portion, outputs: Tensor, labels: Tensor) -> pd.DataFrame:
     scores = outputs.softmax(-1).numpy()
     score_columns = {f"score_{number}": scores[:, number] for number in range(scores.shape[1])}
-    return _table(portion, label=labels, predicted=scores.argmax(-1), **score_columns)
+    return _table(portion, label=labels.numpy(), predicted=scores.argmax(-1), **score_columns)
 
 
 def _target_table(
@@ -137,6 +137,6 @@ def _target_table(
     return _table(portion, target=target, predicted=predicted)
 
 
-def _table(portion: Portion, **columns: np.ndarray | Tensor) -> pd.DataFrame:
+def _table(portion: Portion, **columns: np.ndarray) -> pd.DataFrame:
     clients = np.full(len(portion.samples), portion.client)
     return pd.DataFrame({"client": clients, "sample": portion.samples, **columns})

@@ -71,8 +71,8 @@ class Elastic:
                 next_server[SENSITIVITY],
                 largest,
             )
-            kept = {key: tree for key, tree in next_server.items() if key != SENSITIVITY}
-            return {**kept, "params": params}, client_states
+            model = {key: tree for key, tree in next_server.items() if key != SENSITIVITY}
+            return {**model, "params": params}, client_states
 
         passes = (self.measurement(context), replace(local, end=end))
         return replace(base, passes=passes, aggregate=aggregate)

@@ -64,9 +64,9 @@ class FedCAC:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             params = variables["params"]
-            none = trees.apply(lambda w: torch.zeros_like(w, dtype=torch.bool), params)
+            masks = trees.apply(lambda w: torch.zeros_like(w, dtype=torch.bool), params)
             number = trees.leaves(params)[0].new_zeros((), dtype=torch.int64)
-            added = {"critical": none, PAYLOAD: {"params": params}}
+            added = {"critical": masks, PAYLOAD: {"params": params}}
             return {**server, "round": number}, {**client, **added}
 
         def personal(server: Tree, client: Tree | None) -> Tree:

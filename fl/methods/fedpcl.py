@@ -63,20 +63,20 @@ class FedPCL:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            means = zero_anchors(network, variables, context.classes)
-            sets = means.expand(context.clients, *means.shape).clone()
-            return {**server, PROTOTYPES: sets, ANCHORS: means}, client
+            averages = zero_anchors(network, variables, context.classes)
+            sets = averages.expand(context.clients, *averages.shape).clone()
+            return {**server, PROTOTYPES: sets, ANCHORS: averages}, client
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             sets = server[PROTOTYPES].index_copy(0, clients["id"], uploads[ANCHORS]["means"])
-            means = uniform_anchors(sets, has_anchor(sets))
-            return {**server, PROTOTYPES: sets, ANCHORS: means}, dict(clients)
+            averages = uniform_anchors(sets, has_anchor(sets))
+            return {**server, PROTOTYPES: sets, ANCHORS: averages}, dict(clients)
 
         def with_prototypes(server: Tree, client: Tree | None) -> Tree:
             number = (client or {})["id"].reshape(1)
-            own = server[PROTOTYPES].index_select(0, number)[0]
-            own = torch.where(has_anchor(own).any(), own, server[ANCHORS])
-            return {**personal(server, client), PROTOTYPES: own}
+            prototypes = server[PROTOTYPES].index_select(0, number)[0]
+            prototypes = torch.where(has_anchor(prototypes).any(), prototypes, server[ANCHORS])
+            return {**personal(server, client), PROTOTYPES: prototypes}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
@@ -88,13 +88,13 @@ class FedPCL:
     def contrasts(self, forward: Forward) -> Tensor:
         """Return the contrast with the means plus the mean contrast with a client's prototypes."""
         features, labels = unit_features(forward.output), forward.batch["y"]
-        sets, means = forward.shared[PROTOTYPES], forward.shared[ANCHORS]
+        sets, averages = forward.shared[PROTOTYPES], forward.shared[ANCHORS]
         exists = has_anchor(sets)
-        filled = torch.where(exists[..., None], sets, means)
+        filled = torch.where(exists[..., None], sets, averages)
         is_client = exists.any(-1).to(features.dtype)
         with_clients = contrast(features, labels, filled, self.tau)
         mean = is_client @ with_clients / is_client.sum().clamp(min=1)
-        return weighted_mean(contrast(features, labels, means, self.tau) + mean, forward.batch)
+        return weighted_mean(contrast(features, labels, averages, self.tau) + mean, forward.batch)
 
 
 def unit_features(output: Output) -> Tensor:

@@ -76,8 +76,10 @@ class Transformers:
             raise FedloomError(f"weights: {problem}", f"tokens (length,), up to {longest}")
         padding, expected = self._padding(config), config.pad_token_id
         if (self.tokens or 0) > config.vocab_size or expected not in (None, padding):
-            known = f"{config.vocab_size} tokens, padding {expected}"
-            problem = f"the model knows {known}, but the data set has {self.tokens}, {padding}"
+            model_tokens = f"{config.vocab_size} tokens, padding {expected}"
+            problem = (
+                f"the model knows {model_tokens}, but the data set has {self.tokens}, {padding}"
+            )
             advice = f"read texts by the model's tokenizer: table: {{tokenizer: {self.weights}}}"
             raise FedloomError(f"weights: {problem}", advice=advice)
 
@@ -178,8 +180,8 @@ def _is_causal(body: Any) -> bool:
     expected = body(input_ids=x, attention_mask=is_text.long()).last_hidden_state
     for is_causal in (False, True):
         mask = _attention_mask(is_text, is_causal, expected.dtype)
-        found = body(input_ids=x, attention_mask=mask).last_hidden_state
-        if torch.allclose(found, expected, atol=1e-4):
+        hidden_states = body(input_ids=x, attention_mask=mask).last_hidden_state
+        if torch.allclose(hidden_states, expected, atol=1e-4):
             return is_causal
     problem = f"weights: the attention of {type(body).__name__} is masked in a way of its own"
     raise FedloomError(problem, "a model such as BERT, RoBERTa, DistilBERT or GPT-2")

@@ -49,7 +49,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
     study_fields, training_fields = fields.fields(Study), fields.fields(Training)
     remaining, classes = dict(arguments), Classes(Path(settings.results))
     study_keys: dict[str, Any] = {}
-    wrong: set[str] = set()
+    wrong_keys: set[str] = set()
     training_keys = dict(fields.mapping(remaining.pop("training", None), CALL / "training"))
     for key, value in remaining.items():
         name = SINGULAR_KEYS.get(key, key)
@@ -64,7 +64,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
         else:
             names = {*study_fields, *training_fields, *SINGULAR_KEYS}
             problems.errors.append(unknown_name(CALL / key, "key", key, names))
-            wrong |= {SINGULAR_KEYS.get(n, n) for n in fields.misspelt_keys([key], names)}
+            wrong_keys |= {SINGULAR_KEYS.get(n, n) for n in fields.misspelt_keys([key], names)}
     if "methods" in study_keys:
         entries = _method_entries(config_value(study_keys["methods"], folder))
         study_keys["methods"] = classes.methods(entries, CALL / "methods")
@@ -81,16 +81,18 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
         study_keys["seeds"] = [0]
     call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
     draft = config.parse_draft({**study_keys, "training": training_keys}, CALL)
-    is_missing = {str(CALL / key) for key in wrong - study_keys.keys()}
+    is_missing = {str(CALL / key) for key in wrong_keys - study_keys.keys()}
     problems.errors += [e for e in draft.errors if str(e.location) not in is_missing]
-    errors, wrong = tuple(problems.errors), wrong | draft.wrong
-    return replace(draft, errors=errors, wrong=frozenset(wrong)), call_settings
+    errors, wrong_keys = tuple(problems.errors), wrong_keys | draft.wrong_keys
+    return replace(draft, errors=errors, wrong_keys=frozenset(wrong_keys)), call_settings
 
 
 def _set_once(keys: dict[str, Any], name: str, value: Any, argument: str) -> None:
     """Set a key, or refuse a second argument for the same key."""
     if name in keys:
-        singular = next((one for one, many in SINGULAR_KEYS.items() if many == name), "training")
+        singular = next(
+            (singular for singular, plural in SINGULAR_KEYS.items() if plural == name), "training"
+        )
         earlier = name if argument == singular else singular
         raise ConfigError(
             CALL / argument,

@@ -232,7 +232,7 @@ class Draft:
 
     study: Study
     location: Location
-    wrong: frozenset[str] = frozenset()
+    wrong_keys: frozenset[str] = frozenset()
     errors: tuple[ConfigError, ...] = ()
 
 
@@ -272,7 +272,7 @@ def draft_settings(folder: Path, problems: ConfigProblems) -> Settings:
     location = Location(os.path.relpath(path))
     parsed = fields.parse_keys(Settings, read_yaml(path), location)
     problems.errors += parsed.errors
-    if parsed.wrong & {"studies", "plugins", "data"}:
+    if parsed.wrong_keys & {"studies", "plugins", "data"}:
         problems.raise_all()
     folder_problems = ConfigProblems()
     settings = _with_expanded_folders(Settings(**parsed.values), location, folder_problems)
@@ -280,6 +280,7 @@ def draft_settings(folder: Path, problems: ConfigProblems) -> Settings:
         _check_execution(settings.execution, location / "execution")
     with folder_problems.collected():
         plugins.use(settings.plugins, location / "plugins")
+        registry.check_names(location / "plugins")
     problems.errors += folder_problems.errors
     if folder_problems.errors:
         problems.raise_all()
@@ -418,7 +419,7 @@ def parse_draft(values: Values, location: Location) -> Draft:
         problem = f"{study.seeds[i]} is a duplicate"
         duplicate = ConfigError(location / "seeds" / i, problem, advice="each seed once")
         problems.errors.append(duplicate)
-    return Draft(study, location, frozenset(parsed.wrong), tuple(problems.errors))
+    return Draft(study, location, frozenset(parsed.wrong_keys), tuple(problems.errors))
 
 
 def second_occurrence(values: Iterable[Any]) -> int | None:

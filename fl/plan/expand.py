@@ -218,7 +218,7 @@ def _components(
     problems: ConfigProblems,
 ) -> _Components:
     """Return the components that a study names, as far as they are right."""
-    study, location, known = draft.study, draft.location, len(problems.errors)
+    study, location, error_count = draft.study, draft.location, len(problems.errors)
     entries = method_entries(folder, draft, execution, own_files.settle, problems)
     choices_of_key: dict[str, list[Choice]] = {}
     for key, kind in (
@@ -239,7 +239,7 @@ def _components(
         schemes=choices_of_key["partitions"],
         models=choices_of_key["models"],
         analyses=choices_of_key["analyses"],
-        are_right=len(problems.errors) == known,
+        are_right=len(problems.errors) == error_count,
     )
 
 

@@ -221,7 +221,7 @@ class Layer(NamedTuple):
 
     values: Values
     location: Location
-    wrong: frozenset[str] = frozenset()
+    wrong_keys: frozenset[str] = frozenset()
 
 
 class EntryLayers(NamedTuple):
@@ -232,9 +232,9 @@ class EntryLayers(NamedTuple):
     entry: Layer
 
     @property
-    def wrong(self) -> frozenset[str]:
+    def wrong_keys(self) -> frozenset[str]:
         """The keys whose value is not known."""
-        return frozenset[str]().union(*(layer.wrong for layer in self))
+        return frozenset[str]().union(*(layer.wrong_keys for layer in self))
 
     def location_of(self, key: str) -> Location:
         """Return the location of a key: in the last layer that sets it, else in the entry."""
@@ -291,17 +291,19 @@ def points(
         problems: Collects what is wrong with the entry; nothing that a wrong key may have caused.
     """
     study, own_location = draft.study, layers.entry.location
-    if study.grid == "published" and "best" in draft.wrong:
+    if study.grid == "published" and "best" in draft.wrong_keys:
         return []
     hyper_fields, training_fields = fields.fields(component.target), fields.fields(Training)
     declared_fields = {**training_fields, **hyper_fields}
     fixed = getattr(component.target, "training", {})
     merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
-    known = len(problems.errors)
+    error_count = len(problems.errors)
     added_components = _added_components(study, merged, layers, problems)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
     required = {key for key, field in hyper_fields.items() if field.default is fields.REQUIRED}
-    is_known = len(problems.errors) == known and not layers.wrong & required - merged.keys()
+    is_known = (
+        len(problems.errors) == error_count and not layers.wrong_keys & required - merged.keys()
+    )
     for name, added_component in added_components.items():
         declared_fields |= _prefixed(name, fields.fields(added_component.component.target))
         merged |= _prefixed(name, added_component.values)
@@ -342,7 +344,7 @@ def _contradictions(trainings: Sequence[Values], layers: EntryLayers) -> list[Co
         layers.error(c.key, c.others, c.problem, c.allowed, c.advice)
         for training in trainings
         for c in contradictions(training)
-        if layers.wrong.isdisjoint({c.key, *c.others})
+        if layers.wrong_keys.isdisjoint({c.key, *c.others})
     ]
 
 
@@ -358,7 +360,7 @@ def _idle_keys(
     own_keys = layers.method.values.keys() | layers.entry.values.keys()
     idle = [idle_keys(Training(**training)) for training in trainings]
     for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
-        if not layers.wrong.isdisjoint({key, *need.keys}):
+        if not layers.wrong_keys.isdisjoint({key, *need.keys}):
             continue
         is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
         if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
@@ -397,8 +399,8 @@ def _added_components(
                         fields.mapping(values, key_location / name), key_location / name
                     )
                     declared_fields = fields.fields(component.target)
-                    right = checked_layer(study, own_layer, declared_fields, problems)
-                    by_name[name] = AddedComponent(key, component, right.values)
+                    right_values = checked_layer(study, own_layer, declared_fields, problems)
+                    by_name[name] = AddedComponent(key, component, right_values.values)
     return by_name
 
 
@@ -489,23 +491,23 @@ def checked_layer(
         reserved: Keys whose values are checked elsewhere.
     """
     location, names = layer.location, (*declared_fields, *reserved)
-    right: dict[str, Any] = {}
-    wrong = {*layer.wrong, *fields.misspelt_keys(layer.values, names)}
+    right_values: dict[str, Any] = {}
+    wrong_keys = {*layer.wrong_keys, *fields.misspelt_keys(layer.values, names)}
     for key, value in layer.values.items():
         try:
             if key in declared_fields:
                 _check_key(study, declared_fields[key], value, location)
             elif key not in reserved:
                 raise unknown_name(location / key, "key", key, names)
-            right[key] = value
+            right_values[key] = value
         except ConfigError as error:
             problems.errors.append(error)
-            wrong.add(key)
-    if all(key in right for key in EXCLUSIVE):
-        for point in grid(declared_fields, {key: right[key] for key in EXCLUSIVE}):
+            wrong_keys.add(key)
+    if all(key in right_values for key in EXCLUSIVE):
+        for point in grid(declared_fields, {key: right_values[key] for key in EXCLUSIVE}):
             with problems.collected():
                 Training.settle(fields.parse(Training, point, location), location)
-    return Layer(right, location, frozenset(wrong))
+    return Layer(right_values, location, frozenset(wrong_keys))
 
 
 def _check_key(study: Study, field: Field, value: Any, location: Location) -> None:

@@ -403,7 +403,7 @@ def method_entries(
         problems: Collects what is wrong. Entries of which nothing is known are left out.
     """
     study = draft.study
-    training = Layer(study.training, draft.location / "training", draft.wrong)
+    training = Layer(study.training, draft.location / "training", draft.wrong_keys)
     training = checked_layer(study, training, fields.fields(Training), problems)
     entries: dict[str, MethodEntry] = {}
     for label in study.methods:

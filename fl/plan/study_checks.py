@@ -38,7 +38,7 @@ def metric_of(draft: Draft, task: Task, dataset: Choice, problems: ConfigProblem
         allowed = "none, or scored: last"
         problems.errors.append(ConfigError(location / "metrics", problem, allowed))
     metrics = (*task.metrics, *reweighted)
-    is_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong
+    is_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong_keys
     if study.metric is not None and study.metric not in metrics and not is_reweighted:
         problems.errors.append(unknown_name(location / "metric", "metric", study.metric, metrics))
     return study.metric or metrics[0]
@@ -53,7 +53,7 @@ def check_references(draft: Draft, analyses: list[Choice], problems: ConfigProbl
         problems: Collects what is wrong.
     """
     study, location = draft.study, draft.location
-    if "methods" in draft.wrong:
+    if "methods" in draft.wrong_keys:
         return
     rows = study.best.rows if study.best else ()
     references = [(location / "best" / "rows" / label, label) for label in rows]
@@ -64,7 +64,7 @@ def check_references(draft: Draft, analyses: list[Choice], problems: ConfigProbl
         references.append((location / "ours", study.ours))
     if study.baseline is not None:
         references.append((location / "baseline", study.baseline))
-    elif study.contrasts and "baseline" not in draft.wrong:
+    elif study.contrasts and "baseline" not in draft.wrong_keys:
         problem = "is set, but the study has no baseline, so that every pair is compared"
         advice = "set a baseline too"
         problems.errors.append(ConfigError(location / "contrasts", problem, advice=advice))

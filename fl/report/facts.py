@@ -125,10 +125,10 @@ class Facts:
             texts.setdefault(_rounds(runs), []).append(self.methods[str(method)])
         if len(texts) < 2:
             return ""
-        usual = max(texts, key=lambda text: len(texts[text]))
-        others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
+        common_text = max(texts, key=lambda text: len(texts[text]))
+        other_texts = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != common_text)
         sum_text = " (a stored model's, then its own)" if any("+" in t for t in texts) else ""
-        return f"Rounds of training: {usual}, but {'; '.join(others)}{sum_text}."
+        return f"Rounds of training: {common_text}, but {'; '.join(other_texts)}{sum_text}."
 
     @property
     def backends(self) -> str:
@@ -138,11 +138,11 @@ class Facts:
             used = runs[["backend", "device"]].dropna().itertuples(index=False, name=None)
             text = " and ".join(f"{backend} on {device}" for backend, device in sorted({*used}))
             texts.setdefault(text, []).append(self.methods[str(method)])
-        usual = max(texts, key=lambda text: len(texts[text]), default="")
-        if len(texts) < 2 and " and " not in usual:
+        common_text = max(texts, key=lambda text: len(texts[text]), default="")
+        if len(texts) < 2 and " and " not in common_text:
             return ""
-        others = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != usual)
-        mixed = f"Backends: {'; but '.join(filter(None, (usual, '; '.join(others))))}"
+        other_texts = (f"{', '.join(m)} {text}" for text, m in texts.items() if text != common_text)
+        mixed = f"Backends: {'; but '.join(filter(None, (common_text, '; '.join(other_texts))))}"
         return f"{mixed}. Results of two backends or devices differ by rounding."
 
     @cached_property

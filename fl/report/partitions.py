@@ -127,8 +127,13 @@ def notes(results: Path, study: StudyPlan) -> list[str]:
         study: The study's plan.
     """
     titles = {run.partition_id: f"{run.dataset} / {run.partition}" for run in study.runs}
-    found = ((title, read(results, name, title)) for name, title in titles.items())
-    return [f"{title}: {note}" for title, part in found if part for note in part.notes]
+    statistics = ((title, read(results, name, title)) for name, title in titles.items())
+    return [
+        f"{title}: {note}"
+        for title, partition_statistics in statistics
+        if partition_statistics
+        for note in partition_statistics.notes
+    ]
 
 
 def _counts(statistics: pd.DataFrame, classes: int) -> dict[str, np.ndarray]:

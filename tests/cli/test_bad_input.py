@@ -290,7 +290,7 @@ def test_a_partition_that_was_not_planned(
 ) -> None:
     config = planning.write_config(tmp_path)
     text = message(capsys, "partition", "mine", "--config", str(config))
-    assert re.search(r"plan/partitions/mine\.json: cannot be read .*plan --write", text)
+    assert re.search(r"plan/partitions/mine\.json: does not exist.*plan --write", text)
 
 
 def test_rows_in_another_order_are_the_same_partition_and_the_same_runs(tmp_path: Path) -> None:

@@ -119,11 +119,11 @@ def _is_mail(member: str) -> bool:
 
 def _mail_text(mail: Message) -> str:
     """Return the subject and the text of a mail."""
-    parts = [part for part in mail.walk() if part.get_content_maintype() == "text"]
-    plain = [part for part in parts if part.get_content_subtype() == "plain"]
+    texts = [section for section in mail.walk() if section.get_content_maintype() == "text"]
+    plain = [section for section in texts if section.get_content_subtype() == "plain"]
     body = ""
-    for part in (plain or parts)[:1]:
-        content = part.get_payload(decode=True)
+    for section in (plain or texts)[:1]:
+        content = section.get_payload(decode=True)
         body = content.decode("latin-1") if isinstance(content, bytes) else ""
         body = body if plain else html.unescape(TAG.sub(" ", body))
     return f"{mail.get('subject', '')} {body}"

@@ -192,8 +192,8 @@ def _unread_folder_notes(
         return []
     classes = ", ".join(folder.name for folder in [*images_by_folder][:LISTED])
     inner = ", ".join(f"{name} ({count:,})" for name, count in [*counts.items()][:LISTED])
-    more = f" and {len(counts) - LISTED:,} others" if len(counts) > LISTED else ""
-    note = f"the classes are the folders {classes}; not the folders below them, {inner}{more}"
+    rest_text = f" and {len(counts) - LISTED:,} others" if len(counts) > LISTED else ""
+    note = f"the classes are the folders {classes}; not the folders below them, {inner}{rest_text}"
     log.warning("%s: %s", parent, note)
     return [note]
 
