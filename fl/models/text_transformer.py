@@ -5,8 +5,8 @@ NeurIPS 2017. arXiv:1706.03762 (its encoder).
 
 Tokens become vectors, to which a learned vector of the position is added (instead of the paper's
 sines; its table 3 has both). The mean over positions after the last layer is classified. Padding of
-a short text counts as a token, as in the other models of texts. Unlike in the paper, dropout also
-acts on the output of a layer's first linear map.
+a short text counts as a token, as in `text-cnn`; `lstm` stops before it. Unlike in the paper,
+dropout also acts on the output of a layer's first linear map.
 """
 
 from __future__ import annotations

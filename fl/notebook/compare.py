@@ -116,8 +116,9 @@ def compare(
 
     It is tested in the same family as on the page of the tracks: a personalised method against
     FedAvg-FT, one that is scored by its shared model against FedAvg, corrected with all published
-    comparisons of the kind. FedAvg is trained too, to check that it has its published results. Runs
-    are those of `fl.run`: existing runs are not trained again.
+    comparisons of the kind (of one track alone, if ``only`` names it). FedAvg is trained too, to
+    check that it has its published results. Runs are those of `fl.run`: existing runs are not
+    trained again.
 
     Args:
         method: Name of a method, a class as in `fl.run`, or the name of an entry of the tracks.
@@ -125,8 +126,9 @@ def compare(
         config: Config folder, by default ``config`` in the working directory.
         progress: Whether to show a progress bar.
         keys: Hyper-parameters and training keys of the entry. A list is a grid, whose point is
-            chosen on the validation data of each draw; the other methods have four points each.
-            Without ``lr``, the method is trained at the track's two learning rates.
+            chosen on the validation data of each draw; the other methods have four points each, on
+            the tracks of real clients eight, chosen on draws of their own. Without ``lr``, the
+            method is trained at the track's learning rates: two, on real clients four.
 
     Raises:
         FedloomError: If there are no published results, for keys that would change a track's data

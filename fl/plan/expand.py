@@ -23,6 +23,7 @@ from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Draft, Execution, Study, Values
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
+from fl.plan.published_tables import read_table
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_partition, check_same_task
@@ -166,6 +167,9 @@ def expand(
         execution = config.override_execution(execution, study.execution, location / "execution")
     components = _components(folder, draft, execution, own_files, problems)
     check_references(draft, components.analyses, problems)
+    for i, cells in enumerate(study.published):
+        with problems.collected():
+            read_table(folder, cells.source, cells.table, location / "published" / i)
     if components.are_right and (count := _count(study, components)) > study.max_runs:
         problems.errors.append(too_many(count, "runs", study.max_runs, location))
         problems.raise_all()

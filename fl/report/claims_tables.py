@@ -44,7 +44,7 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
         sentences.append(
             "None of these differences is statistically significant: with "
             f"{units_count} {replicates}, the smallest possible p-value is "
-            f"{max_t.smallest(units_count):.2g}."
+            f"{max_t.smallest(units_count):.3g}."
         )
         return tuple(sentences)
     texts: dict[str, list[str]] = {}

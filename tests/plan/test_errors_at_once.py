@@ -80,6 +80,13 @@ def test_keys_components_methods_and_scenarios_are_told_together(tmp_path: Path)
         ({"grid": "published", "best": {"source": 3}}, "column rows source table"),
         ({"metric": "reweighted_accuracy", "test": "reweightd"}, "test"),
         ({"models": ["cnn"], "analyses": ["no"]}, "0 cnn"),
+        (
+            {
+                "models": ["cnn"],
+                "published": [{"source": "no.csv", "table": "1", "rows": {}, "columns": {}}],
+            },
+            "cnn source",
+        ),
     ],
 )
 def test_an_error_raises_no_second_one(tmp_path: Path, study: dict[str, Any], places: str) -> None:

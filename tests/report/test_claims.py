@@ -243,6 +243,16 @@ def test_training_seeds_are_not_draws_and_three_show_nothing(tmp_path):
     assert "the smallest possible p-value is 0.25" in said
 
 
+def test_the_smallest_p_value_is_told_as_in_the_table(tmp_path):
+    """Of four draws it is 0.125, which two digits would round to 0.12."""
+    scores = {"base": [0.5, 0.6, 0.5, 0.6], "up": [0.61, 0.7, 0.6, 0.7]}
+    write_plan(tmp_path, draws(tmp_path / "runs", scores, baseline="base"))
+    facts = gather("small", tmp_path, tmp_path / "runs")
+    assert facts.claims["p"].tolist() == [0.125]
+    said = " ".join(claims_tables.claims_made(facts))
+    assert "with 4 draws, the smallest possible p-value is 0.125." in said
+
+
 def test_a_comparison_at_the_ceiling_is_uninformative(tmp_path):
     """Two clients of ten test samples: errors of 3 and 4 % are less than one of the twenty."""
     scores = {"base": [0.96] * 6, "up": [0.97] * 6, "low": [0.94] * 6}
