@@ -476,7 +476,10 @@ def override_execution(execution: Execution, values: Any, location: Location) ->
     values = fields.with_current_names(Execution, fields.mapping(values, location), location)
     checked = fields.parse(Execution, values, location)
     overridden = replace(execution, **{key: checked[key] for key in values})
-    _check_execution(overridden, location)
+    keys = ("processes", "backend", "log")
+    if any(getattr(overridden, key) != getattr(execution, key) for key in keys):
+        # Otherwise it is told already, where these keys are set.
+        _check_execution(overridden, location)
     return overridden
 
 

@@ -153,7 +153,7 @@ def paired_table(facts: Facts) -> Table | None:
         {} if one_other else {"from": lambda row: facts.methods[row["other"]]}
     )
     equal_column: dict[str, Show] = (
-        {"equal within\n1 point": claims.equality_text} if has_margin else {}
+        {"equal": claims.equality_text} if has_margin else {}
     )
     shown: dict[str, Show] = {
         **extra_columns,

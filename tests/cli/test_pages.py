@@ -50,7 +50,7 @@ and in pairs:
 Against FedAvg in pairs: mean difference of final test accuracy (%) over draws of data or \
 partition, each by its mean over clients and training seeds, with 95 % bootstrap interval.
 
-| Method | difference | 95 % | p | corrected<br>p | verdict | equal within<br>1 point | better | \
+| Method | difference | 95 % | p | corrected<br>p | verdict | equal | better | \
 worse | over |
 | :--- | ---: | ---: | ---: | ---: | :--- | ---: | ---: | ---: | ---: |
 | Ditto | +5.0 | +5.0 to +5.0 | 0.031 | 0.031 | ahead |  | 100.0 | 0.0 | 6 draws |

@@ -210,6 +210,8 @@ def test_tracks_differ_in_their_clients_and_rates_alone() -> None:
         yaml.safe_load((ROOT / "config/studies" / f"{name}.yaml").read_text())
         for name in tracks.studies(ROOT / "config")
     ]
+    # Those of real clients have points of their own; tests/notebook/test_tuning.py holds them.
+    studies = [study for study in studies if study["datasets"][0] in ("digits", "digits-domains")]
     assert len(studies) == 5
 
     def without_rates(keys: dict[str, Any]) -> dict[str, Any]:
