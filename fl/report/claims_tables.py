@@ -152,9 +152,7 @@ def paired_table(facts: Facts) -> Table | None:
     extra_columns: dict[str, Show] = (
         {} if one_other else {"from": lambda row: facts.methods[row["other"]]}
     )
-    equal_column: dict[str, Show] = (
-        {"equal": claims.equality_text} if has_margin else {}
-    )
+    equal_column: dict[str, Show] = {"equal": claims.equality_text} if has_margin else {}
     shown: dict[str, Show] = {
         **extra_columns,
         "difference": lambda row: number(row["difference"], metric, signed=True),
