@@ -16,12 +16,19 @@ from test_own_data import assembled, dataset, prepared, project, write  # noqa: 
 from torch import nn
 
 import fl
+from fl.base import plugins
 from fl.base.errors import DataError
 from fl.cli import main
 from fl.data.tokens import rank_words
 
 MAILS = {"label": "folder", "client": "owner", "split": "split", "text": ["subject", "body"]}
 WORDS = ("don't", "home", "novel", "re", "to", "work")
+
+
+@pytest.fixture(autouse=True)
+def _plugins_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of code that these tests use are in no plan of a later test."""
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
 
 
 def mails(path: Path, **changed: list[Any]) -> pd.DataFrame:
