@@ -189,7 +189,7 @@ class ParsedKeys(NamedTuple):
 
     Attributes:
         values: The value of each right key, with defaults filled in.
-        wrong: Declared keys whose value is unknown: it is wrong or missing, or stands under a
+        wrong_keys: Declared keys whose value is unknown: it is wrong or missing, or stands under a
             misspelt name.
         errors: What is wrong.
     """
