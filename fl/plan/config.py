@@ -225,8 +225,8 @@ class Draft:
     Attributes:
         study: The study. A wrong key has its default; one without a default is empty.
         location: Location of the study.
-        wrong: The keys, those of ``training`` included, that are wrong, or stand under a misspelt
-            name.
+        wrong_keys: The keys, those of ``training`` included, that are wrong, or stand under a
+            misspelt name.
         errors: What is wrong with them.
     """
 

@@ -217,7 +217,7 @@ class Table(TextKeys):
 
     @property
     def _notes(self) -> list[str]:
-        """What a reader of results should know: the number of rows that are left out."""
+        """Notes for readers of results: the number of rows that are left out."""
         dropped = self.survey.dropped
         return [_dropped_note(dropped, self.size)] if dropped else []
 

@@ -117,7 +117,7 @@ class FileTokenizer:
 
 
 class TextKeys:
-    """What follows from the keys of a data set of texts."""
+    """Properties that follow from the keys of a data set of texts."""
 
     length: int
     vocabulary: int
