@@ -216,7 +216,8 @@ class Point:
 class Layer(NamedTuple):
     """Keys that a study, a method's file or an entry sets, and their location.
 
-    ``wrong_keys`` are keys whose value is not known, as it is wrong or stands under a misspelt name.
+    ``wrong_keys`` are keys whose value is not known, as it is wrong or stands under a misspelt
+    name.
     """
 
     values: Values

@@ -6,7 +6,8 @@ Oliver and Boyd 1935.
 Where two methods are alike, the sign of their difference on a draw is that of a fair coin. A flip
 is one choice of signs, one for each draw, and the same for all comparisons, which keeps what they
 have in common. The statistic is Student's t of the differences: a mean alone would let the
-comparisons with the largest spread decide for all.
+comparisons with the largest spread decide for all. It counts by its tail in the t distribution of
+its degrees of freedom, since t alone would let the comparisons with the fewest draws do so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
+from scipy.special import stdtr
 
 EXACT = 13
 """Up to so many draws all flips are counted."""
@@ -39,9 +41,9 @@ def smallest(units: int) -> float:
 def p_values(differences: np.ndarray, one_sided: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Return the p-value of each comparison that its mean is 0, alone and corrected for all.
 
-    The corrected one of the k-th largest t is the share of flips in which the largest t of it and
-    all smaller ones is at least as large, and no less than that of a larger t. Flips count whose t
-    is lower by rounding.
+    The corrected one of the k-th rarest t is the share of flips in which the rarest t of it and all
+    less rare ones is at least as rare, and no less than that of a rarer t. Flips count whose t is
+    lower by rounding.
 
     Args:
         differences: Of two methods on a draw, comparisons x draws; NaN where there is none.
@@ -60,19 +62,20 @@ def p_values(differences: np.ndarray, one_sided: bool = False) -> tuple[np.ndarr
         sums: np.ndarray = signs @ weights.T
         return sums if one_sided else np.abs(sums)
 
-    def student(share: np.ndarray) -> np.ndarray:
+    def surprise(share: np.ndarray) -> np.ndarray:
+        """Return how rare t is: minus its tail, from -1 to 0; -1 where there is no t."""
         with np.errstate(divide="ignore", invalid="ignore"):
             t = share * np.sqrt((count - 1) / np.maximum(1 - share**2, 0))
-        return np.where(count > 1, t, 0.0)
+        return np.where(count > 1, -stdtr(count - 1, -t), -1.0)
 
     observed = shares(np.ones((1, values.shape[1])))[0]
-    limit = student(observed - 1e-9)
+    limit = surprise(observed - 1e-9)
     order = np.argsort(-limit, kind="stable")
     single, joint, flips = np.zeros(len(values)), np.zeros(len(values)), 0
     for signs in _flips(values.shape[1]):
-        t = student(shares(signs))
-        largest = np.maximum.accumulate(t[:, order[::-1]], axis=1)[:, ::-1]
-        single += (t >= limit).sum(axis=0)
+        flipped = surprise(shares(signs))
+        largest = np.maximum.accumulate(flipped[:, order[::-1]], axis=1)[:, ::-1]
+        single += (flipped >= limit).sum(axis=0)
         joint[order] += (largest >= limit[order]).sum(axis=0)
         flips += len(signs)
     corrected = np.empty(len(values))
