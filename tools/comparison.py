@@ -27,15 +27,10 @@ def collect(folder: Path) -> pd.DataFrame:
         FedloomError: For what is wrong with a study or the store.
     """
     planned = plan.read_or_make(folder, tracks.studies(folder))
-    settings = planned.settings
     lines = []
-    for name, study in planned.studies.items():
-        rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
-        given, _ = config.read_study(folder, name, Location("the tracks"))
-        starts = {m: keys["start"] for m, keys in given.methods.items() if keys and "start" in keys}
+    for name in planned.studies:
         track = name.removeprefix(tracks.PREFIX)
-        partitions = read_partitions(Path(settings.results), runs, {})
-        table = tracks.measured(track, starts, rows, runs, partitions)
+        table, runs = measured(folder, planned, name, track)
         missing = int((runs["state"] == "missing").sum())
         if missing:
             say(f"{name}: {missing} of {len(runs)} runs are missing", file=sys.stderr)
@@ -43,6 +38,29 @@ def collect(folder: Path) -> pd.DataFrame:
         both = pd.concat([table, before[~before["draw"].isin(table["draw"])]])
         lines.append(both.sort_values("draw", kind="stable"))
     return pd.concat(lines, ignore_index=True)
+
+
+def measured(
+    folder: Path, planned: plan.Plan, study_name: str, track: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the lines of a track by the runs of a study in the store, and the table of its runs.
+
+    Args:
+        folder: The config folder.
+        planned: Plan of the study.
+        study_name: The study.
+        track: Name of the track in the lines.
+    """
+    settings, study = planned.settings, planned.studies[study_name]
+    rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
+    partitions = read_partitions(Path(settings.results), runs, {})
+    return tracks.measured(track, starts(folder, study_name), rows, runs, partitions), runs
+
+
+def starts(folder: Path, study_name: str) -> dict[str, str]:
+    """Return the entry from which each entry of a study starts, by its name."""
+    study, _ = config.read_study(folder, study_name, Location(study_name))
+    return {m: keys["start"] for m, keys in study.methods.items() if keys and "start" in keys}
 
 
 def _of_before(folder: Path, track: str) -> pd.DataFrame:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from fl.base.errors import DataError, FedloomError, Location
+from fl.base.errors import DataError, FedloomError
 from fl.cli.printing import say
-from fl.plan import config, plan
-from fl.report import claims, result_files, tracks
+from fl.plan import plan
+from fl.report import claims, tracks
+from tools import comparison
 
 PREFIX = "replication-"
 CLAIMS = (claims.AHEAD, claims.BEHIND)
@@ -57,12 +58,7 @@ def replicated(folder: Path, track: str) -> pd.DataFrame:
     """
     name = f"{PREFIX}{track}"
     planned = plan.read_or_make(folder, [name])
-    settings = planned.settings
-    study = planned.studies[name]
-    rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
-    written, _ = config.read_study(folder, name, Location(name))
-    starts = {m: keys["start"] for m, keys in written.methods.items() if keys and "start" in keys}
-    table = tracks.measured(track, starts, rows, runs)
+    table, _ = comparison.measured(folder, planned, name, track)
     if table.empty:
         advice = f"snakemake --config studies={name}"
         raise DataError(f"{name}: no draw is trained with all methods", advice=advice)

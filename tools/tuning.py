@@ -18,6 +18,7 @@ from fl.base.schema import COMPLETE
 from fl.cli.printing import say
 from fl.plan import config, plan
 from fl.report import result_files, summaries
+from tools import comparison
 
 PREFIX = "tuning-"
 KEYS = "hp."
@@ -71,11 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     name = f"{PREFIX}{parsed.track}"
     try:
-        written, _ = config.read_study(parsed.config, name, Location(name))
-        table = points(parsed.config, name)
-        starts = {
-            m: keys["start"] for m, keys in written.methods.items() if keys and "start" in keys
-        }
+        table, starts = points(parsed.config, name), comparison.starts(parsed.config, name)
         for method, row in best(table, starts).items():
             rates = table.loc[table["method"] == method, f"{KEYS}lr"]
             edge = "lowest" if row[f"{KEYS}lr"] == rates.min() else ""
@@ -85,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
             shown = ", ".join(f"{k}: {v:g}" for k, v in keys.items() if not k.startswith("start."))
             remark = f" # {row['val']:.3f}" + (f", the {edge} rate" if edge else "")
             say(f"  {method}: {{{shown}}}{remark}")
+        written, _ = config.read_study(parsed.config, name, Location(name))
         lost = [method for method in written.methods if method not in set(table["method"])]
         if lost:
             say(f"no point is trained in all draws: {', '.join(lost)}", file=sys.stderr)
