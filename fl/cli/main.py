@@ -239,12 +239,12 @@ def _plan(parsed: argparse.Namespace) -> None:
 def _train(parsed: argparse.Namespace) -> int:
     with loading():
         from fl.plan import bundle, jobs
-        from fl.runner import launch
+        from fl.runner import job_processes
         from fl.workflow import submission
 
     bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.read_settings(parsed.config).store))
-    if launch.is_team_member():
+    if job_processes.is_team_member():
         with loading():
             from fl.runner import team
         return team.run(bundles, store, partial(_train_missing, bundles, store, parsed.log))
@@ -262,7 +262,7 @@ def _train(parsed: argparse.Namespace) -> int:
     processes = max(planned.execution.processes for planned in incomplete)
     if processes > 1:
         words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
-        return launch.launch(processes, [*words, *(["--log", str(log)] if log else [])])
+        return job_processes.launch(processes, [*words, *(["--log", str(log)] if log else [])])
     return _train_missing(bundles, store, log)
 
 
@@ -283,8 +283,8 @@ def _train_missing(
     with loading():
         from fl.plan import jobs
         from fl.runner import slurm
-        from fl.runner.interruption import Interruption
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
+        from fl.runner.job_processes import Interruption
         from fl.runner.runs import describe_failures
 
     def count_missing() -> int:

@@ -37,7 +37,7 @@ def measure_or_explain(
 ) -> Costs | UnknownCosts:
     """Measure the costs of a run as `measure`, or return why they cannot be measured.
 
-    Joins `fl.runner.record.COSTS`.
+    Joins `fl.runner.stack.COSTS`.
     """
     try:
         return measure(simulation, state, completed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fl.base.errors import FedloomError
 from fl.plan import config
-from fl.runner.run_logs import CurveTarget
+from fl.runner.runs import CurveTarget
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ LOGGERS: dict[str, Callable[[CurveTarget, int], CurveLogger]] = {
 
 
 class CurveLoggers:
-    """All programs that receive the curves of a run; joins `fl.runner.run_logs.CURVES`.
+    """All programs that receive the curves of a run; joins `fl.runner.runs.CURVES`.
 
     Args:
         names: Names of the programs.

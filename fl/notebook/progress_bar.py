@@ -33,7 +33,7 @@ class ProgressBar:
         self._bar.set_description(text)
 
     def start_runs(self, title: str, rounds: int, finished: int) -> Rounds:
-        """Show the rounds of runs that begin; see `fl.runner.progress.MakeDisplay`."""
+        """Show the rounds of runs that begin; see `fl.runner.runs.MakeDisplay`."""
         self.describe(title)
         return Rounds(self._bar, rounds)
 

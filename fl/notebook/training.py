@@ -20,8 +20,8 @@ from fl.plan import jobs, missing_runs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
 from fl.report import make_analysis
-from fl.runner.interruption import Interruption
 from fl.runner.job import train_bundle
+from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures
 from fl.store.layout import WEIGHTS
 from fl.store.store import Store

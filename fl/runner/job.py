@@ -1,7 +1,7 @@
 """Training of the runs of a bundle: skips finished runs and resumes unfinished ones.
 
 Nothing here decides a number (see `fl.engine.simulate`). This module decides which runs are
-trained together, from which state, and what happens when one fails. `fl.runner.training_loop` runs
+trained together, from which state, and what happens when one fails. `fl.runner.stack` runs
 the rounds.
 """
 
@@ -23,12 +23,9 @@ from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim_devices
 from fl.runner import backend_choice, simulations, slurm
-from fl.runner.interruption import Interruption, record_leave_requests
-from fl.runner.progress import MakeDisplay, Progress
-from fl.runner.record import check_code
-from fl.runner.runs import Failure, Runs
-from fl.runner.stack import Stack
-from fl.runner.training_loop import train_stack
+from fl.runner.job_processes import Interruption, record_leave_requests
+from fl.runner.runs import Failure, MakeDisplay, Progress, Runs
+from fl.runner.stack import Stack, check_code, train_stack
 from fl.store import checkpoint
 from fl.store.store import Store
 

@@ -1,28 +1,218 @@
-"""The runs of a bundle in a job: their workspaces, their logs, and their failures."""
+"""The runs of a bundle in a job: their workspaces, their failures, and what is shown and logged.
+
+``<results>/logs/runs/<run>.jsonl`` has one line per event. It is only appended to, so it covers all
+processes that worked on the run. Fedloom does not read it, so a failing disk stops no run.
+
+Other programs get curves by a seam, if the config lists them, as in ``execution: {log: [mlflow]}``.
+
+The progress is one line that is rewritten on a terminal, and plain lines in a log. No library does
+both: tqdm repeats its line in a log, and rich prints nothing before the end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import os
 import re
+import socket
+import sys
+import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from fl.base import error_text
 from fl.base.errors import FedloomError
+from fl.base.seams import Seam
 from fl.base.units import first_of
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
 from fl.pytorch.memory import is_out_of_memory
-from fl.runner.interruption import LeaveRequest
-from fl.runner.progress import MakeDisplay
-from fl.runner.run_logs import CurveTarget, RunLog
+from fl.runner.job_processes import LeaveRequest
 from fl.store.run_record import Costs, UnknownCosts
 from fl.store.workspace import Workspace
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+
 logger = logging.getLogger(__name__)
+
+JsonValue = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class CurveTarget:
+    """The run to which curves belong.
+
+    Attributes:
+        run: Id of the run.
+        title: Title of the run's bundle.
+        seed: Seed of the run.
+        folder: Folder of all logs.
+    """
+
+    run: str
+    title: str
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """A short name of the run for people."""
+        return f"seed-{self.seed}-{self.run[:6]}"
+
+
+class Curves(Protocol):
+    """Programs that receive the curves of one run."""
+
+    def add(self, round_: int, rows: pd.DataFrame) -> None:
+        """Add a round.
+
+        Args:
+            round_: Number of the round.
+            rows: Its metrics, in the columns of `fl.base.schema.METRIC_COLUMNS`.
+        """
+
+    def close(self) -> None:
+        """Write everything out."""
+
+
+CURVES = Seam[Callable[[Sequence[str], CurveTarget, int], Curves]]("curves")
+"""Functions that open the programs of ``execution.log``, by their names, for a run with so many
+completed rounds.
+"""
+
+
+class RunLog:
+    """The log of one run, and its curves for other programs.
+
+    Each event has its ``time``, in UTC. The events are:
+
+    - ``begun``: a process starts or resumes the run after ``round``;
+    - ``round``: a round is finished, with ``loss``, the mean over clients;
+    - ``left``: the process was asked to leave; the state is saved;
+    - ``finished``: with ``state`` and ``seconds``;
+    - ``failed``: with ``error``.
+
+    Args:
+        results: Folder of results.
+        run: Id of the run.
+    """
+
+    def __init__(self, results: Path, run: str) -> None:
+        self._path, self._has_warned = results / "logs" / "runs" / f"{run}.jsonl", False
+        self._curves: list[Curves] = []
+
+    def begin(
+        self, completed: int, backend: str, programs: Sequence[str], target: CurveTarget
+    ) -> None:
+        """Log that a process starts or resumes the run.
+
+        Args:
+            completed: Number of completed rounds.
+            backend: Name of the backend.
+            programs: Programs that receive curves.
+            target: The run to which curves belong.
+        """
+        self._curves = [begin(programs, target, completed) for begin in CURVES.hooks()]
+        process: dict[str, JsonValue] = {"host": socket.gethostname(), "process": os.getpid()}
+        if "SLURM_JOB_ID" in os.environ:
+            process["slurm_job"] = os.environ["SLURM_JOB_ID"]
+        self._write("begun", {"round": completed, **process, "backend": backend})
+
+    def add_round(self, finished: Round) -> None:
+        """Log a finished round."""
+        self._write("round", {"round": finished.number, "loss": finished.loss})
+        for curves in self._curves:
+            curves.add(finished.number, finished.rows)
+
+    def end(self, event: str, **facts: JsonValue) -> None:
+        """Log that the process has stopped working on the run.
+
+        Args:
+            event: ``finished``, ``left`` or ``failed``.
+            facts: Further entries of the line.
+        """
+        self._write(event, facts)
+        for curves in self._curves:
+            curves.close()
+        self._curves = []
+
+    def _write(self, event: str, facts: Mapping[str, JsonValue]) -> None:
+        """Append a line."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time, "event": event, **facts}) + "\n"
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # One call writes the line, so that lines of two processes are never mixed.
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("%s: cannot be written (%s); the run continues", self._path, error)
+
+
+BAR_WIDTH = 24
+LOG_INTERVAL = 30.0
+"""Seconds after which a log gets a line, if a tenth of the rounds takes longer."""
+
+
+class ProgressDisplay(Protocol):
+    """Shows the progress of runs that are trained together."""
+
+    def show(self, finished: Mapping[str, Round]) -> None:
+        """Show that a round of some runs has finished; ``finished`` has them by id."""
+
+
+MakeDisplay = Callable[[str, int, int], ProgressDisplay]
+"""Function (title, rounds, completed rounds) -> display."""
+
+
+class Progress:
+    """Shows completed rounds, loss and speed of one run.
+
+    On a terminal the line is rewritten in place. Elsewhere a line is printed at every tenth of the
+    rounds, and at least every `LOG_INTERVAL` seconds.
+
+    Args:
+        title: Title of the runs.
+        total: Number of rounds.
+        completed: Number of completed rounds.
+    """
+
+    def __init__(self, title: str, total: int, completed: int) -> None:
+        self._title, self._total, self._completed_before = title, total, completed
+        self._begin_time = self._last_line_time = time.monotonic()
+
+    def show(self, finished: Mapping[str, Round]) -> None:
+        """Show that a round of some runs has finished; ``finished`` has them by id."""
+        completed = next(iter(finished.values())).number
+        loss = min(round_.loss for round_ in finished.values())
+        current_time = time.monotonic()
+        seconds = max(current_time - self._begin_time, 1e-9)
+        rate = (completed - self._completed_before) / seconds
+        text = f"round {completed}/{self._total}  loss {loss:.4f}  {rate:.2f} rounds/s"
+        is_tenth = completed % max(1, self._total // 10) == 0 or completed == self._total
+        if sys.stderr.isatty():
+            filled = "█" * (BAR_WIDTH * completed // self._total)
+            end = "\n" if completed == self._total else ""
+            line = f"\r{self._title}  {filled:·<{BAR_WIDTH}}  {text}\033[K"
+            print(line, end=end, file=sys.stderr)
+        elif is_tenth or current_time - self._last_line_time >= LOG_INTERVAL:
+            self._last_line_time = current_time
+            print(f"{self._title}  {text}", file=sys.stderr)
+        sys.stderr.flush()
+
 
 Lockstep = Callable[..., Iterator[dict[str, Round]]]
 

@@ -1,8 +1,21 @@
-"""The simulations of a bundle's runs, and the settings of the process that computes them."""
+"""The simulations of a bundle's runs, and the settings of the process that computes them.
+
+The settings are the number of threads, memory, and PyTorch's compiler: the folder of its programs,
+and its log messages.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
 import os
+import shutil
+import stat
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -14,8 +27,64 @@ from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import memory
-from fl.runner import compiler
 from fl.store.store import Store
+
+FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+USER_FOLDER = os.environ.get(FOLDER_VARIABLE)
+"""A folder that the user has set has priority."""
+
+COMPILER_PACKAGES = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._functorch",
+    "torch._export",
+    "torch.fx",
+)
+
+
+def keep_programs(store: Path) -> None:
+    """Keep programs in the folder ``compiled`` beside the store, so that later jobs load them.
+
+    Because jobs run these programs, the folder must belong to the user, and nobody else may enter
+    it. If it does not, programs are kept only as long as this process runs. The folder may be
+    deleted at any time.
+
+    Args:
+        store: Folder of the store.
+    """
+    if USER_FOLDER:
+        return
+    folder = store.resolve().parent / "compiled"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(folder):
+        folder = _temporary_folder()
+    os.environ[FOLDER_VARIABLE] = str(folder)
+
+
+@cache
+def _temporary_folder() -> Path:
+    """Make a folder that is deleted when this process ends."""
+    folder = tempfile.mkdtemp(prefix="fedloom-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user may enter a folder."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own_folder and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+
+
+def silence_compiler() -> None:
+    """Let the compiler log only errors, and no warnings."""
+    for name in COMPILER_PACKAGES:
+        logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=name.replace(".", r"\."))
 
 
 def prepare_process(bundle: Bundle, store: Store) -> None:
@@ -28,8 +97,8 @@ def prepare_process(bundle: Bundle, store: Store) -> None:
     plugins.use(bundle.plugins, Location(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
     memory.keep_freed_memory()
-    compiler.keep_programs(store.root)
-    compiler.silence_compiler()
+    keep_programs(store.root)
+    silence_compiler()
     if torch.cuda.is_available():  # These settings have no use on a CPU, and cost a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,18 +1,23 @@
-"""The state of runs that are trained together, and how it is saved and resumed.
+"""Runs that are trained together: their state, their rounds, their checkpoints and their records.
 
 The runs of a *stack* differ only in their seed. They have one checkpoint, in the workspace of the
 first of them that is not finished. A resumed stack has the same members, so it gives the same bits.
 If the process was killed between finishing two runs, the finished one is trained again with the
 others, for their sake, and its result is dropped.
+
+A process that is asked to leave finishes its round first. A process that is killed loses the rounds
+after the last checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 import torch
@@ -20,14 +25,27 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.trees import Tree
+from fl.api.uploads import attacker_mask
+from fl.base.dataclass_json import as_json
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
+from fl.base.seams import Seam
+from fl.data import partitioning
+from fl.engine import predictions
+from fl.engine.client_data import ClientData
 from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
+from fl.plan.bundle import Bundle, Member
+from fl.plan.run_spec import RunSpec
+from fl.runner import environment
+from fl.runner.job_processes import Interruption
+from fl.runner.runs import Runs
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
+from fl.store.layout import PREDICTIONS, WEIGHTS
+from fl.store.run_record import Costs, ExecutionRecord, RunRecord, UnknownCosts
 
 logger = logging.getLogger(__name__)
 
@@ -174,3 +192,177 @@ def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:
     names = [name for name in stacks if name != "round"]
     rounds = stacks["round"].tolist() if stacks else []
     return {number: {name: stacks[name][i] for name in names} for i, number in enumerate(rounds)}
+
+
+def train_stack(runs: Runs, stack: Stack) -> None:
+    """Train a stack to its last round, or until the process is asked to leave.
+
+    Args:
+        runs: The runs of the bundle.
+        stack: The runs that are trained together.
+
+    Raises:
+        Interruption: If asked to leave, after everything is saved in a checkpoint.
+    """
+    request = runs.leave_request
+    local_runs = [run for run in stack.members if run in runs.workspaces]
+    request.check()
+    request.has_unsaved_rounds = False
+    execution = runs.bundle.execution
+    rounds = next(iter(stack.simulations.values())).training.rounds
+    display = runs.make_display(_title(runs, stack), rounds, stack.round)
+    for run in local_runs:
+        runs.workspaces[run].note(stacked=len(local_runs) > 1)
+        runs.logs[run].begin(stack.round, stack.backend, execution.log, runs.curve_target(run))
+    stack.stretches.append({"after": stack.round, "processes": execution.processes})
+    for finished in runs.lockstep(
+        stack.simulations, stack.states, stack.round, stack.backend, stack.rows
+    ):
+        request.has_unsaved_rounds = request.has_finished_round = True
+        stack.add(finished)
+        for run in set(local_runs) & set(finished):
+            runs.logs[run].add_round(finished[run])
+        display.show(finished)
+        ended_runs = [run for run, round_ in finished.items() if round_.ends_early]
+        if stack.round == rounds:
+            ended_runs = list(finished)
+        continues = len(ended_runs) < len(finished)
+        is_checkpoint_due = stack.round % execution.checkpoint_every == 0
+        if continues and (ended_runs or request.requested or is_checkpoint_due):
+            _save(runs, stack)
+        # The first run is finished last, because it holds the checkpoint of all.
+        for run in reversed(ended_runs):
+            _finish(runs, run, stack, finished[run])
+        if continues and request.requested:
+            _leave(runs, stack)
+
+
+def _leave(runs: Runs, stack: Stack) -> NoReturn:
+    location = f"after round {stack.round}"
+    for run in stack.states:
+        if run in runs.workspaces:
+            runs.logs[run].end("left", round=stack.round, place=location)
+    raise Interruption(f"{', '.join(stack.states)}: left {location}", has_finished_round=True)
+
+
+def _title(runs: Runs, stack: Stack) -> str:
+    seeds = [str(runs.members[run].seed) for run in stack.members]
+    return f"{runs.bundle.title} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+
+
+def _save(runs: Runs, stack: Stack) -> None:
+    """Save a checkpoint after the last finished round."""
+    owner = next((run for run in stack.states if run in runs.workspaces), None)
+    if owner is None:
+        return
+    if runs.workspaces[owner].lost:
+        raise FedloomError("another process has taken over this run and continues it")
+    stack.save(runs.workspaces[owner].checkpoints)
+
+
+def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
+    """Store a run after its last round."""
+    if run not in runs.workspaces:
+        return
+    member, simulation = runs.members[run], stack.simulations[run]
+    weights = simulation.final_weights(last.state) if WEIGHTS in member.keep else None
+    predicted = None
+    if PREDICTIONS in member.keep:
+        predicted = predictions.final_predictions(simulation, last.state)
+    if stack.round not in runs.costs:
+        runs.costs[stack.round] = measure_costs(simulation, last.state, stack.round)
+    record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
+    traces = stack.stacked_traces(run)
+    rows, workspace = stack.rows[run], runs.workspaces[run]
+    workspace.finish(as_json(record), rows, weights, traces, predicted)
+    runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
+
+
+COSTS = Seam[Callable[[Simulation, State, int], Costs | UnknownCosts]]("costs")
+"""Functions that measure the costs of a run after its last round; the first one counts."""
+
+
+def measure_costs(simulation: Simulation, state: State, completed: int) -> Costs | UnknownCosts:
+    """Return the costs of a run, or why they are unknown.
+
+    Args:
+        simulation: The run.
+        state: Its last state.
+        completed: Number of completed rounds.
+    """
+    for measure in COSTS.hooks():
+        return measure(simulation, state, completed)
+    return UnknownCosts("no extra measures costs")
+
+
+def check_code(member: Member) -> None:
+    """Refuse a run whose code has changed since it was planned.
+
+    Args:
+        member: The run.
+
+    Raises:
+        FedloomError: If the code or the defaults of the spec have changed.
+    """
+    current_code = RunSpec(member.spec).code
+    changed = [key for key, code in member.code.items() if current_code.get(key) != code]
+    changed += sorted({*member.defaults} - {*RunSpec(member.spec).default_keys})
+    if changed:
+        raise FedloomError(
+            f"{member.run}: the code of its {', '.join(changed)} changed after it was planned",
+            advice="plan again: start snakemake again, or fedloom plan --write",
+        )
+
+
+def make_record(
+    member: Member, stack: Stack, last: Round, costs: Costs | UnknownCosts, bundle: Bundle
+) -> RunRecord:
+    """Make the record of a finished run.
+
+    Args:
+        member: The run.
+        stack: The stack in which it was trained.
+        last: Its last round.
+        costs: Its costs.
+        bundle: Its bundle.
+
+    Returns:
+        The record.
+    """
+    device = stack.simulations[member.run].arrays.device
+    execution, folders = bundle.execution, bundle.folders
+    return RunRecord(
+        run=member.run,
+        state="diverged" if last.has_diverged else "complete",
+        spec=member.spec,
+        code=member.code,
+        defaults=member.defaults,
+        code_files=RunSpec(member.spec).code_files,
+        data=partitioning.data_hashes(member.code, folders.data, folders.results),
+        start=member.start,
+        versions=environment.versions(),
+        environment=environment.environment(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        execution=ExecutionRecord(
+            backend=stack.backend,
+            stack=stack.members,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            processes=execution.processes,
+            stretches=stack.stretches,
+            threads=execution.threads,
+        ),
+        rounds=stack.round,
+        seconds=round(stack.seconds, 3),
+        note=last.divergence or last.stop_reason,
+        costs=costs,
+        attackers=_attackers(member, stack.simulations[member.run].client_data),
+    )
+
+
+def _attackers(member: Member, data: ClientData) -> list[int]:
+    """Return the clients that attack in a run; of those held out of training, none does."""
+    filters = RunSpec(member.spec).method_components.upload_filters
+    # The attackers of a smaller share are among those of a larger one.
+    share = max((f.share for f in filters if getattr(f, "attacks", False)), default=0.0)
+    mask = attacker_mask(member.seed, share, data.clients).numpy()
+    return [int(client) for client in data.participants if mask[client]]

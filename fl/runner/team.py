@@ -35,8 +35,8 @@ from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.plan.bundle import Bundle
-from fl.runner import launch, simulations
-from fl.runner.interruption import set_signal_handler
+from fl.runner import job_processes, simulations
+from fl.runner.job_processes import set_signal_handler
 from fl.runner.runs import describe_error, is_expected
 from fl.store.store import Store
 
@@ -74,7 +74,7 @@ class Team:
 
     def __init__(self) -> None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        meeting_file = os.environ[launch.MEETING_VARIABLE]
+        meeting_file = os.environ[job_processes.MEETING_VARIABLE]
         dist.init_process_group(
             "gloo", f"file://{meeting_file}", timeout=TIMEOUT, rank=rank, world_size=size
         )

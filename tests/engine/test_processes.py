@@ -15,7 +15,7 @@ import torch
 
 from fl.engine.processes import divide_work
 from fl.engine.state import average_groups
-from fl.runner import launch
+from fl.runner import job_processes
 
 
 def test_work_is_split_evenly_and_each_row_once() -> None:
@@ -45,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         folders = [str(planning.ROOT), str(tests), str(tests / "helpers"), str(tests / "data")]
         patch.setenv("PYTHONPATH", os.pathsep.join(folders))
-        assert launch.launch(2, [str(Path(pairs.__file__)), str(place)]) == 0
+        assert job_processes.launch(2, [str(Path(pairs.__file__)), str(place)]) == 0
     return dict(json.loads(place.read_text()))
 
 

@@ -21,7 +21,7 @@ from fl.cli import main
 from fl.engine.simulate import Round
 from fl.plan import plan
 from fl.plan.run_spec import RunSpec
-from fl.runner import progress
+from fl.runner import runs
 from fl.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +133,7 @@ def signalled(after: int, number: int = signal.SIGTERM) -> Iterator[None]:
     """
     reached = False
 
-    class Signalling(progress.Progress):
+    class Signalling(runs.Progress):
         def show(self, finished: Mapping[str, Round]) -> None:
             nonlocal reached
             super().show(finished)

@@ -17,7 +17,7 @@ from planning import Planned
 from fl.base.errors import ConfigError
 from fl.plan.config import Execution, Node
 from fl.plan.jobs import Job
-from fl.runner import launch
+from fl.runner import job_processes
 from fl.workflow import markers
 
 ROUNDS = 60
@@ -85,7 +85,7 @@ time.sleep(600)
 
 def test_a_process_that_dies_ends_the_job_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    assert launch.launch(2, ["-c", DIES]) == 1
+    assert job_processes.launch(2, ["-c", DIES]) == 1
     said = "failed: process 1 of the job was ended by SIGKILL; memory may have run out\n"
     assert capsys.readouterr().err == said
     assert signal.getsignal(signal.SIGTERM) is before
@@ -111,7 +111,7 @@ dist.destroy_process_group()
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel tells on Linux alone")
 def test_processes_listen_on_the_loopback_interface_alone() -> None:
-    assert launch.launch(2, ["-c", MEETS]) == 0
+    assert job_processes.launch(2, ["-c", MEETS]) == 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_processes_listen_on_the_loopback_interface_alone() -> None:
 def test_the_status_is_that_of_the_first_unless_another_died(
     failures: dict[int, int], expected: int
 ) -> None:
-    assert launch.exit_status(failures) == expected
+    assert job_processes.exit_status(failures) == expected
 
 
 def test_a_job_asks_for_what_each_process_needs() -> None:
