@@ -13,7 +13,7 @@ from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
 from fl.plan.bundle import Member
-from fl.store.layout import RECORD
+from fl.store.run_record import RECORD
 from fl.store.store import Store
 
 NO_WEIGHTS = (

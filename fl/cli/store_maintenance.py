@@ -14,8 +14,7 @@ from fl.base.files import disk_errors
 from fl.base.specs import ComponentSpec
 from fl.base.units import config_text
 from fl.store import run_check
-from fl.store.layout import METRICS, PREDICTIONS, RECORD, RUN_FILES, TRACES, WEIGHTS
-from fl.store.run_record import RunRecord
+from fl.store.run_record import METRICS, PREDICTIONS, RECORD, RUN_FILES, TRACES, WEIGHTS, RunRecord
 from fl.store.store import Store
 
 UNFINISHED, DAMAGED = "unfinished", "damaged"

@@ -29,7 +29,7 @@ from fl.plan.bundle import Member
 from fl.plan.config import Settings
 from fl.plan.run_spec import SPEC_ERRORS, RunSpec, model_code, with_defaults
 from fl.store import run_check
-from fl.store.layout import is_name
+from fl.store.run_record import is_name
 from fl.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,6 @@ from fl.report.facts import Facts, gather
 from fl.report.references import Work
 from fl.runner import environment
 from fl.store.store import Store
-from fl.workflow import snapshot
 
 CLUSTER_KEYS = ("slurm_partition", "account", "qos", "constraint", "gpu_type")
 """Keys of `execution` that belong to one cluster."""
@@ -121,7 +120,7 @@ def _code(stage: Path, draft: Path, names: Mapping[str, Sequence[str]]) -> None:
         draft: Folder for the copy of all files.
         names: Names of the study's components by kind.
     """
-    copy = snapshot.copy_code(draft)
+    copy = environment.copy_code(draft)
     roots = [identity.entry(kind, name) for kind, several in names.items() for name in several]
     opened = {path.resolve() for root in roots for path in identity.opened_files(root).values()}
     plugin_of_copy = {

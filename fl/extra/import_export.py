@@ -20,7 +20,7 @@ from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.cli import store_maintenance
 from fl.extra import sameness
-from fl.store.layout import OPTIONAL_FILES, RECORD, RUN_FILES, is_name
+from fl.store.run_record import OPTIONAL_FILES, RECORD, RUN_FILES, is_name
 from fl.store.store import Store
 
 NEW, EXISTING, BUSY, CONFLICT, DAMAGED = (

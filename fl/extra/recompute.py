@@ -20,9 +20,8 @@ from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
 from fl.runner.runs import describe_failures
-from fl.store.layout import WEIGHTS
 from fl.store.run_check import KEY
-from fl.store.run_record import RunRecord
+from fl.store.run_record import WEIGHTS, RunRecord
 from fl.store.store import Store
 
 if TYPE_CHECKING:

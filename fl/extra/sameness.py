@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fl.store.layout import METRICS, TRACES, WEIGHTS
 from fl.store.run_check import KEY
-from fl.store.run_record import RunRecord
+from fl.store.run_record import METRICS, TRACES, WEIGHTS, RunRecord
 from fl.store.store import Store
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
 from fl.report.overview import overview
-from fl.store.layout import PREDICTIONS
+from fl.store.run_record import PREDICTIONS
 from fl.store.store import Store
 
 if TYPE_CHECKING:

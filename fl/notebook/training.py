@@ -23,7 +23,7 @@ from fl.report import make_analysis
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures
-from fl.store.layout import WEIGHTS
+from fl.store.run_record import WEIGHTS
 from fl.store.store import Store
 
 # `run` reports failures; users who want the log configure a handler.

@@ -14,7 +14,7 @@ from fl.base.files import parse_json
 from fl.base.folders import Folders
 from fl.base.specs import Spec
 from fl.plan.config import Execution
-from fl.store.layout import OPTIONAL_FILES
+from fl.store.run_record import OPTIONAL_FILES
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Member:
         defaults: Keys of the spec that the run's name leaves out
             (`fl.plan.run_spec.RunSpec.default_keys`).
         start: Id of the run whose stored model this run starts from.
-        keep: Optional files of `fl.store.layout` that this run must have.
+        keep: Optional files of `fl.store.run_record` that this run must have.
     """
 
     run: str

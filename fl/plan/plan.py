@@ -29,7 +29,7 @@ from fl.plan.plan_files import PlannedPartition, PlanSummary
 from fl.plan.selection import Selection
 from fl.plan.study_plan import StudyPlan
 from fl.pytorch import memory
-from fl.store.layout import PREDICTIONS, WEIGHTS
+from fl.store.run_record import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run

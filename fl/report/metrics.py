@@ -6,7 +6,7 @@ import pandas as pd
 
 from fl.analyses.confusion import BINS, measures
 from fl.base.schema import BY_CLASS, METRIC_COLUMNS, PREDICTED_METRICS
-from fl.store.layout import PREDICTIONS
+from fl.store.run_record import PREDICTIONS
 from fl.store.store import Store
 
 MEASURES = dict(zip(PREDICTED_METRICS, ("f1", "area", "calibration"), strict=False))

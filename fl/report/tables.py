@@ -39,8 +39,7 @@ from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
 from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, points
 from fl.store import run_check
-from fl.store.layout import METRICS, RECORD
-from fl.store.run_record import RunRecord, UnknownCosts
+from fl.store.run_record import METRICS, RECORD, RunRecord, UnknownCosts
 from fl.store.store import Store
 
 POINT_COLUMNS = {"point": "string", "selected": "bool"}

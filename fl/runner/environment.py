@@ -1,16 +1,19 @@
-"""The environment of a run: commit and version of the code, packages, the processor."""
+"""The code and the environment of runs: commit, version, packages, the processor.
+
+Jobs of a cluster use a copy of the code, so that an edit or a pull changes no queued job.
+"""
 
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from fl.base import plugins
-from fl.base.files import is_file, parse_json, sha256
+from fl.base import files, identity, plugins, syntax
 
 VERSION = "0.2.0.dev0"
 """Version of the next release; `version` adds the commit."""
@@ -30,6 +33,9 @@ PACKAGES = {
 
 ROOT = plugins.FL.parent
 
+MAX_COPIED_BYTES = 1 << 20
+"""Largest file that is copied; larger files, such as data in a plugin's folder, are linked."""
+
 
 @cache
 def commit() -> tuple[str, bool] | None:
@@ -38,7 +44,7 @@ def commit() -> tuple[str, bool] | None:
     A copy of the code for jobs has the commit of the clone from which it was copied.
     """
     if plugins.SNAPSHOT.is_file():
-        copied = parse_json(plugins.SNAPSHOT.read_bytes())["commit"]
+        copied = files.parse_json(plugins.SNAPSHOT.read_bytes())["commit"]
         return tuple(copied) if copied else None
     if not (ROOT / ".git").exists():
         return None
@@ -101,7 +107,7 @@ def environment() -> dict[str, str | bool | None]:
     return {
         "commit": head,
         "dirty": dirty,
-        "lock": sha256(lock)[:16] if is_file(lock) else None,
+        "lock": files.sha256(lock)[:16] if files.is_file(lock) else None,
         "processor": processor(),
     }
 
@@ -114,3 +120,46 @@ def processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def copy_code(results: Path) -> Path:
+    """Copy ``fl`` and the plugins to a folder that is named by its content; return the folder.
+
+    Raises:
+        FedloomError: If a file cannot be written.
+    """
+    sources = {
+        f"{name}/{path.relative_to(root).as_posix()}": path
+        for name, root in plugins.roots().items()
+        for path in sorted(root.rglob("[!.]*"))
+        if path.is_file() and not _is_skipped(path.relative_to(root))
+    }
+    if (lock := ROOT / "requirements.lock").is_file():
+        sources[lock.name] = lock
+    current_commit = commit()
+    hashes = {
+        label: syntax.hash_bytes(path.read_bytes()) if _is_small(path) else str(path)
+        for label, path in sources.items()
+    }
+    folder = (results / "code" / identity.digest([hashes, current_commit])).absolute()
+    if not folder.exists():
+        draft = files.temporary_name(folder)
+        with files.disk_errors(folder):
+            for label, path in sources.items():
+                (draft / label).parent.mkdir(parents=True, exist_ok=True)
+                if _is_small(path):
+                    shutil.copyfile(path, draft / label)
+                else:
+                    (draft / label).symlink_to(path)
+            files.write_json(draft / plugins.SNAPSHOT.name, {"commit": current_commit})
+            if not files.move(draft, folder):  # Another Snakemake was first.
+                shutil.rmtree(draft)
+    return folder
+
+
+def _is_skipped(path: Path) -> bool:
+    return any(name == "__pycache__" or name.startswith(".") for name in path.parts)
+
+
+def _is_small(path: Path) -> bool:
+    return path.stat().st_size <= MAX_COPIED_BYTES

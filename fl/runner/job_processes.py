@@ -29,6 +29,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_MESSAGE = "stopping after this round, with the state saved; Ctrl-C again stops at once\n"
 
 
+MEETING_VARIABLE = "FEDLOOM_MEETING"
+"""Environment variable of the processes of a job: the file by which they find each other."""
+
+POLL_SECONDS, GRACE_SECONDS = 0.1, 30.0
+"""Seconds between checks of the processes, and seconds before remaining ones are killed."""
+
+
 class Interruption(BaseException):
     """The job leaves as requested; its state is in a checkpoint.
 
@@ -119,13 +126,6 @@ def signal_handler(handler: Any) -> Iterator[None]:
     finally:
         for number, previous_handler in previous_handlers.items():
             signal.signal(number, previous_handler)
-
-
-MEETING_VARIABLE = "FEDLOOM_MEETING"
-"""Environment variable of the processes of a job: the file by which they find each other."""
-
-POLL_SECONDS, GRACE_SECONDS = 0.1, 30.0
-"""Seconds between checks of the processes, and seconds before remaining ones are killed."""
 
 
 def is_team_member() -> bool:

@@ -40,10 +40,20 @@ from fl.store.workspace import Workspace
 if TYPE_CHECKING:
     import pandas as pd
 
-
 logger = logging.getLogger(__name__)
 
 JsonValue = str | int | float | bool | None
+
+BAR_WIDTH = 24
+LOG_INTERVAL = 30.0
+"""Seconds after which a log gets a line, if a tenth of the rounds takes longer."""
+
+Lockstep = Callable[..., Iterator[dict[str, Round]]]
+
+MEMORY_ADVICE = (
+    "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
+    "`execution: {backend: loop}`, which has one client's batch in memory at a time, or more memory"
+)
 
 
 @dataclass(frozen=True)
@@ -162,11 +172,6 @@ class RunLog:
                 logger.warning("%s: cannot be written (%s); the run continues", self._path, error)
 
 
-BAR_WIDTH = 24
-LOG_INTERVAL = 30.0
-"""Seconds after which a log gets a line, if a tenth of the rounds takes longer."""
-
-
 class ProgressDisplay(Protocol):
     """Shows the progress of runs that are trained together."""
 
@@ -212,14 +217,6 @@ class Progress:
             self._last_line_time = current_time
             print(f"{self._title}  {text}", file=sys.stderr)
         sys.stderr.flush()
-
-
-Lockstep = Callable[..., Iterator[dict[str, Round]]]
-
-MEMORY_ADVICE = (
-    "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
-    "`execution: {backend: loop}`, which has one client's batch in memory at a time, or more memory"
-)
 
 
 def is_expected(error: Exception) -> bool:

@@ -1,17 +1,24 @@
-"""Questions to Slurm: why a job must leave, and how an earlier attempt ended."""
+"""Questions to Slurm: whether it answers, how long jobs may take, and why a job leaves or ended.
+
+Fedloom asks by Slurm's own commands, and goes on without an answer where it can.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from fl.store import attempts
-from fl.store.attempts import Attempt
+from fl.base.errors import FedloomError
+from fl.plan.config import Execution
+from fl.store import workspace
 from fl.store.store import Store
+from fl.store.workspace import Attempt
 
 SCHEDULERS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF"}
 """Schedulers, by the environment variable with the number of a job."""
@@ -31,6 +38,69 @@ PATTERN_BY_REASON = {
     "cancelled": re.compile("CANCELLED"),
 }
 """Patterns of a job's state and its log, by the reason of its end; the first match counts."""
+
+
+MINUTES_PER_UNIT = {"days": 1440, "hours": 60, "minutes": 1, "seconds": 1 / 60}
+LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+"""Pattern of a time limit as `sinfo` prints it."""
+
+
+def check(executor: str, settings: Any) -> None:
+    """Check that Slurm answers; use its queue for the state of jobs if it keeps no accounts.
+
+    Args:
+        executor: Name of Snakemake's executor.
+        settings: Settings of the executor.
+
+    Raises:
+        FedloomError: If Slurm does not answer. Otherwise Snakemake would ask again for every job.
+    """
+    if executor != "slurm":
+        return
+    try:
+        _answer("sinfo", "--noheader", "--format=%P")
+    except (OSError, subprocess.SubprocessError) as error:
+        message = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        [reason, *_] = message.strip().splitlines() or [str(error)]
+        raise FedloomError(
+            f"Slurm does not answer on this machine ({reason})",
+            advice="use a machine on which `sinfo` lists partitions, or leave out --profile slurm "
+            "to train on this machine",
+        ) from None
+    if _run("sacct", "--noheader", "--allocations") is None:
+        settings.status_command = "squeue"
+
+
+def time_limits() -> dict[str, float]:
+    """Return the longest time of a job in minutes, by Slurm's partition; `""` is the default one.
+
+    A partition without a limit is left out; so are all if Slurm does not answer.
+    """
+    lines = _run("sinfo", "--noheader", "--format=%P|%l") or ""
+    limits: dict[str, float] = {}
+    for name, _, limit in (line.strip().partition("|") for line in lines.splitlines()):
+        if match := LIMIT.fullmatch(limit):
+            minutes = sum(
+                int(n or 0) * MINUTES_PER_UNIT[unit] for unit, n in match.groupdict().items()
+            )
+            limits[name.removesuffix("*")] = minutes
+            if name.endswith("*"):
+                limits[""] = minutes
+    return limits
+
+
+def job_minutes(execution: Execution, limits: dict[str, float]) -> int:
+    """Return the time that a job asks for: at most what its partition allows.
+
+    Otherwise Slurm would let it wait for ever. A job at its limit goes on from its checkpoint.
+
+    Args:
+        execution: Execution of the job.
+        limits: The limits of `time_limits`.
+    """
+    names = (execution.slurm_partition or "").split(",")
+    limit = max(limits.get(name, math.inf) for name in names)
+    return int(max(1, min(execution.minutes, limit)))
 
 
 def new_attempt(log: str, memory_mb: int) -> Attempt:
@@ -77,7 +147,7 @@ def end_reason(attempt: Attempt) -> str:
         attempt: An attempt on which no process works.
 
     Returns:
-        The reason, see `fl.store.attempts.Attempt`; empty if its job continues.
+        The reason, see `fl.store.workspace.Attempt`; empty if its job continues.
     """
     if attempt.scheduler != "Slurm":
         return "killed"
@@ -127,7 +197,7 @@ def last_attempt(
         return None
     attempt = run_attempts[-1]
     if not attempt.ended and (reason := find_reason(attempt)):
-        attempts.close(store.partial(run), reason)
+        workspace.close_attempt(store.partial(run), reason)
         return replace(attempt, ended=reason)
     return attempt
 
@@ -154,15 +224,19 @@ def _job_fields(job: str) -> dict[str, str]:
     return dict(re.findall(r"(JobState|StdOut|Restarts|PreemptTime)=(\S*)", output or ""))
 
 
+def _answer(*command: str) -> str:
+    """Return the output of a command of Slurm; raises the errors of `subprocess.run`."""
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT
+    ).stdout
+
+
 def _run(*command: str) -> str | None:
     """Return the output of a command of Slurm; None if it fails."""
     try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT
-        )
+        return _answer(*command)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout
 
 
 def _read_end(job_fields: Mapping[str, str]) -> str:

@@ -44,10 +44,20 @@ from fl.runner.job_processes import Interruption
 from fl.runner.runs import Runs
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
-from fl.store.layout import PREDICTIONS, WEIGHTS
-from fl.store.run_record import Costs, ExecutionRecord, RunRecord, UnknownCosts
+from fl.store.run_record import (
+    PREDICTIONS,
+    WEIGHTS,
+    Costs,
+    ExecutionRecord,
+    RunRecord,
+    UnknownCosts,
+)
 
 logger = logging.getLogger(__name__)
+
+
+COSTS = Seam[Callable[[Simulation, State, int], Costs | UnknownCosts]]("costs")
+"""Functions that measure the costs of a run after its last round; the first one counts."""
 
 
 @dataclass
@@ -276,10 +286,6 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     rows, workspace = stack.rows[run], runs.workspaces[run]
     workspace.finish(as_json(record), rows, weights, traces, predicted)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
-
-
-COSTS = Seam[Callable[[Simulation, State, int], Costs | UnknownCosts]]("costs")
-"""Functions that measure the costs of a run after its last round; the first one counts."""
 
 
 def measure_costs(simulation: Simulation, state: State, completed: int) -> Costs | UnknownCosts:

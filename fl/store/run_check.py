@@ -16,8 +16,7 @@ from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import Bound, Count, Index, NonNegative, Seed
 from fl.base.schema import GLOBAL, GROUP, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
-from fl.store.layout import is_name
-from fl.store.run_record import Costs, ExecutionRecord, RunRecord
+from fl.store.run_record import Costs, ExecutionRecord, RunRecord, is_name
 
 if TYPE_CHECKING:
     import numpy as np

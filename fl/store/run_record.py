@@ -1,13 +1,30 @@
-"""The record of a finished run, ``run.json``: what it is, how it was computed, and what it cost."""
+"""The files of a run, and the record of a finished run, ``run.json``.
+
+The record says what the run is, how it was computed, and what it cost.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fl.base.dataclass_json import Json, from_json
 from fl.base.fields import Cores, Index, NonNegative
 from fl.base.specs import Spec
+
+RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
+TRACES, PREDICTIONS = "traces.safetensors", "predictions.parquet"
+RUN_FILES = (METRICS, WEIGHTS, TRACES, PREDICTIONS)
+"""Files of a finished run in addition to its record; it always has the first one."""
+OPTIONAL_FILES = (WEIGHTS, PREDICTIONS)
+"""Files that a run has only if they are needed. A run without one is trained again for it."""
+CHECKPOINTS, LEASE = "checkpoint", "lease.json"
+
+
+def is_name(run: str) -> bool:
+    """Whether ``run`` can be the name of a run, and of its folder."""
+    return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None
 
 
 @dataclass(frozen=True)

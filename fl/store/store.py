@@ -5,7 +5,7 @@
     root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for),
                           predictions.parquet (likewise), traces.safetensors (if the method has
                           traces)
-    root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.attempts`), and
+    root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.workspace`), and
                           while it finishes result-*/
 
 A run is finished in ``<run>.partial/result-*/``, written to the disk and renamed to ``<run>``. Then
@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fl.base import files, parquet
 from fl.base.errors import DataError, FedloomError
-from fl.store import attempts, lease
-from fl.store.attempts import Attempt
-from fl.store.layout import (
+from fl.store import lease, workspace
+from fl.store.run_record import (
     CHECKPOINTS,
     LEASE,
     METRICS,
@@ -45,7 +44,7 @@ from fl.store.layout import (
     WEIGHTS,
     is_name,
 )
-from fl.store.workspace import Workspace, erase
+from fl.store.workspace import Attempt, Workspace, erase
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +109,7 @@ class Store:
 
     def attempts(self, run: str) -> list[Attempt]:
         """Return the attempts at an unfinished run, oldest first."""
-        return attempts.read(self.partial(run))
+        return workspace.read_attempts(self.partial(run))
 
     def record(self, run: str) -> dict[str, Any]:
         """Return the record of a finished run, with sizes and hashes of its ``files``."""

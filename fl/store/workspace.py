@@ -1,21 +1,26 @@
-"""Unfinished run of a store, and its conversion to a finished run (see `fl.store.store`)."""
+"""Unfinished runs of a store: attempts to train them, and their conversion to finished runs.
+
+A process that opens a run to train it writes ``attempt-N.json`` next to the checkpoint, and notes
+there how it ended. A killed process cannot do that; a later process asks the scheduler and notes
+the reason. See `fl.store.store` for the folders.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fl.base import files
-from fl.base.errors import DataError, FedloomError
-from fl.store import attempts, lease
-from fl.store.attempts import Attempt
-from fl.store.layout import (
+from fl.base import fields, files
+from fl.base.errors import DataError, FedloomError, Location
+from fl.store import lease
+from fl.store.run_record import (
     CHECKPOINTS,
     LEASE,
     METRICS,
@@ -29,7 +34,79 @@ from fl.store.layout import (
 if TYPE_CHECKING:
     import pandas as pd
 
+
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Attempt to train a run.
+
+    Attributes:
+        scheduler: `Slurm`, `PBS` or `LSF`; empty without a scheduler.
+        job: Number of the scheduler's job.
+        log: Log file of the process, if it has one.
+        memory_mb: Memory of the job by the config.
+        stacked: Whether the checkpoint of another run contains the state of this run.
+        restarts: How often Slurm had put the job back into its queue before.
+        ended: Reason of the end: `error`, `time`, `memory`, `node`, `preempted`, `requeued` or
+            `cancelled`; `killed` for an unknown reason; empty before the reason is known.
+        error: Text of the error that ended it.
+    """
+
+    scheduler: str = ""
+    job: str = ""
+    log: str = ""
+    memory_mb: int = 0
+    stacked: bool = False
+    restarts: int = 0
+    ended: str = ""
+    error: str = ""
+
+
+def read_attempts(folder: Path, start: float = 0.0) -> list[Attempt]:
+    """Return the attempts at a run, oldest first.
+
+    Args:
+        folder: Folder of the unfinished run.
+        start: Time since which attempts count, in seconds since 1970.
+    """
+    return [attempt for _, attempt in sorted(_numbered_attempts(folder, start).items())]
+
+
+def _next_number(folder: Path) -> int:
+    """Return the number of the next attempt."""
+    return max(_numbered_attempts(folder), default=0) + 1
+
+
+def write_attempt(folder: Path, number: int, attempt: Attempt) -> None:
+    """Write the file of an attempt; an error of the disk does not stop the run."""
+    with contextlib.suppress(OSError, FedloomError):
+        if folder.is_dir():  # A finished run has no such folder.
+            files.write_json(folder / f"attempt-{number}.json", asdict(attempt))
+
+
+def close_attempt(folder: Path, ended: str) -> None:
+    """Note how the newest attempt ended, unless it has noted that itself."""
+    number, attempt = max(_numbered_attempts(folder).items(), default=(0, Attempt(ended="error")))
+    if not attempt.ended:
+        write_attempt(folder, number, replace(attempt, ended=ended))
+
+
+def _numbered_attempts(folder: Path, start: float = 0.0) -> dict[int, Attempt]:
+    attempts: dict[int, Attempt] = {}
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            name = re.fullmatch(r"attempt-(\d+)\.json", path.name)
+            if name and path.stat().st_mtime >= start:
+                with contextlib.suppress(OSError, ValueError, FedloomError):
+                    content = fields.mapping(
+                        files.parse_json(path.read_bytes()), Location(path.name)
+                    )
+                    attempts[int(name[1])] = Attempt(
+                        **fields.parse(Attempt, content, Location(path.name))
+                    )
+    return attempts
 
 
 class RunStore(Protocol):
@@ -70,15 +147,15 @@ class Workspace:
 
     def begin(self, attempt: Attempt) -> None:
         """Write the file of a new attempt."""
-        self._number, self._attempt = attempts.next_number(self.folder), attempt
-        attempts.write(self.folder, self._number, attempt)
+        self._number, self._attempt = _next_number(self.folder), attempt
+        write_attempt(self.folder, self._number, attempt)
 
     def note(self, **changes: Any) -> None:
         """Change fields of this attempt, such as the reason of its end."""
         attempt = replace(self._attempt, **changes)
         if attempt != self._attempt:
             self._attempt = attempt
-            attempts.write(self.folder, self._number, attempt)
+            write_attempt(self.folder, self._number, attempt)
 
     def finish(
         self,

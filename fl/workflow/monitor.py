@@ -18,7 +18,7 @@ from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
 from fl.plan.estimate import Rates
 from fl.store.store import Store
-from fl.workflow import status, submission, unbegun
+from fl.workflow import status, submission
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +95,9 @@ class ProgressMonitor(threading.Thread):
             self._message = message
             if message:
                 self._output(f"Slurm takes no more jobs now; submissions wait: {message}")
-        if self._stop_workflow is None or len(submissions) < unbegun.EQUAL_FAILURES:
+        if self._stop_workflow is None or len(submissions) < submission.EQUAL_FAILURES:
             return
-        if failure := unbegun.common_failure(self._results, self._store.root, self._start):
+        if failure := submission.common_failure(self._results, self._store.root, self._start):
             self._stop_workflow(
                 "Stopping: every job ended alike, without beginning a run. Of one of them: "
                 f"{failure.note}{failure.details}"

@@ -22,10 +22,10 @@ from fl.plan.estimate import Rates
 from fl.plan.plan_files import PlanSummary
 from fl.report import result_files
 from fl.runner import slurm
-from fl.store.attempts import Attempt
 from fl.store.store import Store
-from fl.workflow import unbegun
-from fl.workflow.unbegun import JobState
+from fl.store.workspace import Attempt
+from fl.workflow import submission
+from fl.workflow.submission import JobState
 
 ReasonOf = Callable[[Attempt], str]
 
@@ -129,7 +129,7 @@ def run_statuses(
     statuses = [s for bundle in planned for s in _of_bundle(bundle, store, names, reason)]
     if results is None or not any(status.state == "waiting" for status in statuses):
         return statuses
-    jobs = unbegun.by_run(results)
+    jobs = submission.jobs_by_run(results)
     return [_with_job(status, jobs.get(status.run)) for status in statuses]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from fl.base import identity
 from fl.engine.evaluate import metrics_table
-from fl.store.layout import WEIGHTS
+from fl.store.run_record import WEIGHTS
 from fl.store.store import Store
 
 CODE = {"core": "c0de", "method": "c0de", "model": "c0de", "dataset": "d-1", "partition": "p-1"}

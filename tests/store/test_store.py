@@ -22,7 +22,7 @@ from killing import running
 
 from fl.base.errors import DataError, FedloomError
 from fl.store import checkpoint, lease
-from fl.store.layout import PREDICTIONS, WEIGHTS
+from fl.store.run_record import PREDICTIONS, WEIGHTS
 from fl.store.store import Store
 
 RUN = "fedavg-0a1b"

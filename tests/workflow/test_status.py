@@ -19,9 +19,9 @@ from fl.plan.bundle import read as read_bundle
 from fl.plan.config import Execution
 from fl.plan.estimate import Rates
 from fl.plan.jobs import Job
-from fl.store import attempts
-from fl.store.attempts import Attempt
+from fl.store import workspace
 from fl.store.lease import take
+from fl.store.workspace import Attempt
 from fl.workflow import markers, monitor, status
 
 Plan = Callable[..., Planned]
@@ -132,7 +132,7 @@ def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> N
     assert memory(4000) == 4000
     for run in runs:
         attempt = Attempt("PBS", "7.host", "train.log", memory_mb=4000)
-        attempts.write(store.partial(run), 2, attempt)
+        workspace.write_attempt(store.partial(run), 2, attempt)
     for each in standings(study, "fedavg").values():
         assert each.note.endswith("(possibly out of memory) (PBS job 7.host, log train.log)")
     assert {store.attempts(run)[-1].ended for run in runs} == {"killed"}

@@ -15,10 +15,10 @@ import pytest
 from planning import Planned
 
 from fl.plan.bundle import read as read_bundle
-from fl.plan.config import Execution, Settings
-from fl.store import attempts
-from fl.store.attempts import Attempt
-from fl.workflow import monitor, scheduler, status, submission, unbegun
+from fl.plan.config import Settings
+from fl.store import workspace
+from fl.store.workspace import Attempt
+from fl.workflow import monitor, status, submission
 from fl.workflow.submission import Submission
 
 FULL = (
@@ -129,7 +129,9 @@ def test_the_same_error_twice_is_not_tried_again(
 
     def attempt(number: int, error: str, ended: str = "error") -> None:
         path = store / "broken.partial"
-        attempts.write(path, number, Attempt("Slurm", str(number), ended=ended, error=error))
+        workspace.write_attempt(
+            path, number, Attempt("Slurm", str(number), ended=ended, error=error)
+        )
 
     attempt(1, "no luck")
     assert submit(slurm, tmp_path) == 0, "it may have been the node"
@@ -213,36 +215,19 @@ def test_snakemake_is_stopped_if_all_jobs_end_alike_before_they_begin(
         watch._look_at_submissions()
         assert bool(stopped) == (i == 2)
     assert BROKEN in stopped[0]
-    assert unbegun.common_failure(tmp_path, store, 0.0) is not None
+    assert submission.common_failure(tmp_path, store, 0.0) is not None
     (store / "run-1").mkdir(parents=True)
-    assert unbegun.common_failure(tmp_path, store, 0.0) is None, "one of them has begun"
+    assert submission.common_failure(tmp_path, store, 0.0) is None, "one of them has begun"
     (store / "run-1").rmdir()
     (tmp_path / "0.log").write_text("bash: python: command not found")
-    assert unbegun.common_failure(tmp_path, store, 0.0) is None, "another error"
+    assert submission.common_failure(tmp_path, store, 0.0) is None, "another error"
     for i in range(3):
         (tmp_path / f"{i}.log").write_text(f"slurmstepd: error: *** JOB {i} ON node1 CANCELLED ***")
-    assert unbegun.common_failure(tmp_path, store, 0.0) is None, "somebody cancelled them"
-    assert {job.state for job in unbegun.job_states(tmp_path)} == {"interrupted"}
+    assert submission.common_failure(tmp_path, store, 0.0) is None, "somebody cancelled them"
+    assert {job.state for job in submission.job_states(tmp_path)} == {"interrupted"}
 
 
-def test_a_job_asks_for_no_more_time_than_its_partition_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert scheduler.time_limits() == {}
-    rows = ["gpu*|1:00:00", "long|4-12:00:00", "debug|30:00", "free|infinite", "odd|n/a"]
-    answer = "".join(f"echo '{row}'\n" for row in rows)
-    (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{answer}")
-    (tmp_path / "sinfo").chmod(0o755)
-    limits = scheduler.time_limits()
-    assert limits == {"": 60, "gpu": 60, "long": 6480, "debug": 30}
-
-    def minutes(partition: str | None, wanted: int = 240) -> int:
-        execution = Execution(slurm_partition=partition, minutes=wanted)
-        return scheduler.job_minutes(execution, limits)
-
-    assert [minutes(None), minutes("debug"), minutes("debug,gpu")] == [60, 30, 60]
-    assert [minutes(None, 20), minutes("long"), minutes("free")] == [20, 240, 240]
+def test_names_of_jobs_begin_with_a_study() -> None:
     executor = SimpleNamespace(run_uuid="fedloom_1-2")
-    scheduler.name_jobs(executor, ["quickstart", "small", "large"])
+    submission.name_jobs(executor, ["quickstart", "small", "large"])
     assert executor.run_uuid == "quickstart-and-2-more_fedloom_1-2"

@@ -93,7 +93,7 @@ def read_plan():
             current, merge=merge_policy(), selected=selected
         )
         if job_by_bundle and merge_policy() is True:
-            code = snapshot.copy_code(Path(current.settings.results))
+            code = environment.copy_code(Path(current.settings.results))
             os.environ.update(FEDLOOM_CODE=str(code))
     except FedloomError as error:
         sys.exit(f"error: {error}")
@@ -161,7 +161,7 @@ def job(wildcards):
 def time_limits():
     """Return the time limits of Slurm's partitions, if this process submits jobs to Slurm."""
     plugin = workflow.executor_plugin if workflow.is_main_process else None
-    return scheduler.time_limits() if plugin and plugin.name == "slurm" else {}
+    return slurm.time_limits() if plugin and plugin.name == "slurm" else {}
 
 
 @cache
@@ -176,7 +176,7 @@ def warn_of_limit(partition, wanted, allowed):
 
 def minutes(execution):
     """Return the minutes that a job asks for."""
-    allowed = scheduler.job_minutes(execution, time_limits())
+    allowed = slurm.job_minutes(execution, time_limits())
     if allowed < execution.minutes:
         warn_of_limit(execution.slurm_partition, execution.minutes, allowed)
     return allowed

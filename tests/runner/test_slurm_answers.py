@@ -1,14 +1,18 @@
-"""Why a job of Slurm leaves or has ended, by what its commands answer."""
+"""Whether Slurm answers, how long its jobs may take, why one leaves or has ended."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fl.base.errors import FedloomError
+from fl.plan.config import Execution
 from fl.runner import slurm
-from fl.store.attempts import Attempt
+from fl.store.workspace import Attempt
 from fl.workflow.status import TEXT_BY_REASON
 
 ENDS = {
@@ -84,3 +88,47 @@ def test_how_an_attempt_ended(commands: Commands) -> None:
     commands.answer("FAILED", "slurmstepd: error: Detected 1 oom_kill event")
     assert slurm.end_reason(attempt) == "memory"
     assert {*ENDS.values(), *slurm.PATTERN_BY_REASON} <= {*TEXT_BY_REASON}
+
+
+def test_slurm_has_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    slurm.check("local", None)
+    settings = SimpleNamespace(status_command="sacct")
+    with pytest.raises(
+        FedloomError, match=r"^Slurm does not answer on this machine \(.*'sinfo'\). Try: "
+    ):
+        slurm.check("slurm", settings)
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 'no controller\nat all' >&2\nexit 1\n")
+    sinfo.chmod(0o755)
+    with pytest.raises(
+        FedloomError, match=r"does not answer on this machine \(no controller\)\. Try"
+    ):
+        slurm.check("slurm", settings)
+    sinfo.write_text("#!/bin/sh\necho short\n")
+    shutil.copy(sinfo, tmp_path / "sacct")
+    slurm.check("slurm", settings)
+    assert settings.status_command == "sacct"
+    (tmp_path / "sacct").unlink()
+    slurm.check("slurm", settings)
+    assert settings.status_command == "squeue", "Slurm keeps no accounts"
+
+
+def test_a_job_asks_for_no_more_time_than_its_partition_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm.time_limits() == {}
+    rows = ["gpu*|1:00:00", "long|4-12:00:00", "debug|30:00", "free|infinite", "odd|n/a"]
+    answer = "".join(f"echo '{row}'\n" for row in rows)
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{answer}")
+    (tmp_path / "sinfo").chmod(0o755)
+    limits = slurm.time_limits()
+    assert limits == {"": 60, "gpu": 60, "long": 6480, "debug": 30}
+
+    def minutes(partition: str | None, wanted: int = 240) -> int:
+        execution = Execution(slurm_partition=partition, minutes=wanted)
+        return slurm.job_minutes(execution, limits)
+
+    assert [minutes(None), minutes("debug"), minutes("debug,gpu")] == [60, 30, 60]
+    assert [minutes(None, 20), minutes("long"), minutes("free")] == [20, 240, 240]

@@ -11,12 +11,11 @@ SEEN = """
 from fl.base import plugins
 from fl.base.errors import Location
 plugins.use(["lab"], Location("plugins"))
-from fl.workflow import snapshot
 from fl.runner import environment
 from pathlib import Path
 import lab
 print([plugins.FL.parent, environment.commit(), environment.environment()["lock"], lab.VALUE])
-print(snapshot.copy_code(Path("results")))
+print(environment.copy_code(Path("results")))
 """
 
 
