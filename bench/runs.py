@@ -154,7 +154,7 @@ def _last_number(said: str) -> float:
 
 def inside(bundle: str, store: str) -> None:
     """Train a bundle and print the processor's seconds of that alone."""
-    from fl.cli.loading import loading
+    from fl.cli.commands import loading
 
     with loading():  # As the command does, which is not collecting garbage either then.
         from fl.plan.bundle import read

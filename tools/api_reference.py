@@ -13,7 +13,7 @@ from typing import Any
 
 import fl
 import fl.api
-from fl.cli import key_texts
+from fl.cli import catalogue
 
 LIST = Path(fl.api.__file__).with_suffix(".pyi")
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
@@ -127,7 +127,7 @@ def _text(docstring: str, names: Iterable[str] = ()) -> str:
     first, *parts = SECTION.split(docstring)
     shown = []
     for paragraph in first.strip().split("\n\n"):
-        said = key_texts.parse(paragraph, names)
+        said = catalogue.parse_key_texts(paragraph, names)
         lines = [f"- `{name}`: {text}" for name, text in said.items()]
         shown.append("\n".join(lines) if lines else paragraph)
     for heading, text in zip(parts[::2], parts[1::2], strict=True):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fl.base.errors import FedloomError, Location
 from fl.base.files import write_bytes
-from fl.cli.printing import say
+from fl.cli.commands import say
 from fl.plan import config, plan
 from fl.report import result_files, track_page, tracks
 from fl.report.facts import read_partitions

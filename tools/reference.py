@@ -14,7 +14,7 @@ from fl.api.training import Training
 from fl.base import fields, plugins, registry
 from fl.base.model_keys import Lora, ModelKeys
 from fl.base.registry import Component
-from fl.cli import catalogue, key_texts
+from fl.cli import catalogue
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
 from fl.plan.config import Execution, Node, Settings, Study
@@ -96,7 +96,7 @@ def _records() -> Iterator[str]:
     for record, heading in RECORDS.items():
         declared = fields.fields(record)
         yield f"## {heading}"
-        yield _keys(declared, key_texts.key_texts(record))
+        yield _keys(declared, catalogue.key_texts(record))
 
 
 def api() -> str:
@@ -162,7 +162,7 @@ def _section(entry: Component) -> Iterator[str]:
         yield _linked(entry.citation)
     if entry.notes:
         yield entry.notes
-    if about := key_texts.summary_of(entry.target):
+    if about := catalogue.summary_of(entry.target):
         yield about
     declared = fields.fields(entry.target)
     common = fields.fields(CommonKeys).keys()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from fl.base.errors import DataError, FedloomError
-from fl.cli.printing import say
+from fl.cli.commands import say
 from fl.plan import plan
 from fl.report import claims, tracks
 from tools import comparison

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import COMPLETE
-from fl.cli.printing import say
+from fl.cli.commands import say
 from fl.plan import config, plan
 from fl.report import result_files, summaries
 from tools import comparison

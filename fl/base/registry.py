@@ -4,7 +4,7 @@ The file's name is the component's name in configs (``two_layer.py`` is ``two-la
 line of its docstring is the summary, the second paragraph the citation, the rest are notes. The
 file defines one dataclass with a ``build`` or ``read`` method, or, for a partition scheme, one
 function with the name of the file. Their annotated fields are the config keys, which the docstring
-explains (`fl.cli.key_texts`).
+explains (`fl.cli.catalogue`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,17 @@
-"""Lists of the components that a config can name: methods, models, data sets and other kinds."""
+"""Lists of the components that a config can name: methods, models, data sets and other kinds.
+
+The texts of their keys are read from the docstrings of the code that declares them. A docstring
+describes its keys in a section of attributes or arguments, with one entry for each key, whose text
+can continue on indented lines.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
@@ -13,10 +19,40 @@ from typing import Any
 from fl.base import fields, registry
 from fl.base.errors import Location
 from fl.base.registry import Component
-from fl.cli import key_texts
+
+SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
+ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 WIDTH = 100
 NO_TEXT = "no description: its docstring does not explain this key"
+
+
+def key_texts(target: type | Callable[..., Any]) -> dict[str, str]:
+    """Return the text of each key in the docstring of a dataclass or function, by key."""
+    return parse_key_texts(inspect.getdoc(target) or "", fields.fields(target))
+
+
+def summary_of(target: type | Callable[..., Any]) -> str:
+    """Return the first paragraph of a docstring; empty if it begins with a section."""
+    first = re.split(r"\n\s*\n", inspect.getdoc(target) or "")[0]
+    return "" if first.startswith(("Attributes:", "Args:")) else " ".join(first.split())
+
+
+def parse_key_texts(docstring: str, keys: Iterable[str]) -> dict[str, str]:
+    """Return the texts of ``keys`` in the sections of a docstring.
+
+    Lines are joined, and the full stop at the end is dropped.
+
+    Args:
+        docstring: The docstring, without indentation of its own.
+        keys: The keys; other entries are ignored.
+    """
+    entries = {
+        name: " ".join(text.split()).rstrip(".")
+        for section in SECTION.findall(docstring)
+        for name, text in ENTRY.findall(section)
+    }
+    return {key: entries[key] for key in keys if key in entries}
 
 
 def listing(kind: str) -> Iterator[str]:
@@ -38,7 +74,7 @@ def details(kind: str, name: str) -> Iterator[str]:
         yield from ("", *_wrapped(component.citation))
     if component.notes:
         yield from ("", *component.notes.splitlines())
-    if summary := key_texts.summary_of(component.target):
+    if summary := summary_of(component.target):
         yield from ("", *_wrapped(summary))
     keys = fields.fields(component.target)
     yield ""
@@ -55,14 +91,14 @@ def details(kind: str, name: str) -> Iterator[str]:
 
 def text_by_key(component: Component) -> dict[str, str]:
     """Return the texts of a component's keys; `CommonKeys` has those that all schemes share."""
-    by_key = key_texts.key_texts(component.target)
+    by_key = key_texts(component.target)
     if inspect.isfunction(component.target):
         from fl.data.scheme import CommonKeys  # It imports pandas, which a list does not need.
 
         shared = {field.name for field in dataclass_fields(CommonKeys)} & set(
             fields.fields(component.target)
         )
-        common = key_texts.key_texts(CommonKeys)
+        common = key_texts(CommonKeys)
         by_key = {key: common[key] for key in shared} | by_key
     return by_key
 

@@ -1,11 +1,18 @@
-"""Commands of the program, in groups, to which extras can add."""
+"""What all commands share: their groups, to which extras can add, safe printing, and fast imports.
+
+Every printed line is one line without control characters. Runs, archives and data sets may come
+from other people, with names, states and errors in them. Control characters could move a terminal's
+cursor, hide text or reverse it.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fl.base.seams import Seam
 
@@ -72,3 +79,44 @@ class Commands:
 
 COMMANDS = Seam[Callable[[Commands], None]]("commands")
 """Functions that add commands of extras."""
+
+
+def printable(text: object) -> str:
+    r"""Return a text with escapes for characters that are not visible: ``\x1b``, ``\u202e``."""
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
+    )
+
+
+def say(text: object, file: TextIO | None = None) -> None:
+    """Print a line, made `printable`; None is standard output."""
+    print(printable(text), file=file)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Return a line for each row, with columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Import large modules in this context: without garbage collection.
+
+    These imports make some hundred thousand objects, which stay until the process ends. The garbage
+    collector would scan all of them several times, and once more during training, where it takes as
+    long as tens of steps of a small model. Objects that exist at the end of the context are never
+    scanned.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

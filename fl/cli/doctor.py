@@ -14,8 +14,7 @@ from pathlib import Path
 from fl.base.errors import FedloomError
 from fl.base.files import check_writable, sharing_problem
 from fl.base.units import size
-from fl.cli.commands import LOOK_UP, Commands
-from fl.cli.printing import say
+from fl.cli.commands import LOOK_UP, Commands, say
 from fl.plan import config
 from fl.plan.config import is_installed
 

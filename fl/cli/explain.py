@@ -95,7 +95,7 @@ def explain(
     yield from _spec_lines(description.spec)
 
 
-def planned_runs(plan: Path, prefix: str) -> dict[str, Member]:
+def find_planned_members(plan: Path, prefix: str) -> dict[str, Member]:
     """Return members of the bundles of a written plan whose files contain ``prefix``, by run id."""
     members: dict[str, Member] = {}
     for path in (plan / "bundles").glob("*.json"):

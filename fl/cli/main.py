@@ -17,10 +17,8 @@ from fl.base import error_text
 from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.base.specs import ComponentSpec
-from fl.cli import doctor, init_command, run_command, scaffold, store_commands
-from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, SNAKEMAKE, YOUR_OWN, Commands
-from fl.cli.loading import loading
-from fl.cli.printing import say
+from fl.cli import doctor, new_files, run_command, store_commands
+from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, SNAKEMAKE, Commands, loading, say
 from fl.cli.store_commands import readable
 from fl.plan import config, selection
 from fl.store.store import Store
@@ -106,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = Commands(parser)
     _add_daily_commands(commands)
     _add_lookup_commands(commands)
-    init_command.add(commands)
+    new_files.add(commands)
     doctor.add(commands)
     store_commands.add(commands)
     _add_snakemake_commands(commands)
@@ -177,18 +175,6 @@ def _add_lookup_commands(commands: Commands) -> None:
         "list all studies: paper, methods, runs, stored runs, time",
     )
     sub.add_argument("paper", nargs="?", default="", help="only studies of this paper")
-    sub = commands.add(
-        *(YOUR_OWN, "new", _new),
-        "write a file for your own method, data set, ..., which already runs",
-    )
-    sub.add_argument("kind", choices=sorted(scaffold.KIND_BY_WORD))
-    sub.add_argument("name", help="its name in configs: small letters, digits and dashes")
-    sub.add_argument(
-        *("--in",),
-        dest="folder",
-        type=Path,
-        help="plugin folder (default: the config's first, mylab)",
-    )
     sub = commands.add(
         LOOK_UP, "tracks", _tracks, "print the published comparison of all methods as Markdown"
     )
@@ -340,25 +326,17 @@ def _list(parsed: argparse.Namespace) -> None:
         say(line)
 
 
-def _new(parsed: argparse.Namespace) -> None:
-    configured = config.read_settings(parsed.config).plugins
-    folder = parsed.folder or Path(configured[0] if configured else "mylab")
-    say(f"wrote {scaffold.write(parsed.kind, parsed.name, folder)}")
-    if str(folder) not in configured:
-        say(f"Next: write `plugins: [{folder}]` in {parsed.config / 'config.yaml'}")
-
-
 def _explain(parsed: argparse.Namespace) -> None:
-    from fl.cli.explain import explain, planned_runs
+    from fl.cli.explain import explain, find_planned_members
 
     settings = config.read_settings(parsed.config)
     store, remarks = readable(settings.store), list[str]()
-    planned = planned_runs(Path(settings.results) / "plan", parsed.run_prefix)
+    planned = find_planned_members(Path(settings.results) / "plan", parsed.run_prefix)
     if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
-        from fl.cli import required_runs
+        from fl.cli import studies
 
-        studies = config.split_names(parsed.studies) or settings.studies
-        required = required_runs.find(parsed.config, studies)
+        names = config.split_names(parsed.studies) or settings.studies
+        required = studies.find_required_runs(parsed.config, names)
         planned = required.members
         remarks = required.remarks
     for line in explain(parsed.run_prefix, planned, store, remarks):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,13 @@ from fl.base.errors import FedloomError, Location
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec, Spec
 from fl.base.units import config_text, quantity, size
-from fl.cli import store_maintenance
-from fl.cli.commands import PUBLISH, Commands
-from fl.cli.printing import aligned, printable, say
-from fl.cli.store_maintenance import StoredRun
-from fl.data import partitioning
+from fl.cli.commands import PUBLISH, Commands, aligned, printable, say
 from fl.plan import config
+from fl.store import run_check
 from fl.store.store import Store
+
+UNFINISHED, DAMAGED = "unfinished", "damaged"
+DAY = 86400.0
 
 AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
 """Function that adds a command, of its name, the function that runs it, and its help."""
@@ -102,11 +105,68 @@ def readable(folder: str | Path) -> Store:
     return store
 
 
+@dataclass(frozen=True)
+class StoredRun:
+    """Run in a store.
+
+    Attributes:
+        run: Its id.
+        state: State in its record, `UNFINISHED`, or `DAMAGED` if the record is no valid record.
+        record: Its record; empty without a valid one.
+        size: Bytes on the disk, with checkpoints.
+    """
+
+    run: str
+    state: str
+    record: Mapping[str, Any]
+    size: int
+
+
+def stored_runs(store: Store) -> Iterator[StoredRun]:
+    """Return all runs of a store, finished runs first."""
+    for run in store.runs():
+        try:
+            record = store.record(run)
+            run_check.check_whole(record, Location(run))
+        except FedloomError:
+            yield StoredRun(run, DAMAGED, {}, _folder_size(store.folder(run)))
+        else:
+            yield StoredRun(run, record["state"], record, _folder_size(store.folder(run)))
+    for run in store.unfinished():
+        yield StoredRun(run, UNFINISHED, {}, _folder_size(store.folder(run)))
+
+
+def _leftovers(data: Path) -> list[Path]:
+    """Return unfinished folders of prepared data that have not changed for a day."""
+    with files.disk_errors(data):
+        partial = sorted((data / "prepared").glob(".*.partial"))
+        return [path for path in partial if time.time() - _last_change(path) > DAY]
+
+
+def _folder_size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in _files_below(folder))
+
+
+def _last_change(folder: Path) -> float:
+    """Return the time of the last change in a folder, in seconds; now if it is being removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    return time.time()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Return the files below a folder, without files that other processes remove meanwhile."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                yield path
+
+
 def _ls(parsed: argparse.Namespace) -> None:
     selected = runs_of_studies(parsed.config, parsed.studies) if parsed.studies else None
     runs = [
         stored
-        for stored in store_maintenance.entries(store_of(parsed))
+        for stored in stored_runs(store_of(parsed))
         if (selected is None or stored.run in selected)
         and parsed.method in (None, stored.record.get("spec", {}).get("method", {}).get("name"))
     ]
@@ -157,11 +217,16 @@ def _row(stored: StoredRun) -> tuple[str, ...]:
     )
 
 
-def _text(kind: str, choice: ComponentSpec, hidden: Iterable[str] = ()) -> str:
-    """Return a component of a spec as text, without keys that have their default."""
+def _text(kind: str, choice: ComponentSpec, hidden: Collection[str] = ()) -> str:
+    """Return a component of a spec as one line: ``fedprox(mu=0.5)``, without default values."""
     defaults = _defaults(kind, str(choice["name"]))
-    unchanged = [key for key in defaults if config_text(choice.get(key)) == defaults[key]]
-    return store_maintenance.text(choice, [*hidden, *unchanged])
+    texts = {key: config_text(value) for key, value in choice.items() if key != "name"}
+    changed = [
+        f"{key}={text}"
+        for key, text in texts.items()
+        if key not in hidden and defaults.get(key) != text
+    ]
+    return f"{choice['name']}({', '.join(changed)})" if changed else str(choice["name"])
 
 
 @cache
@@ -189,7 +254,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     checked = parsed.runs or stored
     logging.info("checking every file of %s", quantity(len(checked), "run"))
     damaged = {
-        run: problems for run in checked if (problems := store_maintenance.problems(store, run))
+        run: problems for run in checked if (problems := run_check.find_problems(store, run))
     }
     for problems in damaged.values():
         for line in problems:
@@ -210,6 +275,8 @@ def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[s
     """Return a line for each run whose training data differ from the data of the config."""
     if not (folder / "config.yaml").exists():
         return
+    from fl.data import partitioning  # It imports pandas, which takes a second.
+
     settings = config.read_settings(folder)
     for run in sorted(runs):
         record = store.record(run)
@@ -220,28 +287,28 @@ def _data_changes(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[s
 
 
 def _gc(parsed: argparse.Namespace) -> int:
-    from fl.cli import required_runs
+    from fl.cli import studies
 
     store, settings = store_of(parsed), config.read_settings(parsed.config)
-    stored_runs = list(store_maintenance.entries(store))
+    all_runs = list(stored_runs(store))
     # Runs of the written plan stay too: a pipeline may train them while the config is edited.
     planned = planned_runs(parsed.config)
-    candidates = {stored.run for stored in stored_runs} - planned
+    candidates = {stored.run for stored in all_runs} - planned
     # Those of config.yaml come first: with luck they need all runs, and no other is planned.
-    studies = sorted(
-        required_runs.all_studies(parsed.config), key=lambda name: name not in settings.studies
+    names = sorted(
+        studies.all_studies(parsed.config), key=lambda name: name not in settings.studies
     )
-    logging.info("planning up to %d studies in %s", len(studies), parsed.config / "studies")
-    required = required_runs.find(parsed.config, studies, parsed.yes, candidates)
+    logging.info("planning up to %d studies in %s", len(names), parsed.config / "studies")
+    required = studies.find_required_runs(parsed.config, names, parsed.yes, candidates)
     if required.remarks:
         raise FedloomError(
             f"{'; '.join(required.remarks)}; nothing was removed, because this study may need runs",
             advice="correct or remove the study",
         )
     needed = {*required.members} | planned
-    surplus = [stored for stored in stored_runs if stored.run not in needed]
+    surplus = [stored for stored in all_runs if stored.run not in needed]
     surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
-    unfinished = store_maintenance.leftovers(Path(settings.data))
+    unfinished = _leftovers(Path(settings.data))
     for line in table(surplus) if surplus else ():
         say(line)
     for path in unfinished:
@@ -294,7 +361,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
     for run in runs:
         try:
             if recheck:
-                store.remove(run, condition=partial(store_maintenance.problems, store, run))
+                store.remove(run, condition=partial(run_check.find_problems, store, run))
             else:
                 store.remove(run)
             removed += 1

@@ -1,4 +1,4 @@
-"""Overview of all studies of a config folder: paper, table or figure, methods, runs, time.
+"""All studies of a config folder: an overview of them, and the runs that they need.
 
 Nothing is trained, and no model is built. A study belongs to the paper whose file in `published/`
 has a name with which the study's name begins, or whose cells the study lists. Its key ``shows``
@@ -7,20 +7,23 @@ names the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
-from fl.cli import required_runs
-from fl.cli.printing import aligned
-from fl.plan import config, plan
+from fl.cli.commands import aligned
+from fl.plan import config, missing_runs, plan
+from fl.plan.bundle import Member
 from fl.plan.estimate import Rates
 from fl.store.store import Store
 
 NO_PAPER = "no paper"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def overviews(folder: Path, paper: str = "") -> list[Overview]:
         FedloomError: If the paper has no study.
     """
     papers = sorted((path.stem for path in (folder / "published").glob("*.csv")), key=len)
-    names = required_runs.all_studies(folder)
+    names = all_studies(folder)
     candidates = [_overview(folder, name, papers[::-1], paper) for name in names]
     studies = [overview for overview in candidates if overview is not None]
     if paper and not studies:
@@ -161,3 +164,65 @@ def markdown_tables(studies: Iterable[Overview]) -> Iterator[str]:
         head = "| study | shows | title | data set | methods | runs | published cells |"
         yield "\n".join([head, "|---|---|---|---|---|---:|---:|", *rows])
         yield from _tried_line(rows_of_paper)
+
+
+@dataclass(frozen=True)
+class RequiredRuns:
+    """The runs that studies need, for the config as it is now.
+
+    Attributes:
+        members: The runs by id.
+        unplanned: The errors of studies that cannot be planned, by study.
+    """
+
+    members: dict[str, Member] = field(default_factory=dict)
+    unplanned: dict[str, FedloomError] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> list[str]:
+        """A line for each study that cannot be planned."""
+        return [f"{name} cannot be planned: {why}" for name, why in self.unplanned.items()]
+
+
+def find_required_runs(
+    folder: Path,
+    studies: Iterable[str],
+    anew: bool = False,
+    candidates: Collection[str] | None = None,
+) -> RequiredRuns:
+    """Plan each study by itself, so that one that cannot be planned does not stop the others.
+
+    Whether models and methods can be trained is not tried.
+
+    Args:
+        folder: The config folder.
+        studies: Names of the studies.
+        anew: Whether a plan that was written before is ignored.
+        candidates: Runs of which is asked whether studies need them: as soon as all are needed, no
+            further study is planned. None: all studies are planned.
+
+    Raises:
+        FedloomError: For what is wrong with the config of all studies.
+    """
+    settings = config.read_settings(folder)
+    config.check_methods(folder)
+    required = RequiredRuns()
+    written = set() if anew else plan.written_studies(folder, settings)
+    log.info("looking for the runs that studies need, which takes seconds")
+    for name in studies:
+        if candidates is not None and required.members.keys() >= {*candidates}:
+            break
+        try:
+            plan_study = plan.read_or_make if name in written else plan.make
+            members = plan_study(folder, [name], checked=False).members
+        except FedloomError as error:
+            required.unplanned[name] = error
+        else:
+            required.members.update(members)
+    missing_runs.supply(required.members, settings)
+    return required
+
+
+def all_studies(folder: Path) -> list[str]:
+    """Return the names of all studies of a config folder."""
+    return sorted(path.stem for path in (folder / "studies").glob("*.yaml"))

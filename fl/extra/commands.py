@@ -7,9 +7,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from fl.base.errors import FedloomError
-from fl.cli.commands import PUBLISH, Commands
-from fl.cli.loading import loading
-from fl.cli.printing import say
+from fl.cli.commands import PUBLISH, Commands, loading, say
 from fl.cli.store_commands import readable
 from fl.plan import config
 

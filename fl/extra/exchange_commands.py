@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fl.base.errors import FedloomError
 from fl.base.units import quantity
-from fl.cli import store_maintenance
-from fl.cli.printing import say
+from fl.cli import store_commands
+from fl.cli.commands import say
 from fl.cli.store_commands import AddCommand, planned_runs, runs_of_studies, store_of, table
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
@@ -47,7 +47,7 @@ def _adopt(parsed: argparse.Namespace) -> int:
     }
     sources = {*stored_runs.values()}
     for line in table(
-        stored for stored in store_maintenance.entries(store) if stored.run in sources
+        stored for stored in store_commands.stored_runs(store) if stored.run in sources
     ):
         say(line)
     say(f"{quantity(len(stored_runs), 'run')} of other code with the spec of a planned run")

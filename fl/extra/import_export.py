@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.cli import store_maintenance
 from fl.extra import sameness
+from fl.store import run_check
 from fl.store.run_record import OPTIONAL_FILES, RECORD, RUN_FILES, is_name
 from fl.store.store import Store
 
@@ -51,7 +51,7 @@ class Copied:
 
 def copy_run(run: str, source: Store, target: Store) -> Copied:
     """Copy a finished run into ``target``; a run that exists there stays as it is."""
-    if problems := store_maintenance.problems(source, run):
+    if problems := run_check.find_problems(source, run):
         return Copied(run, DAMAGED, "; ".join(problems))
     optional = [name for name in OPTIONAL_FILES if source.has(run, (name,))]
     if target.has(run):
@@ -90,7 +90,7 @@ def write_tar(runs: Iterable[str], source: Store, path: Path) -> Iterator[Copied
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.atomic_writer(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
             for run in runs:
-                if problems := store_maintenance.problems(source, run):
+                if problems := run_check.find_problems(source, run):
                     yield Copied(run, DAMAGED, "; ".join(problems))
                     continue
                 for name in (RECORD, *source.record(run)["files"]):

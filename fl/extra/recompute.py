@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fl.base.errors import DataError, FedloomError
-from fl.cli import store_maintenance
 from fl.extra import import_export
 from fl.extra.import_export import NEW
 from fl.extra.sameness import TOLERANCE
@@ -20,6 +19,7 @@ from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
 from fl.runner.runs import describe_failures
+from fl.store import run_check
 from fl.store.run_check import KEY
 from fl.store.run_record import WEIGHTS, RunRecord
 from fl.store.store import Store
@@ -107,7 +107,7 @@ def recompute(
         FedloomError: If the run is damaged, if the weights with which it begins are missing, if it
             fails, or if its code differs and ``ignore_code`` is not set.
     """
-    if problems := store_maintenance.problems(store, run):
+    if problems := run_check.find_problems(store, run):
         raise DataError("; ".join(problems))
     record = RunRecord.from_json(store.record(run))
     spec = run_spec.with_defaults(record.spec)
@@ -139,9 +139,7 @@ def _members(
     """Yield the stored runs of a run's stack, each with the model with which it begins."""
     run, stack = record.run, record.execution.stack or []
     for sibling in stack if run in stack else [run]:
-        if sibling == run or (
-            store.has(sibling) and not store_maintenance.problems(store, sibling)
-        ):
+        if sibling == run or (store.has(sibling) and not run_check.find_problems(store, sibling)):
             sibling_record = RunRecord.from_json(store.record(sibling))
             start = sibling_record.start
             spec = run_spec.with_defaults(sibling_record.spec)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fl.base.errors import FedloomError
-from fl.cli.printing import aligned
+from fl.cli.commands import aligned
 from fl.store.store import Store
 
 if TYPE_CHECKING:

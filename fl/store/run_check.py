@@ -1,4 +1,4 @@
-"""Checks of a stored run: its record and its numbers.
+"""Checks of a stored run: its files, its record and its numbers.
 
 Hashes show that files have not changed, not that their content is valid. Every run of Fedloom
 passes these checks. A run that fails one was made by other software or a broken machine, and no
@@ -13,10 +13,22 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 from fl.base import fields, identity
-from fl.base.errors import ConfigError, DataError, Location
+from fl.base.errors import ConfigError, DataError, FedloomError, Location
 from fl.base.fields import Bound, Count, Index, NonNegative, Seed
 from fl.base.schema import GLOBAL, GROUP, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
-from fl.store.run_record import Costs, ExecutionRecord, RunRecord, is_name
+from fl.store.run_record import (
+    METRICS,
+    PREDICTIONS,
+    RECORD,
+    RUN_FILES,
+    TRACES,
+    WEIGHTS,
+    Costs,
+    ExecutionRecord,
+    RunRecord,
+    is_name,
+)
+from fl.store.store import Store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -286,3 +298,29 @@ def check_traces(traces: Mapping[str, Tensor], last: int, source: str) -> None:
         if shape[:1] != count:
             allowed = f"[{len(rounds)}, ...], as `round` has"
             raise DataError(f"{source}: {name[:80]!r} is of shape {[*shape]}. Allowed: {allowed}")
+
+
+def find_problems(store: Store, run: str) -> list[str]:
+    """Return a line for each problem of a finished run: files, name, content."""
+    if damages := store.verify(run):
+        return damages
+    folder = store.folder(run)
+    try:
+        record = store.record(run)
+        check_whole(record, Location(str(folder / RECORD)))
+        check_id(record, run, str(folder))
+        # Records can come from other people: no name may lead out of the run's folder.
+        if unknown := sorted({*record["files"]} - {*RUN_FILES}):
+            return [f"{folder}: has an unknown file {name!r}" for name in unknown]
+        if METRICS not in record["files"]:
+            return [f"{folder}: has no {METRICS}"]
+        checked = RunRecord.from_json(record)
+        joined_metrics([store.metrics(run)], [checked], [str(folder / METRICS)])
+        if WEIGHTS in record["files"]:
+            store.weights(run)
+        if PREDICTIONS in record["files"]:
+            check_predictions(store.predictions(run), str(folder / PREDICTIONS))
+        check_traces(store.traces(run), checked.rounds, str(folder / TRACES))
+    except FedloomError as error:
+        return [str(error)]
+    return []

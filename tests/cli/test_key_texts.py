@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from fl.base import registry
-from fl.cli import catalogue, key_texts
+from fl.cli import catalogue
 
 KEYS = ("mu", "lr", "kernels", "min_samples")
 
@@ -28,7 +28,7 @@ KEYS = ("mu", "lr", "kernels", "min_samples")
     ],
 )
 def test_a_key_has_the_text_of_its_entry(text: str, texts: dict[str, str]) -> None:
-    assert key_texts.parse(text, KEYS) == texts
+    assert catalogue.parse_key_texts(text, KEYS) == texts
 
 
 def test_the_first_paragraph_is_the_summary() -> None:
@@ -43,9 +43,9 @@ def test_the_first_paragraph_is_the_summary() -> None:
 
         mu: float
 
-    assert key_texts.summary_of(Described) == "The sum of all."
+    assert catalogue.summary_of(Described) == "The sum of all."
     Described.__doc__ = "Attributes:\n    mu: A weight."
-    assert key_texts.summary_of(Described) == ""
+    assert catalogue.summary_of(Described) == ""
 
 
 def test_what_is_read_of_a_file_is_what_its_import_says() -> None:

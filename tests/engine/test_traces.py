@@ -12,8 +12,8 @@ import shelving
 import torch
 from planning import Planned
 
-from fl.cli import store_maintenance
 from fl.extra import import_export
+from fl.store import run_check
 from fl.store.store import Store
 
 Plan = Callable[..., Planned]
@@ -71,7 +71,7 @@ TRACES = {"round": torch.tensor([10, 50]), "cluster": torch.tensor([[0, 0], [0, 
 def test_traces_go_along_from_store_to_store(tmp_path: Path, name: str) -> None:
     source, target = Store(tmp_path / "source"), Store(tmp_path / "target")
     run = with_traces(source, TRACES)
-    assert store_maintenance.problems(source, run) == []
+    assert run_check.find_problems(source, run) == []
     if name == "folder":
         assert import_export.copy_run(run, source, target).outcome == import_export.NEW
     else:
@@ -84,7 +84,7 @@ def test_traces_go_along_from_store_to_store(tmp_path: Path, name: str) -> None:
     assert all(torch.equal(back[key], TRACES[key]) for key in TRACES)
     path = target.folder(run) / "traces.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    [problem] = store_maintenance.problems(target, run)
+    [problem] = run_check.find_problems(target, run)
     assert "SHA-256" in problem
 
 
@@ -98,6 +98,6 @@ def test_traces_go_along_from_store_to_store(tmp_path: Path, name: str) -> None:
 )
 def test_traces_that_no_run_writes_are_named(tmp_path: Path, changes: Any, said: str) -> None:
     store = Store(tmp_path)
-    [problem] = store_maintenance.problems(store, with_traces(store, TRACES | changes))
+    [problem] = run_check.find_problems(store, with_traces(store, TRACES | changes))
     assert "traces.safetensors" in problem
     assert said in problem

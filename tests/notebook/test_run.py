@@ -22,13 +22,14 @@ import fl
 from fl.api import BuildContext, Forward, Method, declare, recipe, task_loss
 from fl.api.uploads import attacker_mask
 from fl.base.errors import FedloomError
-from fl.cli import main, store_maintenance
+from fl.cli import main
 from fl.notebook import kernel, progress_bar, training
 from fl.plan import plan
 from fl.report import claims_tables, result_files
 from fl.report.facts import gather
 from fl.report.training import training_tables
 from fl.runner.runs import Failure
+from fl.store import run_check
 from fl.store.store import Store
 
 CALL: dict[str, Any] = {
@@ -140,7 +141,7 @@ def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
     assert ids(result) == ids(plain), "no run has another name, but is trained again"
     store = Store(Path(result.settings.store))
     assert not any(map(store.has_weights, ids(result)))
-    assert all(store_maintenance.problems(store, run) == [] for run in ids(result))
+    assert all(run_check.find_problems(store, run) == [] for run in ids(result))
     rows = result.curves().query("method == 'ditto'")
     for client, seen in result.predictions("ditto").groupby("client"):
         told = rows[rows["client"] == client].query("round == 6").set_index("metric")["value"]

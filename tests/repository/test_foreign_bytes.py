@@ -32,7 +32,6 @@ import yaml
 
 from fl.base import dataclass_json, files, parquet
 from fl.base.errors import FedloomError, Location
-from fl.cli import store_maintenance
 from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import metrics_table
@@ -304,7 +303,7 @@ def record(root: Path) -> Reader:
     del value["seal"]
 
     def read() -> None:
-        if found := store_maintenance.problems(store, run):
+        if found := run_check.find_problems(store, run):
             raise FedloomError(found[0])
         assert store.record(run)["spec"] == value["spec"]
 

@@ -19,9 +19,9 @@ import shelving
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.cli import store_maintenance
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
+from fl.store import run_check
 from fl.store.store import Store
 from fl.store.tree_file import save_tree
 
@@ -292,9 +292,9 @@ def test_a_record_that_is_a_pipe_or_has_no_end_is_no_run(ours: Store):
     assert ours.runs() == []
     (ours.root / run / "run.json").unlink()
     (ours.root / run / "run.json").write_bytes(b"[" * 100_000)
-    assert store_maintenance.problems(ours, run) != []
+    assert run_check.find_problems(ours, run) != []
     os.truncate(ours.root / run / "run.json", 1 << 40)
-    assert "too long for a record" in store_maintenance.problems(ours, run)[0]
+    assert "too long for a record" in run_check.find_problems(ours, run)[0]
 
 
 @pytest.mark.parametrize("name", ["runs.tar.gz", "runs.zip"])

@@ -13,7 +13,7 @@ import shelving
 
 from fl.base import files
 from fl.base.errors import FedloomError
-from fl.cli import store_commands, store_maintenance
+from fl.cli import store_commands
 from fl.cli.explain import explain
 from fl.engine.evaluate import metrics_table
 from fl.report import tables
@@ -66,13 +66,13 @@ ROWS: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_that_no_run_writes(store: Store, name: str) -> None:
     run = shelving.add(store)
-    assert store_maintenance.problems(store, run) == []
+    assert run_check.find_problems(store, run) == []
     rewrite(store, run, rows())
-    assert store_maintenance.problems(store, run) == []
+    assert run_check.find_problems(store, run) == []
     edit, problem = ROWS[name]
     rewrite(store, run, edit(rows()))
     assert store.verify(run) == [], "the hashes are right"
-    [said] = store_maintenance.problems(store, run)
+    [said] = run_check.find_problems(store, run)
     assert f"{run}/metrics.parquet: " in said and problem in said
     plan = make_results.plan([make_results.entry(run, "fedavg")])
     with pytest.raises(FedloomError) as caught:
@@ -121,10 +121,10 @@ def test_records_that_no_run_writes(store: Store, name: str) -> None:
     changes, problem = RECORDS[name]
     rewrite(store, run, **changes)
     assert store.verify(run) == [], "the hashes are right"
-    [said] = store_maintenance.problems(store, run)
+    [said] = run_check.find_problems(store, run)
     assert run in said and problem in said
     # Listed nonetheless, so that it can be found and removed.
-    assert run in "\n".join(store_commands.table(store_maintenance.entries(store)))
+    assert run in "\n".join(store_commands.table(store_commands.stored_runs(store)))
 
 
 def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
@@ -144,7 +144,7 @@ def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
             rewrite(store, name, **edit)
         with pytest.raises(FedloomError, match=problem):
             tables.collect(make_results.planned(study), store.root)
-        assert store_maintenance.problems(store, run)
+        assert run_check.find_problems(store, run)
         assert "seed 0" in "\n".join(explain(run, {}, store))
         for name, seed in ((run, 0), (other, 1)):
             rewrite(store, name, spec=shelving.spec_of(seed), start=None)
@@ -152,11 +152,11 @@ def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
 
 def test_weights_that_cannot_be_read(store: Store) -> None:
     run = shelving.add(store, weights=True)
-    assert store_maintenance.problems(store, run) == []
+    assert run_check.find_problems(store, run) == []
     (store.root / run / "final.safetensors").write_bytes(b"\xff" * 100)
     known = {k: v for k, v in store.record(run).items() if k != "files"}
     kept = ("metrics.parquet", "final.safetensors")
     files.write_sealed(store.root / run / "run.json", known, files=kept)
     assert store.verify(run) == []
-    [said] = store_maintenance.problems(store, run)
+    [said] = run_check.find_problems(store, run)
     assert "final.safetensors: cannot be read as a saved tree" in said
