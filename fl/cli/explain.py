@@ -12,6 +12,7 @@ from fl.base.dataclass_json import as_json, from_json
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
+from fl.cli.store_commands import find_run
 from fl.plan.bundle import Member
 from fl.store.run_record import RECORD
 from fl.store.store import Store
@@ -60,18 +61,14 @@ def explain(
         FedloomError: If no run matches, or several do.
     """
     stored = store.runs()
-    matching = sorted(run for run in {*stored, *planned} if run.startswith(prefix))
-    if len(matching) != 1:
-        searched = f"(searched {len(stored)} stored and {len(planned)} planned runs)"
-        problem = f"no run ID starts with {prefix!r} {searched}"
-        if matching:
-            problem = f"several run IDs start with {prefix!r}: {', '.join(matching)}"
-        raise FedloomError(
-            "; ".join((problem, *plan_errors)),
-            advice="list runs with `fedloom plan --runs`; for a run that is not stored, add its "
-            "study: fedloom explain RUN STUDY",
-        )
-    [run] = matching
+    run = find_run(
+        prefix,
+        {*stored, *planned},
+        f"{len(stored)} stored and {len(planned)} planned runs",
+        "list runs with `fedloom plan --runs`; for a run that is not stored, add its study: "
+        "fedloom explain RUN STUDY",
+        plan_errors,
+    )
     records = dict(_records(store, stored))
     description = _describe_run(run, planned, records)
     differences = {

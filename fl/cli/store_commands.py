@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -103,6 +103,30 @@ def readable(folder: str | Path) -> Store:
         if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
             say(f"{run}: permission denied; the run is skipped", file=sys.stderr)
     return store
+
+
+def find_run(
+    prefix: str, runs: Collection[str], searched: str, advice: str, remarks: Sequence[str] = ()
+) -> str:
+    """Return the only run whose id begins with ``prefix``.
+
+    Args:
+        prefix: The first characters of a run id.
+        runs: Ids of the runs.
+        searched: Description of ``runs``, for the error.
+        advice: How to find the id of a run, for the error.
+        remarks: Sentences that may explain why a run is missing, for the error.
+
+    Raises:
+        FedloomError: If no run matches, or several do.
+    """
+    matching = sorted(run for run in runs if run.startswith(prefix))
+    if len(matching) == 1:
+        return matching[0]
+    problem = f"no run ID starts with {prefix!r} (searched {searched})"
+    if matching:
+        problem = f"several run IDs start with {prefix!r}: {', '.join(matching[:5])}"
+    raise FedloomError("; ".join((problem, *remarks)), advice=advice)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,30 @@
-"""Commands of extras."""
+"""Extra: commands that train a stored run again, or take runs and studies from and to others."""
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlparse
 
 from fl.base.errors import FedloomError
+from fl.base.units import quantity
+from fl.cli import store_commands
 from fl.cli.commands import PUBLISH, Commands, loading, say
-from fl.cli.store_commands import readable
+from fl.cli.store_commands import (
+    AddCommand,
+    find_run,
+    planned_runs,
+    readable,
+    runs_of_studies,
+    store_of,
+    table,
+)
+from fl.extra import import_export
+from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
 from fl.plan import config
+from fl.store.store import Store
 
 LICENCE = "https://spdx.org/licenses/Apache-2.0"
 """Default licence of an exported study: that of Fedloom."""
@@ -26,7 +41,7 @@ def add_commands(commands: Commands) -> None:
         "--anyway", action="store_true", help="even if another version of the code trained it"
     )
     parser = commands.add(
-        *(PUBLISH, "export", _export),
+        *(PUBLISH, "export", _export_study),
         "write a study with code, data sources and results as an RO-Crate",
     )
     parser.add_argument("study")
@@ -36,22 +51,39 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def _recompute(parsed: argparse.Namespace) -> int:
-    from fl.extra import recomputed
+def add_store_commands(command: AddCommand) -> None:
+    """Add ``adopt``, ``export`` and ``import``; joins `fl.cli.store_commands.STORE_COMMANDS`."""
+    sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
+    sub.add_argument("runs", nargs="*", help="only these runs")
+    sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
+    for name, run, help in (
+        ("export", _export_runs, "copy finished runs to another store, or to a new tar file"),
+        ("import", _import_runs, "copy finished runs from another store or a tar file"),
+    ):
+        sub = command(name, run, help)
+        sub.add_argument("path", metavar="PATH", type=Path, help="a folder, or a file named *.tar")
+        sub.add_argument("studies", nargs="*", help="only runs of these studies")
+        sub.add_argument(
+            "--planned", action="store_true", help="only runs of the plan that Snakemake wrote"
+        )
 
+
+def _recompute(parsed: argparse.Namespace) -> int:
     settings = config.read_settings(parsed.config)
     store = readable(parsed.store or settings.store)
-    run = recomputed.matching_run(parsed.run_prefix, store)
+    runs = store.runs()
+    searched, advice = f"{len(runs)} runs in {store.root}", "list runs with `fedloom store ls`"
+    run = find_run(parsed.run_prefix, runs, searched, advice)
     with loading():
         from fl.data.download import LOCK_FILE as LOCK
-        from fl.extra.recompute import recompute
-    comparison = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
-    for line in recomputed.lines(comparison):
+        from fl.extra import recompute
+    comparison = recompute.recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
+    for line in recompute.comparison_lines(comparison):
         say(line)
     return int(not all(difference.is_equal for difference in comparison.differences))
 
 
-def _export(parsed: argparse.Namespace) -> None:
+def _export_study(parsed: argparse.Namespace) -> None:
     from fl.extra import crate
 
     address = urlparse(parsed.license)
@@ -59,3 +91,71 @@ def _export(parsed: argparse.Namespace) -> None:
         raise FedloomError(f"--license: is {parsed.license!r}", f"an address, such as {LICENCE}")
     for line in crate.write(parsed.config, parsed.study, parsed.crate, parsed.license):
         say(line)
+
+
+def _adopt(parsed: argparse.Namespace) -> int:
+    from fl.extra import adoption
+    from fl.plan import plan
+
+    store = store_of(parsed)
+    members = plan.read_or_make(parsed.config, checked=False).members
+    stored_runs = {
+        planned: run
+        for planned, run in adoption.stored_by_spec(store, members).items()
+        if run in parsed.runs or not parsed.runs
+    }
+    sources = {*stored_runs.values()}
+    for line in table(
+        stored for stored in store_commands.stored_runs(store) if stored.run in sources
+    ):
+        say(line)
+    say(f"{quantity(len(stored_runs), 'run')} of other code with the spec of a planned run")
+    if not parsed.yes:
+        say("Numbers of other code may differ: compare some by `fedloom recompute RUN --anyway`")
+        say("nothing was changed; --yes stores them as the planned runs, too")
+        return 0
+    adopted = [adoption.adopt_run(store, run, members[name]) for name, run in stored_runs.items()]
+    say(f"{quantity(sum(adopted), 'run')} adopted")
+    return int(not all(adopted))
+
+
+def _export_runs(parsed: argparse.Namespace) -> int:
+    source = store_of(parsed)
+    runs = _selected_runs(parsed, source)
+    if parsed.planned and (missing := planned_runs(parsed.config) - {*source.runs()}):
+        count = quantity(len(missing), "run")
+        problem = f"{source.root}: {count} of the plan are missing, such as {min(missing)}"
+        raise FedloomError(problem, advice="train them first with `snakemake`")
+    if import_export.is_tar(parsed.path):
+        return _print_outcomes(import_export.write_tar(runs, source, parsed.path))
+    target = Store(parsed.path)
+    return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
+
+
+def _import_runs(parsed: argparse.Namespace) -> int:
+    target = store_of(parsed, creates=True)
+    with import_export.open_source(parsed.path) as source:
+        runs = _selected_runs(parsed, source)
+        return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
+
+
+def _selected_runs(parsed: argparse.Namespace, source: Store) -> list[str]:
+    """Return the finished runs of ``source`` that the command line selects."""
+    runs = source.runs()
+    if parsed.planned:
+        runs = sorted({*runs} & planned_runs(parsed.config))
+    if parsed.studies:
+        runs = sorted({*runs} & runs_of_studies(parsed.config, parsed.studies))
+    return runs
+
+
+def _print_outcomes(moved: Iterable[Copied]) -> int:
+    """Print the outcome for each run; return 1 if one is damaged or in conflict."""
+    counts: Counter[str] = Counter()
+    for move in moved:
+        counts[move.outcome] += 1
+        if move.outcome != NEW and move.outcome != EXISTING:
+            say(f"{move.run} {move.outcome}" + (f": {move.reason}" if move.reason else ""))
+    outcomes = (NEW, EXISTING, BUSY, CONFLICT, DAMAGED)
+    say(", ".join(f"{counts[o]} {o}" for o in outcomes if counts[o]) or "no runs")
+    return int(bool(counts[CONFLICT] or counts[DAMAGED]))

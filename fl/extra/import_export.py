@@ -1,10 +1,11 @@
 """Extra: copies of finished runs between stores: from folder to folder, or through a tar file.
 
 A run is checked at its source and again at its target, where it appears by one rename. A run that
-exists in the target is not changed. If its numbers are equal to within `sameness.TOLERANCE`, it is
-skipped. If they differ, and the two runs were computed in different stacks or on different
-machines, rounding can explain that, because it grows in training: the difference is reported. If
-both were computed in the same way, the difference is a conflict.
+exists in the target is not changed. If its numbers are equal to within `TOLERANCE`, it is skipped:
+different machines and backends compute the same run with different last digits. If they differ, and
+the two runs were computed in different stacks or on different machines, rounding can explain that,
+because it grows in training: the difference is reported. If both were computed in the same way, the
+difference is a conflict.
 """
 
 from __future__ import annotations
@@ -12,16 +13,35 @@ from __future__ import annotations
 import contextlib
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.extra import sameness
 from fl.store import run_check
-from fl.store.run_record import OPTIONAL_FILES, RECORD, RUN_FILES, is_name
+from fl.store.run_check import KEY
+from fl.store.run_record import (
+    METRICS,
+    OPTIONAL_FILES,
+    RECORD,
+    RUN_FILES,
+    TRACES,
+    WEIGHTS,
+    RunRecord,
+    is_name,
+)
 from fl.store.store import Store
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fl.api.trees import Tree
+
+
+TOLERANCE = 1e-6
+"""Numbers a and b are equal if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
 
 NEW, EXISTING, BUSY, CONFLICT, DAMAGED = (
     "new",
@@ -30,6 +50,7 @@ NEW, EXISTING, BUSY, CONFLICT, DAMAGED = (
     "in conflict",
     "damaged",
 )
+
 MAX_MEMBERS = 100_000
 """Largest number of files in a tar file: those of 25,000 runs, unpacked in about 20 seconds."""
 
@@ -55,9 +76,9 @@ def copy_run(run: str, source: Store, target: Store) -> Copied:
         return Copied(run, DAMAGED, "; ".join(problems))
     optional = [name for name in OPTIONAL_FILES if source.has(run, (name,))]
     if target.has(run):
-        if differing := sameness.first_difference(run, source, target):
+        if differing := first_difference(run, source, target):
             reason = f"{target.folder(run)}: differs from {source.folder(run)} ({differing})"
-            if cause := sameness.rounding_causes(run, source, target):
+            if cause := rounding_causes(run, source, target):
                 return Copied(run, EXISTING, f"{reason}, because its {cause} differs; it stays")
             return Copied(run, CONFLICT, f"{reason}. Try: remove the run that you do not trust")
         if target.has(run, optional):
@@ -143,3 +164,61 @@ def _unpack(path: Path, folder: Path) -> None:
                 raise DataError(f"{path}: has too many files", f"at most {MAX_MEMBERS:,}")
             info.mtime = 0  # It is not used, and a foreign one may be no time of this machine.
             tar.extract(info, folder, filter="data")
+
+
+def first_difference(run: str, store: Store, reference: Store) -> str:
+    """Return the first file of both stores whose numbers differ; empty if there is none."""
+    for name in (METRICS, WEIGHTS, TRACES):
+        entries = [each.record(run)["files"].get(name) for each in (store, reference)]
+        if all(entries) and entries[0] != entries[1]:
+            first, second = (dict(_arrays(each, run, name)) for each in (store, reference))
+            if first.keys() != second.keys() or not all(
+                _are_equal(first[key], second[key]) for key in first
+            ):
+                return name
+    return ""
+
+
+def rounding_causes(run: str, store: Store, reference: Store) -> str:
+    """Return differences in the computation of a run that change rounding; empty without any."""
+    first, second = (
+        _computation(RunRecord.from_json(each.record(run))) for each in (store, reference)
+    )
+    return ", ".join(key for key in first if first[key] != second[key])
+
+
+def _computation(run: RunRecord) -> dict[str, str | int | bool | list[str] | None]:
+    return {
+        "stack": run.execution.stack,
+        "backend": run.execution.backend,
+        "device": run.execution.device,
+        "processes": run.execution.processes,
+        "threads": run.execution.threads,
+        "processor": run.environment.get("processor"),
+        **{package: run.versions.get(package) for package in ("torch", "numpy")},
+    }
+
+
+def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Return columns of a run's sorted metrics, or leaves of its tensors."""
+    if name == METRICS:
+        rows = store.metrics(run).sort_values(KEY)
+        yield from ((str(column), rows[column].to_numpy()) for column in rows)
+    else:
+        yield from _leaves(store.weights(run) if name == WEIGHTS else store.traces(run), "")
+
+
+def _leaves(tree: Tree, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value.double().numpy()
+
+
+def _are_equal(array: np.ndarray, reference: np.ndarray) -> bool:
+    import numpy as np
+
+    if array.shape != reference.shape or array.dtype.kind != "f":
+        return np.array_equal(array, reference)
+    return np.allclose(array, reference, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

@@ -158,7 +158,7 @@ def test_no_run_several_runs_and_a_damaged_run_are_refused(
     study = planned(seeds=[0, 1])
     assert study.train("fedavg") == 0
     assert recompute(study, "no-such") == 1
-    assert "run 'no-such': no finished run matches" in capsys.readouterr().err
+    assert "no run ID starts with 'no-such' (searched " in capsys.readouterr().err
     assert recompute(study, "") == 1
     assert ", ".join(sorted(study.runs("fedavg"))) in capsys.readouterr().err
     run = study.runs("fedavg")[0]
