@@ -1,8 +1,9 @@
-"""Data in memory as a data set of a study."""
+"""Data in memory as data sets of a study: arrays, and tables in place of a path."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.data.datasets.arrays import check, native
 from fl.data.readers.image_files import image_array
-from fl.notebook.tracebacks import short_traceback
+from fl.notebook.display import short_traceback
 
 CALL = Location("fl.arrays")
 REPEATED_SAMPLES = 32
 """Number of samples of a data set that are read twice, to find random transforms."""
+
+FRAME_KEYS = ("frame", "path")
+"""Keys of a data set that can have a table in memory as their value."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,3 +172,55 @@ def _array(key: str, value: Any) -> np.ndarray:
     if array.dtype == object and all(isinstance(text, str) for text in array.ravel()):
         array = array.astype(str)  # Texts of pandas are objects.
     return native(array)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a table in memory: of pandas, or a ``Dataset`` of Hugging Face."""
+    is_hugging_face = hasattr(value, "features") and hasattr(value, "to_parquet")
+    return isinstance(value, pd.DataFrame) or is_hugging_face
+
+
+def with_frame_paths(keys: Mapping[str, Any], folder: Path, location: Location) -> dict[str, Any]:
+    """Return keys of a data set with the path of a file in place of a table in memory.
+
+    Args:
+        keys: The keys, such as ``frame`` and ``label``.
+        folder: Folder of these files, which are named by their content.
+        location: Location of the keys in errors.
+
+    Raises:
+        ConfigError: If both ``frame`` and ``path`` are given.
+        FedloomError: If the table cannot be written.
+    """
+    if all(key in keys for key in FRAME_KEYS):
+        raise ConfigError(location / "frame", "is given in addition to path", advice="give one")
+    values = dict(keys)
+    for key in FRAME_KEYS:
+        if is_frame(values.get(key)):
+            values["path"] = str(_write_frame(values.pop(key), folder, location / key))
+    return values
+
+
+def _write_frame(frame: Any, folder: Path, location: Location) -> Path:
+    """Write a table as Parquet, if its file does not exist; return its path.
+
+    The index of a DataFrame is no column.
+    """
+    content = io.BytesIO()
+    try:
+        if isinstance(frame, pd.DataFrame):
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            # Metadata hold the version of pandas, which must not rename a run.
+            pq.write_table(table.replace_schema_metadata(None), content)
+        else:
+            frame.to_parquet(content)
+    except (ValueError, TypeError, OSError, NotImplementedError) as error:
+        reason = ": ".join(map(str, error.args))
+        raise FedloomError(f"{location}: cannot be written as Parquet ({reason})") from None
+    digest = hashlib.sha256(content.getbuffer()).hexdigest()[:16]
+    path = folder / f"frame-{digest}.parquet"
+    if not path.exists():
+        with files.disk_errors(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            files.write_bytes(path, content.getvalue())
+    return path

@@ -17,9 +17,9 @@ from fl.base.errors import ConfigError, FedloomError, unknown_name
 from fl.base.schema import DIVERGED, GLOBAL, MISSING
 from fl.base.units import quantity
 from fl.notebook import classes
+from fl.notebook.display import short_traceback
 from fl.notebook.keys import CALL
 from fl.notebook.run import FOLDER, run
-from fl.notebook.tracebacks import short_traceback
 from fl.plan.config import read_settings, read_yaml
 from fl.report import claims, max_t, result_files, tracks
 from fl.report.cells import number, probability

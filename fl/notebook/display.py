@@ -1,17 +1,27 @@
-"""What a notebook shows of results: pages in a frame, tables with all their columns."""
+"""What a notebook shows: pages in a frame, whole tables, a progress bar, and short tracebacks."""
 
 from __future__ import annotations
 
+import functools
 import html
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
+from fl.base.errors import FedloomError
+
+if TYPE_CHECKING:
+    from fl.engine.simulate import Round
+
+
 FRAME_HEIGHT = 640
 """Height in pixels of the frame of a page."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Page(type(Path())):  # type: ignore[misc]
@@ -42,3 +52,77 @@ class WideTable(pd.DataFrame):
     def _repr_html_(self) -> str:
         rows: Any = pd.get_option("display.max_rows")
         return self.to_html(max_rows=rows)
+
+
+class ProgressBar:
+    """Progress bar with a step for every round of a run."""
+
+    def __init__(self, total: int, is_visible: bool) -> None:
+        """Show the bar.
+
+        Args:
+            total: Number of rounds of all runs.
+            is_visible: Whether to show a bar. In a log, where each state of a bar would be a line,
+                it is never shown.
+        """
+        from tqdm.auto import tqdm
+
+        is_interactive = sys.stderr.isatty() or tqdm.__init__.__module__ == "tqdm.notebook"
+        is_shown = is_visible and is_interactive
+        self._bar: Any = tqdm(total=total, unit="round", disable=not is_shown)
+        self._finished_rounds = 0
+
+    def describe(self, text: str) -> None:
+        """Show what is being done."""
+        self._bar.set_description(text)
+
+    def start_runs(self, title: str, rounds: int, finished: int) -> Rounds:
+        """Show the rounds of runs that begin; see `fl.runner.runs.MakeDisplay`."""
+        self.describe(title)
+        return Rounds(self._bar, rounds)
+
+    def add_rounds(self, rounds: int) -> None:
+        """Count the rounds of runs that have ended, also early."""
+        self._finished_rounds += rounds
+        self._bar.n = self._finished_rounds
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.close()
+
+
+class Rounds:
+    """Rounds of runs that are trained together, on the bar."""
+
+    def __init__(self, bar: Any, rounds: int) -> None:
+        """Begin before the first round.
+
+        Args:
+            bar: The bar of tqdm.
+            rounds: Number of rounds of each run.
+        """
+        self._bar, self._rounds, self._last_round = bar, rounds, 0
+
+    def show(self, finished: Mapping[str, Round]) -> None:
+        """Show a round of some runs; the first one also counts earlier rounds of a checkpoint."""
+        number = next(iter(finished.values())).number
+        loss = min(round_.loss for round_ in finished.values())
+        self._bar.set_postfix_str(
+            f"round {number} of {self._rounds}, loss {loss:.4f}", refresh=False
+        )
+        self._bar.update(len(finished) * (number - self._last_round))
+        self._last_round = number
+
+
+def short_traceback(function: Function) -> Function:
+    """Return the function, whose `FedloomError` has no traceback of the calls inside it."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except FedloomError as error:
+            raise error.with_traceback(None) from None
+
+    return wrapper  # type: ignore[return-value]

@@ -12,9 +12,8 @@ import numpy as np
 from fl.api.training import Training
 from fl.base import fields
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
-from fl.notebook.arrays import ArrayData
+from fl.notebook.arrays import ArrayData, is_frame, with_frame_paths
 from fl.notebook.classes import Classes, entry_name, is_own
-from fl.notebook.frames import is_frame, with_paths
 from fl.plan import config
 from fl.plan.config import Draft, Settings, Study
 
@@ -134,7 +133,7 @@ def config_value(value: Any, folder: Path) -> Any:
         return value.item(folder)
     if isinstance(value, Mapping):
         if any(map(is_frame, value.values())):
-            value = with_paths(value, folder, CALL / "dataset")
+            value = with_frame_paths(value, folder, CALL / "dataset")
         return {key: config_value(inner, folder) for key, inner in value.items()}
     if is_frame(value):
         advice = 'write {"table": {"frame": ..., "label": "name of a column"}}'

@@ -12,8 +12,7 @@ import pandas as pd
 from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
-from fl.notebook.display import Page, WideTable
-from fl.notebook.tracebacks import short_traceback
+from fl.notebook.display import Page, WideTable, short_traceback
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fl.base.errors import ConfigError, Location
+from fl.base import plugins
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.schema import DIVERGED
-from fl.notebook import kernel, keys
+from fl.notebook import keys
+from fl.notebook.display import short_traceback
 from fl.notebook.result import Result
-from fl.notebook.tracebacks import short_traceback
 from fl.plan import config as config_files
 from fl.plan import missing_runs, plan
 from fl.plan.config import Settings
 
 FOLDER = Path("config")
 """Default config folder of calls."""
+
+_first_states: dict[Path, tuple[int, int]] = {}
+"""Time of change and size of each file at the first check."""
 
 
 @short_traceback
@@ -73,7 +78,7 @@ def run(
     from fl.runner.runs import describe_failures
 
     folder, settings = _settings(config)
-    kernel.check_unedited()
+    check_unedited()
     draft, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     _check_name(name, folder)
     with seeded(0):  # The caller's generators stay as they are, whatever a model draws.
@@ -138,3 +143,23 @@ def _check_name(name: str, folder: Path) -> None:
     if path.exists():
         problem = f"is {name!r}, which is the study in {path}"
         raise ConfigError(keys.CALL / "name", problem, advice="choose another name")
+
+
+def check_unedited() -> None:
+    """Refuse to train if a file of Fedloom or of a plugin has changed since it was imported.
+
+    A run's name depends on the code on the disk, its results on the imported code. Each command
+    imports the code again, but a notebook's kernel lives for days.
+
+    Raises:
+        FedloomError: If a file has changed.
+    """
+    for root in plugins.roots().values():
+        for path in root.rglob("*.py"):
+            stat = path.stat()
+            state = stat.st_mtime_ns, stat.st_size
+            if _first_states.setdefault(path, state) != state:
+                raise FedloomError(
+                    f"{os.path.relpath(path)}: was edited after this Python process imported it",
+                    advice="restart Python (in a notebook: restart the kernel)",
+                )

@@ -14,8 +14,8 @@ from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import check_writable
 from fl.base.units import first_of
 from fl.data import partitioning, preparation
+from fl.notebook.display import ProgressBar
 from fl.notebook.keys import CALL
-from fl.notebook.progress_bar import ProgressBar
 from fl.plan import jobs, missing_runs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan

@@ -23,7 +23,7 @@ from fl.api import BuildContext, Forward, Method, declare, recipe, task_loss
 from fl.api.uploads import attacker_mask
 from fl.base.errors import FedloomError
 from fl.cli import main
-from fl.notebook import kernel, progress_bar, training
+from fl.notebook import display, run, training
 from fl.plan import plan
 from fl.report import claims_tables, result_files
 from fl.report.facts import gather
@@ -268,14 +268,14 @@ def test_an_interrupted_call_goes_on_with_the_same_bits(
     undisturbed = store.metrics(run)
     store.remove(run)
 
-    class Interrupting(progress_bar.Rounds):
+    class Interrupting(display.Rounds):
         def show(self, finished: Mapping[str, Any]) -> None:
             super().show(finished)
             if finished[run].number == 3:
                 os.kill(os.getpid(), 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress_bar, "Rounds", Interrupting)
+        patch.setattr(display, "Rounds", Interrupting)
         with pytest.raises(KeyboardInterrupt, match="the same call continues"):
             fl.run(methods=["fedavg"], **CALL)
     assert store.round(run) == 3
@@ -376,12 +376,12 @@ def test_code_that_was_edited_after_its_import_is_not_trained(
 ) -> None:
     mine = lab / "mylab"
     assert main.main(["new", "method", "mine", "--in", str(mine)]) == 0
-    monkeypatch.setattr(kernel.plugins, "roots", lambda: {"mylab": mine})
-    kernel.check_unedited()
+    monkeypatch.setattr(run.plugins, "roots", lambda: {"mylab": mine})
+    run.check_unedited()
     path = mine / "methods" / "mine.py"
     path.write_text(path.read_text() + "\n")
     with pytest.raises(FedloomError, match=r"mine.py: was edited.*restart"):
-        kernel.check_unedited()
+        run.check_unedited()
 
 
 def test_importing_the_package_imports_no_torch() -> None:
@@ -397,7 +397,7 @@ def test_a_log_has_no_bar_and_a_terminal_has(capsys: pytest.CaptureFixture[str])
     def shown(terminal: bool) -> str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys.stderr, "isatty", lambda: terminal)
-            made = progress_bar.ProgressBar(6, is_visible=True)
+            made = display.ProgressBar(6, is_visible=True)
             made.describe("training")
             made.add_rounds(6)
             made.close()
