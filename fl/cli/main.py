@@ -387,8 +387,9 @@ def _show(parsed: argparse.Namespace) -> None:
 def _tracks(parsed: argparse.Namespace) -> None:
     from fl.report import markdown, track_page, tracks
 
-    table = tracks.read_published(parsed.config)
-    names = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
+    folder = tracks.folder_of(parsed.config)
+    table = tracks.read_published(folder)
+    names = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(folder)]
     names = list(dict.fromkeys([*table["track"], *names]))
     if parsed.track and parsed.track not in names:
         raise unknown_name(Location("the command line"), "track", parsed.track, names)

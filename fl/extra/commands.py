@@ -9,9 +9,10 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from fl.base.errors import FedloomError
+from fl.base.files import disk_errors
 from fl.base.units import quantity
 from fl.cli import store_commands
-from fl.cli.commands import PUBLISH, Commands, loading, say
+from fl.cli.commands import PUBLISH, YOUR_OWN, Commands, loading, say
 from fl.cli.store_commands import (
     AddCommand,
     find_run,
@@ -31,7 +32,15 @@ LICENCE = "https://spdx.org/licenses/Apache-2.0"
 
 
 def add_commands(commands: Commands) -> None:
-    """Add ``recompute`` and ``export``; joins `fl.cli.commands.COMMANDS`."""
+    """Add ``compare``, ``recompute`` and ``export``; joins `fl.cli.commands.COMMANDS`."""
+    parser = commands.add(
+        *(YOUR_OWN, "compare", _compare),
+        "train a method on the tracks, and set it beside all that are published",
+    )
+    parser.add_argument("method", help="its name, or that of an entry of the tracks")
+    parser.add_argument("--only", metavar="TRACK", help="one track (default: all)")
+    parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png")
     parser = commands.add(
         PUBLISH, "recompute", _recompute, "train a stored run again and compare its metrics"
     )
@@ -66,6 +75,21 @@ def add_store_commands(command: AddCommand) -> None:
         sub.add_argument(
             "--planned", action="store_true", help="only runs of the plan that Snakemake wrote"
         )
+
+
+def _compare(parsed: argparse.Namespace) -> None:
+    figure = parsed.figure
+    if figure and figure.suffix not in (".pdf", ".svg", ".png"):
+        raise FedloomError(f"--figure: is {str(figure)!r}", "*.pdf, *.svg, *.png")
+    with loading():
+        from fl.notebook.compare import compare
+    comparison = compare(parsed.method, only=parsed.only, config=parsed.config)
+    for line in (comparison.to_latex() if parsed.latex else repr(comparison)).splitlines():
+        say(line)
+    if figure and (canvas := comparison.plot().get_figure(root=True)):
+        with disk_errors(figure):
+            canvas.savefig(figure, bbox_inches="tight")
+        say(f"wrote {figure}")
 
 
 def _recompute(parsed: argparse.Namespace) -> int:

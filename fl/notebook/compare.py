@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from fl.base import registry
 from fl.base.declaration import declaration_of
-from fl.base.errors import ConfigError, FedloomError, unknown_name
+from fl.base.errors import ConfigError, DataError, unknown_name
 from fl.base.schema import DIVERGED, GLOBAL, MISSING
 from fl.base.units import quantity
 from fl.notebook import classes
@@ -21,9 +19,12 @@ from fl.notebook.display import short_traceback
 from fl.notebook.keys import CALL
 from fl.notebook.run import FOLDER, run
 from fl.plan.config import read_settings, read_yaml
-from fl.report import claims, max_t, result_files, tracks
+from fl.report import claims, latex, max_t, page, result_files, track_page, track_summary, tracks
 from fl.report.cells import number, probability
 from fl.report.facts import read_partitions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TEXT_BY_VERDICT = {
     claims.AHEAD: "behind",
@@ -41,7 +42,7 @@ BUDGET_KEYS = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on"
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Result of `fl.compare`; printed, it is a text.
+    """Result of `fl.compare`; printed, it is a text, and in a notebook a table.
 
     Attributes:
         method: Name of the method.
@@ -50,6 +51,7 @@ class Comparison:
             of accuracy over draws with bounds ``low`` and ``high``, ``p``, ``p_corrected`` (with
             the published comparisons of its ``family``), ``p_equal`` (within one point) and
             ``verdict``.
+        tests: All comparisons, of which ``table`` is a part.
         family_sizes: Number of comparisons that are corrected together, by family of ``table``.
         remarks: Remarks, such as a failed check.
     """
@@ -57,6 +59,7 @@ class Comparison:
     method: str
     lines: pd.DataFrame
     table: pd.DataFrame
+    tests: pd.DataFrame
     family_sizes: Mapping[str, int]
     remarks: tuple[str, ...]
 
@@ -72,6 +75,44 @@ class Comparison:
             )
         texts.append(f"({rule})")
         return "\n".join([*texts, *self.remarks])
+
+    def _repr_html_(self) -> str:
+        return page.table_html(track_summary.summary(self.lines, self.tests, self.method))
+
+    @short_traceback
+    def to_latex(self, track: str | None = None) -> str:
+        """Return a table in LaTeX: the method on all tracks, or all methods on one of them.
+
+        Args:
+            track: Name of the track.
+
+        Raises:
+            FedloomError: For a track that was not compared.
+        """
+        if track is None:
+            table = track_summary.summary(self.lines, self.tests, self.method)
+        else:
+            names = set(self.lines["track"])
+            if track not in names:
+                raise unknown_name(CALL / "to_latex", "track", track, names)
+            is_own = self.lines["method"] == self.method
+            titles = self.lines["title"].mask(is_own, self.lines["title"] + " (ours)")
+            table = track_page.ranking(self.lines.assign(title=titles), track)
+        return f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.to_latex(table, table.name)}"
+
+    @short_traceback
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw the method's difference from its baseline on each track, other methods in grey.
+
+        Args:
+            axes: Axes to draw on; by default those of a new figure.
+
+        Raises:
+            FedloomError: If nothing was tested.
+        """
+        if self.table.empty:
+            raise DataError(f"plot: {self.method} has no comparison to draw")
+        return track_summary.plot(self.lines, self.tests, self.method, axes)
 
     def _track_text(self, track: str) -> str:
         scores = tracks.values(self.lines, track)
@@ -123,7 +164,8 @@ def compare(
     Args:
         method: Name of a method, a class as in `fl.run`, or the name of an entry of the tracks.
         only: Name of one track; by default all tracks.
-        config: Config folder, by default ``config`` in the working directory.
+        config: Config folder, by default ``config`` in the working directory. If it has no tracks,
+            those of the package are used.
         progress: Whether to show a progress bar.
         keys: Hyper-parameters and training keys of the entry. A list is a grid, whose point is
             chosen on the validation data of each draw; the other methods have four points each, on
@@ -138,9 +180,13 @@ def compare(
     for key in CLIENT_KEYS & keys.keys():
         advice = "leave it out; a track has its own data and clients"
         raise ConfigError(CALL / key, "would change the track", advice=advice)
-    published = tracks.read_published(folder)
+    tracks_folder = tracks.folder_of(folder)
+    published = tracks.read_published(tracks_folder)
     read_settings(folder)  # Its plugins may have the method.
-    study_by_track = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
+    study_by_track = {
+        name.removeprefix(tracks.PREFIX): read_yaml(tracks_folder / "studies" / f"{name}.yaml")
+        for name in tracks.studies(tracks_folder)
+    }
     if only is not None and only not in study_by_track:
         raise unknown_name(CALL / "only", "track", only, study_by_track)
     if only is not None and only not in set(published["track"]):
@@ -156,7 +202,7 @@ def compare(
     available = [track for track in study_by_track if track in set(published["track"])]
     for track in [only] if only else available:
         results, points, run_remarks = _train(
-            folder, study_by_track[track], name, method, keys, progress
+            folder, track, study_by_track[track], name, method, keys, progress
         )
         published_results = published[published["track"] == track]
         results = results[results["draw"].isin(published_results["draw"])]
@@ -179,12 +225,13 @@ def compare(
     table = tests[(tests["method"] == name) | (tests["other"] == name)]
     is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
     sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
-    return Comparison(name, joined, table, sizes, tuple(remarks))
+    return Comparison(name, joined, table, tests, sizes, tuple(remarks))
 
 
 def _train(
     folder: Path,
-    study_name: str,
+    track: str,
+    track_study: Mapping[str, Any],
     name: str,
     method: str | type,
     keys: Mapping[str, Any],
@@ -195,7 +242,7 @@ def _train(
     Returns:
         Their results, the number of points of the method's grid, and remarks on its runs.
     """
-    study = dict(read_yaml(folder / "studies" / f"{study_name}.yaml"))
+    study = dict(track_study)
     del study["baseline"]
     track_entries = study["methods"]
     is_entry_of_track = name in track_entries and not keys
@@ -208,15 +255,13 @@ def _train(
         start = str((track_entries[start] or {}).get("start"))
     check = {tracks.CHECK: track_entries[tracks.CHECK]}
     entries = study["methods"] = check | chain
-    result = run(
-        name=f"compare-{study_name}", config=folder, progress=progress, keep_weights=False, **study
-    )
+    study_name = f"compare-{tracks.PREFIX}{track}"
+    result = run(name=study_name, config=folder, progress=progress, keep_weights=False, **study)
     rows, runs = result_files.read(
         result.study, Path(result.settings.store), Path(result.settings.results)
     )
     partitions = read_partitions(Path(result.settings.results), runs, {})
     starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
-    track = study_name.removeprefix(tracks.PREFIX)
     tables = []
     # Each from its own runs, so that failures of the method hide no result of FedAvg.
     for method_name, used in {tracks.CHECK: check, name: chain}.items():
@@ -265,21 +310,3 @@ def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -
     if versions[0] != versions[1]:
         remark += f"; published numbers are of {versions[0]}, these of {versions[1]}"
     return [remark]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Compare a method from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m fl.notebook.compare", description=main.__doc__)
-    parser.add_argument("method")
-    parser.add_argument("--only", help="one track")
-    parsed = parser.parse_args(arguments)
-    try:
-        print(compare(parsed.method, only=parsed.only))
-    except FedloomError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

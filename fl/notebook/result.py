@@ -61,7 +61,7 @@ class Result:
     def _repr_html_(self) -> str:
         """Return the report's main table, with what the methods cost."""
         facts = self._facts()
-        return page.table_html(facts, overview(facts))
+        return page.table_html(overview(facts), page.title_of_own_method(facts))
 
     @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:

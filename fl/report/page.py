@@ -29,10 +29,14 @@ SHOWN = [
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def table_html(facts: Facts, table: Table) -> str:
-    """Return a table as a part of a page that has no style of its own, such as a notebook."""
-    template = _environment().get_template("fragment.html.j2")
-    return template.render(shown=table, ours=_title_of_own_method(facts))
+def table_html(table: Table, ours: str = "") -> str:
+    """Return a table as a part of a page that has no style of its own, such as a notebook.
+
+    Args:
+        table: The table.
+        ours: Head of the row of the user's own method.
+    """
+    return _environment().get_template("fragment.html.j2").render(shown=table, ours=ours)
 
 
 def _environment() -> jinja2.Environment:
@@ -56,7 +60,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _title_of_own_method(facts: Facts) -> str:
+def title_of_own_method(facts: Facts) -> str:
     """Return the title of the user's own method; empty without one."""
     return facts.methods.get(facts.plan.ours or "", "")
 
@@ -76,7 +80,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
             runs=runs_behind(facts),
             unit=unit(facts.metric),
             legend=_legend(facts),
-            ours=_title_of_own_method(facts),
+            ours=title_of_own_method(facts),
         )
     )
 

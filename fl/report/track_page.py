@@ -52,7 +52,7 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
         f"Accuracy (%) over {len(scores)} draws with 95 % bootstrap interval, sorted by mean rank."
     )
     note = (
-        f"{_rule(table, tests)} Equal: the mean is within one point of 0, by two one-sided tests, "
+        f"{rule(table, tests)} Equal: the mean is within one point of 0, by two one-sided tests, "
         "corrected likewise. Worst tenth: of clients. Bytes and operations: of a whole run."
     )
     heads = columns("Method", *RANKING, text=("from", "verdict"))
@@ -66,7 +66,7 @@ RANKING = (
 """Columns of `ranking`."""
 
 
-def _rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
+def rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
     """Return the sentences on what is compared with what, and how it is corrected."""
     named = titles(table)
     is_test = tests["reason"] == ""
@@ -139,7 +139,7 @@ def overview(table: pd.DataFrame) -> Table:
         "equal: within one point; without a word: not told apart."
     )
     note = (
-        f"{_rule(table, tests)} Sorted by mean rank, first the methods that are in all tracks. "
+        f"{rule(table, tests)} Sorted by mean rank, first the methods that are in all tracks. "
         "Above: tracks whose mean difference is above 0, of those with a difference; with the sign "
         f"test over tracks, corrected likewise. Its smallest p of {len(order)} tracks is "
         f"{max_t.smallest(len(order)):.2g}."

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
+from fl.base.package_data import CONFIG
 from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
 from fl.report import claims, majority, max_t, summaries
 from fl.report.partitions import Partition
@@ -55,6 +56,11 @@ those of the majority predictor (`fl.report.majority`); NaN where they were not 
 operations: of the whole run, all clients and the server, and of what it starts from. point: what
 validation data chose. numbers: the versions of the code.
 """
+
+
+def folder_of(folder: Path) -> Path:
+    """Return the config folder whose tracks are used: the package's if ``folder`` has none."""
+    return folder if studies(folder) else CONFIG
 
 
 def studies(folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ import yaml
 import fl
 from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import FedloomError
+from fl.cli.main import main
 from fl.notebook import compare
 from fl.report import tracks
 from tools import comparison
@@ -75,7 +76,7 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     assert "tiny: fedavg has its published results in all 3 draws" in said
     assert "tiny: fedprox had 6 grid points, the others four" in said
     # An entry of the tracks brings what it starts from, and stands in place of its kept lines.
-    assert compare.main(["fedavg-ft"]) == 0
+    assert main(["compare", "fedavg-ft"]) == 0
     told = capsys.readouterr().out
     assert "tiny: fedavg-ft has" in told and "of 3 by mean rank" in told
     assert "no significant difference to: local, fedavg" in told
@@ -152,6 +153,36 @@ def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
     (lab / "config" / tracks.FILE).unlink()
     with pytest.raises(FedloomError, match="make compare"):
         fl.compare("fedprox")
+
+
+def test_a_comparison_is_a_table_and_a_figure(lab: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["compare", "local", "--only", "tiny", "--latex", "--figure", "local.png"]) == 0
+    text = capsys.readouterr().out
+    [row] = [line for line in text.splitlines() if line.startswith("tiny & ")]
+    assert row.count("&") == 6 and "& FedAvg-FT &" in row
+    assert (lab / "local.png").read_bytes().startswith(b"\x89PNG")
+    measured = fl.compare("local", progress=False)
+    own = measured.lines[measured.lines["method"] == "local"]
+    assert row.split(" & ")[1] == f"{100 * own['accuracy'].mean():.1f}"
+    ranking = measured.to_latex("tiny")
+    assert r"Local (ours)" in ranking and "FedAvg (control)" in ranking
+    assert "<table" in measured._repr_html_()
+    axes = measured.plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["tiny"]
+    assert axes.get_xlabel() == "difference of accuracy from FedAvg-FT (points)"
+    with pytest.raises(FedloomError, match="unknown track 'large'"):
+        measured.to_latex("large")
+
+
+def test_a_workspace_without_tracks_has_those_of_the_package(
+    tmp_path: Path, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `fedloom init` writes it."""
+    monkeypatch.setattr(tracks, "CONFIG", lab / "config")
+    monkeypatch.chdir(tmp_path / "..")
+    assert main(["init", "plain"]) == 0
+    monkeypatch.chdir("plain")
+    assert "tiny: local has" in repr(fl.compare("local", progress=False))
 
 
 def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> None:
