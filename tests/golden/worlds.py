@@ -349,6 +349,7 @@ MODELS: dict[str, list[tuple[World, Any]]] = {
     "lenet": [({}, SMALL), ({"enlarge": 2, "projection": 4}, SMALL)],
     "logistic": [({}, (6,)), ({"zero": True}, (6,))],
     "lstm": [({"tokens": TOKENS, "embedding": 3, "hidden": 4}, "text")],
+    "matrix-factorisation": [({"tokens": TOKENS, "width": 3}, "text")],
     "mlp": [
         ({"hidden": [5, 4]}, (6,)),
         ({"hidden": [5], "norm": "batch"}, (6,)),
@@ -773,7 +774,9 @@ DATA_SETS: dict[str, list[World]] = {
     "cifar100": [{}, {"labels": "coarse"}],
     "digits-five": [{}, {"parts": 2}],
     "domainnet": [{}, {"train_share": 0.5}],
+    "movielens": [{}, {"features": "film"}],
     "prostate-mri": [{}, {"task": "classification"}, {"empty": True, "seed": 1}],
+    "real-digits": [{}, {"images": 20}],
     "synthetic": [
         {},
         {"alpha": 0.5, "beta": 0.5, "samples": 200},

@@ -27,6 +27,7 @@ from fl.models.densenet100 import DenseNet100
 from fl.models.digits_cnn import DigitsCNN
 from fl.models.lenet import LeNet
 from fl.models.lstm import LSTM
+from fl.models.matrix_factorisation import MatrixFactorisation
 from fl.models.mlp import MLP
 from fl.models.mobilenet_v3 import MobileNetV3
 from fl.models.resnet18 import ResNet18
@@ -100,6 +101,7 @@ SIZES = {
     ),
     "lenet": (LeNet(), CIFAR, 10, 62_006),
     "lstm": (LSTM(), (80,), 80, 817_872),
+    "matrix-factorisation": (MatrixFactorisation(), (1,), 2, 10_000 * 16 + 2 * 17),
     "mlp": (MLP((8,)), (5,), 3, 8 * 6 + 3 * 9),
     "mlp normalised": (MLP((8,), "batch"), (5,), 3, 8 * 6 + 16 + 3 * 9),
     "mobilenet-v3": (MobileNetV3(), CIFAR, 10, 2_542_856 - 990 * 1025),
@@ -275,6 +277,7 @@ def test_vit_knows_a_patch_by_its_place_alone():
 
 WORDS = {
     "lstm": LSTM(7, 3, 4, 2),
+    "matrix-factorisation": MatrixFactorisation(7, 3),
     "text-cnn": TextCNN(7, 3, (2, 3), 4),
     "text-transformer": TextTransformer(7, 4, 2, 6, 2, 0.2),
 }
@@ -297,7 +300,12 @@ def test_logits_of_tokens_depend_on_no_other_sample(model):
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [("text-cnn", FedAvg()), ("lstm", PerFedAvg()), ("text-transformer", PerFedAvg())],
+    [
+        ("text-cnn", FedAvg()),
+        ("lstm", PerFedAvg()),
+        ("matrix-factorisation", PerFedAvg()),
+        ("text-transformer", PerFedAvg()),
+    ],
 )
 def test_models_of_tokens_are_the_same_stacked_and_in_a_loop(name, method):
     made = network(WORDS[name], (6,), classes=4, dtype=torch.float64)
@@ -306,6 +314,19 @@ def test_models_of_tokens_are_the_same_stacked_and_in_a_loop(name, method):
     loop, stacked, begun = both_backends(method, made, x, y)
     assert all(torch.allclose(a, b, rtol=0, atol=1e-10) for a, b in zip(loop, stacked, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(loop, begun, strict=False))
+
+
+def test_matrix_factorisation_is_products_of_vectors_and_means_of_several_items():
+    module = MatrixFactorisation(7, 3).build((1,), 2).double()
+    item, user = module.embedding.weight, module.classifier.weight
+    logits = module(torch.tensor([[4], [0]]))
+    expected = [
+        [(item[i] @ user[c] + module.classifier.bias[c]).item() for c in (0, 1)] for i in (4, 0)
+    ]
+    torch.testing.assert_close(logits, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(module(torch.tensor([[4, 0]]))[0], logits.mean(dim=0))
+    wide = MatrixFactorisation(4000, 8).build((1,), 2).embedding.weight
+    assert wide.std().item() == pytest.approx(0.1, rel=0.05)
 
 
 def test_lstm_is_that_of_pytorch():

@@ -62,20 +62,29 @@ class MNIST10k:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[10000, 1, 28, 28]`` and y int64 ``[10000]``, by digit."""
-        archive = raw / MNIST10K_ARCHIVE.name
-        images: dict[str, np.ndarray] = {}
-        for name, stream in iter_members(archive, lambda name: name in DIGIT_MEMBERS):
-            location = f"{archive}: {name}"
-            with wrap_read_errors(location, "is no JSON with `data`", "fetch it again"):
-                pixels = np.array(json.load(stream)["data"], np.float64)
-            if pixels.size % IMAGE_SIDE**2 or not ((pixels >= 0) & (pixels <= 1)).all():
-                raise DataError(f"{location}: is no list of images with pixels from 0 to 1")
-            images[name] = np.rint(pixels * 255).astype(np.uint8).reshape(-1, *self.shape)
-        check_missing(archive, [name for name in DIGIT_MEMBERS if name not in images])
+        images = read_mnist10k(raw / MNIST10K_ARCHIVE.name)
         if self.complete:
-            count = sum(map(len, images.values()))
+            count = sum(map(len, images))
             check_sizes({"all": count}, {"all": 10_000}, "mnist-10k", "mnist 1.1.0")
-        for name, digit in DIGIT_MEMBERS.items():
-            writer.append("x", images[name])
-            writer.append("y", np.full(len(images[name]), digit, np.int64))
+        for digit, of_digit in enumerate(images):
+            writer.append("x", of_digit)
+            writer.append("y", np.full(len(of_digit), digit, np.int64))
         writer.describe([str(digit) for digit in range(10)], normalisation=MNIST_NORMALISATION)
+
+
+def read_mnist10k(archive: Path) -> list[np.ndarray]:
+    """Return the images of each digit, uint8 ``[images, 1, 28, 28]``.
+
+    Raises:
+        DataError: If a file of the archive is missing or no list of images.
+    """
+    images: dict[str, np.ndarray] = {}
+    for name, stream in iter_members(archive, lambda name: name in DIGIT_MEMBERS):
+        location = f"{archive}: {name}"
+        with wrap_read_errors(location, "is no JSON with `data`", "fetch it again"):
+            pixels = np.array(json.load(stream)["data"], np.float64)
+        if pixels.size % IMAGE_SIDE**2 or not ((pixels >= 0) & (pixels <= 1)).all():
+            raise DataError(f"{location}: is no list of images with pixels from 0 to 1")
+        images[name] = np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, IMAGE_SIDE, IMAGE_SIDE)
+    check_missing(archive, [name for name in DIGIT_MEMBERS if name not in images])
+    return [images[name] for name in DIGIT_MEMBERS]

@@ -94,28 +94,51 @@ class Shakespeare:
         lines_by_role = read_roles(
             read_member(path, "100.txt").read().decode("utf-8", "replace"), path
         )
-        characters_by_role = {
-            role: encode_lines(lines_by_role[role]) for role in sorted(lines_by_role)
-        }
-        sizes = {
-            role: len(text) - LENGTH
-            for role, text in characters_by_role.items()
-            if len(text) > LENGTH
-        }
-        if self.complete:
-            check_sizes({"text": len(sizes)}, {"text": ROLES}, str(path), "LEAF", "roles")
-            check_sizes({"text": sum(sizes.values())}, {"text": SAMPLES}, str(path), "LEAF")
-        kept_roles = clients_with_min_samples(sizes, self.min_samples, str(path))
-        x = writer.create("x", (sum(sizes[role] for role in kept_roles), LENGTH), np.uint8)
-        y, first = np.empty(len(x), np.int64), 0
-        for role in kept_roles:
-            windows = np.lib.stride_tricks.sliding_window_view(characters_by_role[role], LENGTH + 1)
-            rows = slice(first, first := first + len(windows))
-            x[rows], y[rows] = windows[:, :LENGTH], windows[:, LENGTH]
-        writer.save("y", y)
-        clients = np.arange(len(kept_roles), dtype=np.int32)
-        writer.save("client", np.repeat(clients, [sizes[role] for role in kept_roles]))
-        writer.describe(list(ALPHABET), normalisation=None)
+        published = (ROLES, SAMPLES, "LEAF") if self.complete else None
+        write_windows(writer, lines_by_role, path, self.min_samples, published)
+
+
+def write_windows(
+    writer: Writer,
+    lines_by_role: Lines,
+    path: Path,
+    min_samples: int,
+    published: tuple[int, int, str] | None,
+    step: int = 1,
+) -> None:
+    """Write x uint8 ``[samples, 80]``, y int64 and client int32 ``[samples]``, by role.
+
+    Args:
+        writer: Where the arrays go.
+        lines_by_role: Lines of each role.
+        path: The file, for errors.
+        min_samples: Least number of samples of a role; others are left out.
+        published: Numbers of roles and of samples before roles are left out, and their source;
+            None without a check.
+        step: Characters between the beginnings of two samples.
+    """
+    characters_by_role = {role: encode_lines(lines_by_role[role]) for role in sorted(lines_by_role)}
+    sizes = {
+        role: -(-(len(text) - LENGTH) // step)
+        for role, text in characters_by_role.items()
+        if len(text) > LENGTH
+    }
+    if published:
+        roles, samples, source = published
+        check_sizes({"text": len(sizes)}, {"text": roles}, str(path), source, "roles")
+        check_sizes({"text": sum(sizes.values())}, {"text": samples}, str(path), source)
+    kept_roles = clients_with_min_samples(sizes, min_samples, str(path))
+    x = writer.create("x", (sum(sizes[role] for role in kept_roles), LENGTH), np.uint8)
+    y, first = np.empty(len(x), np.int64), 0
+    for role in kept_roles:
+        windows = np.lib.stride_tricks.sliding_window_view(characters_by_role[role], LENGTH + 1)
+        windows = windows[::step]
+        rows = slice(first, first := first + len(windows))
+        x[rows], y[rows] = windows[:, :LENGTH], windows[:, LENGTH]
+    writer.save("y", y)
+    clients = np.arange(len(kept_roles), dtype=np.int32)
+    writer.save("client", np.repeat(clients, [sizes[role] for role in kept_roles]))
+    writer.describe(list(ALPHABET), normalisation=None)
 
 
 def read_roles(text: str, path: Path) -> Lines:
