@@ -18,12 +18,18 @@ WHERE = Location("package data")
 
 
 def fetch_all(folder: Path) -> None:
-    """Fetch the archives of all such data sets into a folder of each set in ``folder``."""
+    """Fetch the archives of all such data sets into a folder of each set in ``folder``.
+
+    An archive of several data sets is fetched once and linked.
+    """
+    folder_by_url: dict[str, str] = {}
     for name in registry.names("data set"):
         for source in getattr(registry.find("data set", name, WHERE).target, "sources", ()):
-            if (source.url or "").partition(":")[0] in SCHEMES:
+            url = source.url or ""
+            if url.partition(":")[0] in SCHEMES:
                 start = time.monotonic()
-                path = fetch(source, folder / name)
+                path = fetch(source, folder / name, folder_by_url.get(url))
+                folder_by_url.setdefault(url, str(path.parent))
                 print(f"{name}: {path} ({time.monotonic() - start:.1f} s)")
 
 
