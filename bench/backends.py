@@ -1,7 +1,7 @@
 """What `auto` chooses, beside every backend: ``python -m bench.backends``, in under ten minutes.
 
 For each workload the milliseconds of a step of all participants by each backend, the backend that
-the rule gives for a run of so many rounds (`fl.runner.backend_choice`), and how many times as long
+the rule gives for a run of so many rounds (`fl.runner.job`), and how many times as long
 such a run
 then takes as with the backend that ends first, compiling included. Backends take turns,
 ``--repeats`` times, on one thread; the shortest time of the processor of each counts. On a CPU
@@ -30,7 +30,7 @@ from fl.models.cnn import CNN
 from fl.models.convnet import ConvNet
 from fl.models.mlp import MLP
 from fl.models.resnet18 import ResNet18
-from fl.runner import backend_choice
+from fl.runner import job
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ def rows(case: Case, repeats: int) -> Iterator[str]:
     title = f"{type(case.method).__name__}, {case.work.title}" if case.method else case.work.title
     for rounds in case.rounds:
         run = replace(case.run, training=replace(case.run.training, rounds=rounds))
-        steps = rounds * backend_choice.steps_per_round(run)
+        steps = rounds * job.steps_per_round(run)
         totals = {name: steps * seconds for name, seconds in times.items()}
         if case.compiled:
             totals["compiled"] += compiling
-        chosen = backend_choice.choose(run).backend
+        chosen = job.choose_backend(run).backend
         ratio = totals[chosen] / min(totals.values())
         yield f"| {title} | {' | '.join(cells)} | {rounds:,} | {chosen} | {ratio:.2f} |"
 

@@ -54,7 +54,7 @@ def measured(
     settings, study = planned.settings, planned.studies[study_name]
     rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
     partitions = read_partitions(Path(settings.results), runs, {})
-    return tracks.measured(track, starts(folder, study_name), rows, runs, partitions), runs
+    return tracks.measured_lines(track, starts(folder, study_name), rows, runs, partitions), runs
 
 
 def starts(folder: Path, study_name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Count lines of code by part of the project and write them into docs/architecture.md.
+"""Count files and lines of code by part of the project; write them into docs/architecture.md.
 
 Docstrings, comments and blank lines do not count. Run ``python -m tools.lines`` in a clone.
 """
@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,18 +71,18 @@ def names(folders: Iterable[str]) -> str:
 
 
 def table() -> str:
-    """Return the Markdown table of lines of code."""
+    """Return the Markdown table of files and lines of code."""
     library = python_files(LIBRARY)
-    rows = {
-        f"core: {names(CORE)}": total(python_files(CORE) - library),
-        f"front ends: {names(FRONT_ENDS)}": total(python_files(FRONT_ENDS)),
-        f"extras: {names(EXTRAS)}": total(python_files(EXTRAS)),
-        "library: methods, models, terms, upload filters, data sets, analyses": total(library),
-        "tests": total((ROOT / "tests").rglob("*.py")),
-        "`tools/`, `bench/`": total([*ROOT.glob("tools/*.py"), *ROOT.glob("bench/*.py")]),
+    rows: dict[str, Collection[Path]] = {
+        f"core: {names(CORE)}": python_files(CORE) - library,
+        f"front ends: {names(FRONT_ENDS)}": python_files(FRONT_ENDS),
+        f"extras: {names(EXTRAS)}": python_files(EXTRAS),
+        "library: methods, models, terms, upload filters, data sets, analyses": library,
+        "tests": [*(ROOT / "tests").rglob("*.py")],
+        "`tools/`, `bench/`": [*ROOT.glob("tools/*.py"), *ROOT.glob("bench/*.py")],
     }
-    lines = [f"| {name} | {number:,} |" for name, number in rows.items()]
-    return "\n".join(["| | lines |", "|---|---:|", *lines])
+    lines = [f"| {name} | {len(paths)} | {total(paths):,} |" for name, paths in rows.items()]
+    return "\n".join(["| | files | lines |", "|---|---:|---:|", *lines])
 
 
 def page() -> str:

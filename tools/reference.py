@@ -113,8 +113,8 @@ def python() -> str:
     """The page of what notebooks and scripts import."""
     about = (
         "`import fl`: studies written in Python, as [a notebook](notebook.ipynb) shows. Keys "
-        "are [those of a study](config.md). Runs are too, so `fedloom store gc` takes a run "
-        "away that only a notebook asked for."
+        "are [those of a study](config.md). Runs go into the same store, so `fedloom store gc` "
+        "lists runs that only a notebook needed."
     )
     return _page("fl", about, api_reference.python())
 

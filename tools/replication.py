@@ -29,11 +29,14 @@ def verdicts(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     endings ``_first`` and ``_second``.
 
     Args:
-        first: Lines of one track, as `fl.report.tracks.measured` gives them.
+        first: Lines of one track, as `fl.report.tracks.measured_lines` gives them.
         second: Lines of the same track over other draws.
     """
     keys = ["method", "other"]
-    tables = [tracks.against(table)[[*keys, "difference", "verdict"]] for table in (first, second)]
+    tables = [
+        tracks.compare_with_baselines(table)[[*keys, "difference", "verdict"]]
+        for table in (first, second)
+    ]
     return tables[0].merge(tables[1], on=keys, suffixes=("_first", "_second"))
 
 

@@ -35,7 +35,7 @@ def points(folder: Path, study_name: str) -> pd.DataFrame:
     planned = plan.read_or_make(folder, [study_name])
     settings, study = planned.settings, planned.studies[study_name]
     rows, runs = result_files.read(study, Path(settings.store), Path(settings.results))
-    score = summaries.final(rows, "accuracy", "val").groupby(["method", "run"])["value"].mean()
+    score = summaries.final_rows(rows, "accuracy", "val").groupby(["method", "run"])["value"].mean()
     runs = runs.merge(score.rename("val").reset_index(), on=["method", "run"], how="left")
     runs["val"] = runs["val"].where(runs["state"] == COMPLETE)
     keys = [column for column in runs if str(column).startswith(KEYS)]

@@ -78,7 +78,7 @@ PARTIAL_METRICS = (REWEIGHTED, "r2")
 """Metrics that some clients lack; they have no row for them."""
 
 PREDICTED_METRICS = ("macro_f1", "auroc", "calibration_error", "per_class_accuracy")
-"""Metrics that a study may ask for beside those of its task, see `fl.report.metrics`."""
+"""Metrics that a study may ask for beside those of its task, see `fl.report.tables`."""
 BY_CLASS = "accuracy_of_class_"
 """What the accuracy on samples of one class is called, before the number of the class."""
 

@@ -385,7 +385,7 @@ def _show(parsed: argparse.Namespace) -> None:
 
 
 def _tracks(parsed: argparse.Namespace) -> None:
-    from fl.report import markdown, track_page, tracks
+    from fl.report import page, track_page, tracks
 
     folder = tracks.folder_of(parsed.config)
     table = tracks.read_published(folder)
@@ -397,7 +397,7 @@ def _tracks(parsed: argparse.Namespace) -> None:
         say("There are no published results of this track.")
         return
     view = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
-    for line in markdown.to_markdown(view).splitlines():
+    for line in page.to_markdown(view).splitlines():
         say(line)
 
 
@@ -456,7 +456,7 @@ def _partition(parsed: argparse.Namespace) -> None:
 
 def _analyse(parsed: argparse.Namespace) -> None:
     from fl.plan import plan_files
-    from fl.report import make_analysis
+    from fl.report import analysis_results
 
     settings = config.read_settings(parsed.config)
     results, folder = Path(settings.results), _plan_folder(settings)
@@ -465,7 +465,7 @@ def _analyse(parsed: argparse.Namespace) -> None:
     if names and parsed.name not in names:
         raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
     planned = plan_files.read_analysis(folder, parsed.name)
-    say(make_analysis.write_analysis(planned, results, Path(settings.store)))
+    say(analysis_results.write_analysis(planned, results, Path(settings.store)))
 
 
 def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: ComponentSpec) -> Any:

@@ -152,7 +152,7 @@ def results(facts: Facts) -> Iterator[str]:
     may change the choice. The last line counts missing and diverged runs.
     """
     study, runs, metric = facts.plan, facts.runs, facts.metric
-    facts = facts.drawn or facts
+    facts = facts.merged_draws or facts
     titles = {run.method: run.title for run in study.runs}
     points = runs[runs["selected"]].groupby(KEY)["point"].first()
     chosen = {} if facts.over_draws else points.to_dict()
@@ -172,7 +172,7 @@ def results(facts: Facts) -> Iterator[str]:
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
-    yield from filter(None, [facts.backends])
+    yield from filter(None, [facts.backend_note])
 
 
 def _table(

@@ -241,7 +241,7 @@ def _metadata(stage: Path, facts: Facts, licence: str) -> None:
         (crate.add_dataset if path.endswith("/") else crate.add_file)(
             dest_path=path, properties=properties
         )
-    articles, components = _citations(references.named(facts), entity)
+    articles, components = _citations(references.cited_components(facts), entity)
     # The crate itself may only cite works with an address; components cite the others.
     crate.root_dataset["citation"] = [work for work in articles if not work.id.startswith("#")]
     crate.root_dataset["mentions"] = [software, *components]

@@ -14,12 +14,11 @@ from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, DataError, unknown_name
 from fl.base.schema import DIVERGED, GLOBAL, MISSING
 from fl.base.units import quantity
-from fl.notebook import classes
 from fl.notebook.display import short_traceback
-from fl.notebook.keys import CALL
+from fl.notebook.keys import CALL, entry_name
 from fl.notebook.run import FOLDER, run
 from fl.plan.config import read_settings, read_yaml
-from fl.report import claims, latex, max_t, page, result_files, track_page, track_summary, tracks
+from fl.report import claims, latex, page, result_files, track_page, tracks
 from fl.report.cells import number, probability
 from fl.report.facts import read_partitions
 
@@ -68,16 +67,17 @@ class Comparison:
         counts = (f"for {n} comparisons with {family}" for family, n in self.family_sizes.items())
         rule = "nothing is tested"
         if self.family_sizes:
+            test = claims.flip_rule(int(self.table["n"].max()))
+            n_tracks = quantity(self.lines["track"].nunique(), "track")
             rule = (
-                f"{max_t.rule(int(self.table['n'].max()))} of t over draws, corrected by step-down "
-                f"maxT {' and '.join(counts)} in {quantity(self.lines['track'].nunique(), 'track')}"
-                ", 5 %"
+                f"{test} of t over draws, corrected by step-down maxT {' and '.join(counts)} in "
+                f"{n_tracks}, 5 %"
             )
         texts.append(f"({rule})")
         return "\n".join([*texts, *self.remarks])
 
     def _repr_html_(self) -> str:
-        return page.table_html(track_summary.summary(self.lines, self.tests, self.method))
+        return page.table_html(track_page.method_table(self.lines, self.tests, self.method))
 
     @short_traceback
     def to_latex(self, track: str | None = None) -> str:
@@ -90,7 +90,7 @@ class Comparison:
             FedloomError: For a track that was not compared.
         """
         if track is None:
-            table = track_summary.summary(self.lines, self.tests, self.method)
+            table = track_page.method_table(self.lines, self.tests, self.method)
         else:
             names = set(self.lines["track"])
             if track not in names:
@@ -112,10 +112,10 @@ class Comparison:
         """
         if self.table.empty:
             raise DataError(f"plot: {self.method} has no comparison to draw")
-        return track_summary.plot(self.lines, self.tests, self.method, axes)
+        return track_page.plot_method(self.lines, self.tests, self.method, axes)
 
     def _track_text(self, track: str) -> str:
-        scores = tracks.values(self.lines, track)
+        scores = tracks.scores_of(self.lines, track)
         if self.method not in scores:
             return f"{track}: {self.method} cannot be compared, because no draw has all its runs"
         mean_ranks = tracks.ranks(scores)
@@ -191,7 +191,7 @@ def compare(
         raise unknown_name(CALL / "only", "track", only, study_by_track)
     if only is not None and only not in set(published["track"]):
         raise unknown_name(CALL / "only", "published track", only, set(published["track"]))
-    name = method if isinstance(method, str) else classes.entry_name(method)
+    name = method if isinstance(method, str) else entry_name(method)
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []
     if budget := sorted(BUDGET_KEYS & keys.keys()):
@@ -221,7 +221,7 @@ def compare(
             )
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
-    tests = tracks.against(joined)
+    tests = tracks.compare_with_baselines(joined)
     table = tests[(tests["method"] == name) | (tests["other"] == name)]
     is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
     sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
@@ -266,7 +266,7 @@ def _train(
     # Each from its own runs, so that failures of the method hide no result of FedAvg.
     for method_name, used in {tracks.CHECK: check, name: chain}.items():
         used_rows, used_runs = (table[table["method"].isin(used)] for table in (rows, runs))
-        table = tracks.measured(track, starts, used_rows, used_runs, partitions)
+        table = tracks.measured_lines(track, starts, used_rows, used_runs, partitions)
         tables.append(table[table["method"] == method_name])
     method_runs = runs[runs["method"] == name]
     counts = method_runs["state"].value_counts()

@@ -18,9 +18,9 @@ from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
 from fl.report import latex, page, plots, result_files
 from fl.report.cells import Table
+from fl.report.cost_tables import overview
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
-from fl.report.overview import overview
 from fl.store.run_record import PREDICTIONS
 from fl.store.store import Store
 
@@ -105,7 +105,7 @@ class Result:
             FedloomError: For an unknown kind or setting, and if no run is complete.
         """
         study, location = self._facts(), Location(f"the study {self.study.study}")
-        facts = study.drawn or study
+        facts = study.merged_draws or study
         settings = facts.settings
         for key, value in setting.items():
             if key not in SETTING:

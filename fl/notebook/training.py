@@ -19,7 +19,7 @@ from fl.notebook.keys import CALL
 from fl.plan import jobs, missing_runs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
-from fl.report import make_analysis
+from fl.report import analysis_results
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures
@@ -87,7 +87,7 @@ def train(
                 bar.add_rounds(rounds[bundle.bundle])
         for name, planned in plan.analyses.items():
             bar.describe(f"analysis {name}")
-            make_analysis.write_analysis(planned, results, store.root)
+            analysis_results.write_analysis(planned, results, store.root)
     except (Interruption, KeyboardInterrupt):
         raise TrainingInterrupted(
             "stopped; finished runs and checkpoints are kept, and the same call continues"

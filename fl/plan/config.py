@@ -27,7 +27,7 @@ class Execution:
 
     Attributes:
         backend: Way in which clients are computed; `auto` chooses by the run and its data (see
-            `fl.runner.backend_choice`).
+            `fl.runner.job`).
         device: Device; `auto` is a GPU if there is one.
         processes: Number of processes that train a run together, see `fl.runner.team`. A job
             requests the following resources for each of them.

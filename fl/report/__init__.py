@@ -16,16 +16,7 @@ from fl.base.errors import DataError, Location, unknown_name
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
-from fl.report import (
-    figures,
-    latex,
-    markdown,
-    over_rounds,
-    page,
-    references,
-    result_files,
-    summaries,
-)
+from fl.report import figures, latex, page, references, result_files, summaries
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather, read_plan
 from fl.report.figures import Figure
@@ -39,7 +30,7 @@ COLUMNS = [
     *("mean", "sd_seeds", "sd_clients", "worst", "p10"),
     *("n_clients", "n_seeds", "n_diverged", "n_missing"),
 ]
-"""Of `load`; ``docs/analyse.md`` says what each of them is."""
+"""Columns of `load`; ``docs/analyse.md`` describes them."""
 
 
 def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None) -> list[Path]:
@@ -53,10 +44,10 @@ def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None)
         study: Name of the study.
         results: Folder of the results.
         store: Folder of the runs.
-        plan: The study's, if not the one in ``results/plan``.
+        plan: The study's plan, if not the one in ``results/plan``.
 
     Returns:
-        The four paths and that of the folder.
+        The paths of the four files and of the folder.
 
     Raises:
         DataError: For a study that is not planned or a file that cannot be read.
@@ -97,15 +88,15 @@ def table(study: str, name: str, results: Path, store: Path, plan: StudyPlan | N
     tables = {block.name: block for block in drawn if isinstance(block, Table)}
     if name not in tables:
         raise unknown_name(Location(f"the report of {study}"), "table", name, tables)
-    return markdown.to_markdown(replace(tables[name], number=""))
+    return page.to_markdown(replace(tables[name], number=""))
 
 
 def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
-    """The report in each of its forms, by the end of its file's name."""
+    """Return the report in HTML, Markdown, LaTeX and BibTeX, by the ending of the file."""
     tables = [block for block in blocks(sections) if isinstance(block, Table)]
     return {
         ".html": page.html(facts, sections),
-        ".md": markdown.document(facts, tables),
+        ".md": page.markdown(facts, tables),
         ".tex": latex.document(facts, tables),
         ".bib": references.document(facts),
     }
@@ -118,22 +109,21 @@ def load(
     metric: str | None = None,
     unseen: bool = False,
 ) -> pd.DataFrame:
-    """A study's main table: a row for each setting and method, at the selected point.
+    """Return a study's main table: a row for each setting and method, at the selected point.
 
     The columns are `COLUMNS`. Values are on the clients' test samples; shares are fractions of one:
     0.96 where the report says 96.0. Nothing is written.
 
     Args:
-        study: Its name, or its plan, see `fl.plan.plan.Plan`.
-        results: The folder that `config.yaml` names so.
-        store: The folder of runs, by default the planned one. It is read only if a table in
-            ``results/tables`` is absent, incomplete or of another plan.
-        metric: By default the study's.
-        unseen: Of the clients that were held out of training instead.
+        study: Name of the study, or its plan, see `fl.plan.plan.Plan`.
+        results: Folder of results.
+        store: Folder of runs, by default that of the plan. It is read only if a table in
+            ``results/tables`` is missing, incomplete or of another plan.
+        metric: The metric, by default that of the study.
+        unseen: Whether values are of the clients that were held out of training.
 
     Raises:
-        DataError: For a study that was not planned, a metric that no row has, and a file that
-            cannot be read.
+        DataError: If the study was not planned, no row has the metric, or a file cannot be read.
     """
     plan, rows, runs = _tables(study, results, store)
     split = UNSEEN if unseen else "test"
@@ -155,21 +145,21 @@ def curves(
     store: str | Path | None = None,
     unseen: bool = False,
 ) -> pd.DataFrame:
-    """A study round by round: a row for each method, seed, round, client and metric.
+    """Return a row for each method, seed, round, client and metric of a study.
 
-    The columns are `fl.report.over_rounds.CURVE_COLUMNS`. Runs are complete and at the selected
+    The columns are `fl.report.summaries.CURVE_COLUMNS`. Runs are complete and at the selected
     point; their last round is that of `load`, unless the study says ``scored: best``. A method that
-    starts from a stored model goes on in that one's rounds and bytes, where `load` counts its own
-    rounds alone. Arguments and errors are those of `load`.
+    starts from a stored model continues the rounds and bytes of that model, while `load` counts its
+    own rounds only. Arguments and errors are those of `load`.
     """
     _, rows, runs = _tables(study, results, store)
-    return over_rounds.curves(rows, runs, UNSEEN if unseen else "test")
+    return summaries.curves(rows, runs, UNSEEN if unseen else "test")
 
 
 def _tables(
     study: str | StudyPlan, results: str | Path, store: str | Path | None
 ) -> tuple[StudyPlan, pd.DataFrame, pd.DataFrame]:
-    """A study's plan, its long table and its runs table."""
+    """Return a study's plan, its long table and its runs table."""
     results = Path(results)
     plan = read_plan(study, results) if isinstance(study, str) else study
     store = Path(store or plan_files.store_of(results / "plan") or results / "runs")

@@ -1,7 +1,7 @@
-"""Tables as data, and the one place where a number becomes text.
+"""Tables as data, and the conversion of numbers to text.
 
-HTML, Markdown and LaTeX are written from the same `Table`, so that a number reads the same in all
-three and is the rounding of the one in the Parquet tables.
+HTML, Markdown and LaTeX are written from the same `Table`, so that a number has the same digits in
+all of them: those of the number in the Parquet tables, rounded.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fl.base.schema import BY_CLASS, ERRORS, SHARES
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 NOTHING = DASH
-"""Stands where there is no number."""
+"""Text in place of a number that does not exist."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its text, its link (``#anchor``), whether it is the best, and a short remark."""
+    """Cell: its text, its link (``#anchor``), whether it is the best, and a short remark."""
 
     text: str
     link: str = ""
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row under its head: of a method, of a reference beside methods, or a heading alone."""
+    """Row with a head: of a method, of a reference beside methods, or a heading without cells."""
 
     head: str
     cells: tuple[Cell, ...] = ()
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, in which a line break breaks the line, and whether it holds text."""
+    """Column: its name, which can have several lines, and whether it holds text."""
 
     name: str
     text: bool = False
@@ -55,14 +55,15 @@ class Table:
     """A table.
 
     Attributes:
-        name: What it is called in labels and files, unlike any other table of the report.
-        caption: One or two sentences of at most 40 words: what the numbers are.
-        columns: The first is that of the heads of rows.
-        crossed: The first column's name when rows and columns change places, for a table that can
-            be read either way.
-        note: What else a careful reader needs, below the table.
-        is_main: Whether it is the table that readers look for, which is never folded.
-        scope: What the page says once for all its tables, and a table elsewhere says itself.
+        name: Name in labels and files, unique in the report.
+        caption: One or two sentences of at most 40 words that say what the numbers are.
+        columns: The columns; the first one is that of the heads of rows.
+        rows: The rows.
+        crossed: Name of the first column after rows and columns are exchanged; empty if they may
+            not be.
+        note: Details, below the table.
+        scope: Note that the page has once for all its tables, and a table elsewhere has itself.
+        is_main: Whether it is the main table, which is never folded.
         number: The table's number on the page.
     """
 
@@ -83,7 +84,7 @@ class Table:
 
 
 def columns(head: str, *names: str, text: Sequence[str] = ()) -> tuple[Column, ...]:
-    """A column of heads and the columns after it, of which those in ``text`` hold text."""
+    """Return the column of heads and the columns after it; those in ``text`` hold text."""
     return (Column(head, True), *(Column(name, name in text) for name in names))
 
 
@@ -125,7 +126,7 @@ def number(value: float, metric: str, signed: bool = False) -> str:
 
 
 def spread(mean: float, sd: float, metric: str, signed: bool = False) -> str:
-    """Mean and standard deviation, ``93.4 ± 0.5``; the mean alone where there is no deviation."""
+    """Return mean and standard deviation, ``93.4 ± 0.5``; the mean alone without a deviation."""
     text = number(mean, metric, signed)
     if text == NOTHING or sd is None or not math.isfinite(sd):
         return text
@@ -133,19 +134,19 @@ def spread(mean: float, sd: float, metric: str, signed: bool = False) -> str:
 
 
 def unit(metric: str) -> str:
-    """A metric's name with its unit, as an axis or a caption says it."""
+    """Return a metric's name with its unit, for axes and captions."""
     if metric in (*ERRORS, "r2"):
         return f"{metric.upper()}{' (unit of the target)' * (metric in ERRORS)}"
     return f"{metric.replace('_', ' ')}{' (%)' if metric in SHARES else ''}"
 
 
 def probability(p: float) -> str:
-    """A p-value with three decimals, ``<0.001`` below."""
+    """Return a p-value with three decimals, or ``<0.001``."""
     if not math.isfinite(p):
         return NOTHING
     return "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def decimal(value: float, digits: int = 2) -> str:
-    """A plain number."""
+    """Return a number with some decimals."""
     return f"{value:.{digits}f}".replace("-", MINUS) if math.isfinite(value) else NOTHING

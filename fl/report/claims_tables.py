@@ -1,4 +1,4 @@
-"""What may be said of a comparison, as sentences and as tables."""
+"""Claims on comparisons, as sentences and as tables."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 import pandas as pd
 
 from fl.base.schema import SETTING, StudySetting
-from fl.report import claims, max_t, summaries
+from fl.report import claims, summaries
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability, unit
-from fl.report.facts import Facts, at
+from fl.report.facts import Facts, rows_of_setting
 from fl.report.method_tables import Record, Show, by_setting, shown_number
 
 
 def claims_made(facts: Facts) -> tuple[str, ...]:
-    """Sentences on which methods are ahead and behind, and by what right."""
+    """Return sentences on which methods are ahead and behind, and on the test that says so."""
     frame = facts.claims
     if len(facts.methods) < 2:
         return ()
@@ -25,7 +25,7 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     corrected = f"corrected together for {tests} comparisons by step-down maxT"
     sentences = [
         f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} "
-        f"({max_t.rule(units_count)} of t, 5 %{f', {corrected}' * (tests != 1)})."
+        f"({claims.flip_rule(units_count)} of t, 5 %{f', {corrected}' * (tests != 1)})."
     ]
     if (frame["unit"] == claims.SEED).any():
         sentences.append(
@@ -39,17 +39,19 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
         )
     elif (frame["unit"] == claims.DRAW).any():
         sentences.append("Each draw has its own training seed: draws repeat data and training.")
-    if tests and max_t.smallest(units_count) > claims.LEVEL:
+    if tests and claims.smallest_p(units_count) > claims.LEVEL:
         replicates = "seeds" if (frame["unit"] == claims.SEED).any() else "draws"
         sentences.append(
             "None of these differences is statistically significant: with "
             f"{units_count} {replicates}, the smallest possible p-value is "
-            f"{max_t.smallest(units_count):.3g}."
+            f"{claims.smallest_p(units_count):.3g}."
         )
         return tuple(sentences)
     texts: dict[str, list[str]] = {}
     for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
-        texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
+        texts.setdefault(_verdicts(facts, rows_of_setting(frame, setting)), []).append(
+            facts.short_name(setting)
+        )
     if len(texts) == 1:
         [text] = texts
         return (*sentences, f"{text[:1].upper()}{text[1:]}.")
@@ -57,7 +59,7 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
 
 
 def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
-    """``ahead of FedAvg: A, B; behind FedAvg: C; uninformative: D (at the ceiling)``."""
+    """Return verdicts, ``ahead of FedAvg: A; behind FedAvg: B; uninformative: C (reason)``."""
     texts: dict[str, list[str]] = {}
     for row in group[group["verdict"] != claims.OPEN].to_dict("records"):
         of = f" {'of ' * (row['verdict'] == claims.AHEAD)}{facts.methods[row['other']]}"
@@ -103,15 +105,15 @@ def differences_table(facts: Facts) -> Table | None:
         f"corrected for all {tests} comparisons by step-down maxT. No test: uninformative."
     )
     heads = columns("Method", *("\n".join(facts.names.distinct.get(s, s)) for s in settings))
-    return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
+    return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.common_note)
 
 
 MOST_PAIRS = 30
-"""Without a baseline every pair is compared; of more there is no table."""
+"""Largest number of pairs in the table of a study without a baseline, which compares all pairs."""
 
 
 def paired_table(facts: Facts) -> Table | None:
-    """Every method against the baseline, and the study's contrasts; without one, every pair."""
+    """Return the table of methods against the baseline and of contrasts, or of all pairs."""
     baseline, metric, frame = facts.plan.baseline, facts.metric, facts.claims
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
         return None
@@ -119,9 +121,9 @@ def paired_table(facts: Facts) -> Table | None:
     if set(frame["unit"]) == {claims.SEED}:
         replicates = "training seeds"
     one_other = bool((frame["other"] == baseline).all())
-    against = f"Against {facts.methods[baseline]}" if baseline else "Each against each other,"
+    against = f"Against {facts.methods[baseline]}" if baseline else "All methods"
     if baseline and not one_other:
-        against += " (or another method, where the study says so)"
+        against += " (or another method that the study names)"
     caption = (
         f"{against} in pairs: mean difference of final test {unit(metric)} over {replicates}, with "
         "95 % bootstrap interval."
@@ -133,7 +135,7 @@ def paired_table(facts: Facts) -> Table | None:
             "predictor"
         )
     note = (
-        f"p: {max_t.rule(int(frame['n'].max()))} of t. Corrected: for all comparisons of the "
+        f"p: {claims.flip_rule(int(frame['n'].max()))} of t. Corrected: for all comparisons of the "
         "table, by step-down maxT; a method is called ahead or behind only if it is at most "
         f"{claims.LEVEL}. Uninformative: equal to another method in every digit{near_floor}. "
         "Better, worse: share of clients (%)."

@@ -1,4 +1,4 @@
-"""What a report is made from: a study's plan, its tables, its partitions, its versions."""
+"""Data of a report: a study's plan, its tables, its partitions, its analyses, its versions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fl.base.errors import DataError
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
-from fl.report import analysis_section, claims, majority, result_files, summaries
-from fl.report.analysis_section import Analysis
+from fl.report import analysis_results, claims, result_files, summaries
+from fl.report.analysis_results import Analysis
 from fl.report.partitions import Partition, read
 
 
 @dataclass(frozen=True)
 class Names:
-    """The texts that distinguish several settings, in parts, and those that all of them share.
+    """Names of settings: the texts that all of them share, and those in which each differs.
 
-    A single setting shares nothing: its name is complete.
+    The name of a single setting is complete, and no text is shared.
     """
 
     common: tuple[str, ...]
@@ -33,7 +33,7 @@ class Names:
 
 @dataclass(frozen=True)
 class AbsentRun:
-    """A run that is missing or diverged.
+    """Run that is missing or diverged.
 
     Attributes:
         run: Its id.
@@ -52,10 +52,17 @@ class AbsentRun:
 
 @dataclass(frozen=True)
 class Facts:
-    """A study as a report sees it.
+    """A study as a report shows it.
 
     Attributes:
-        over_draws: Whether a setting is all draws of its data set and partition, see `drawn`.
+        plan: Plan of the study.
+        rows: Table of values, see `fl.report.tables`.
+        runs: Table of runs.
+        partitions: Partitions by id, as far as their folders exist.
+        versions: Environments in which the runs were computed.
+        store: Path of the store, for the report.
+        analyses: Analyses of the study.
+        over_draws: Whether all draws of data and partition are one setting, see `merged_draws`.
     """
 
     plan: StudyPlan
@@ -68,7 +75,7 @@ class Facts:
     over_draws: bool = False
 
     @cached_property
-    def drawn(self) -> Facts | None:
+    def merged_draws(self) -> Facts | None:
         """Return these facts with all draws of a setting as one; None without several draws."""
         settings = self.setting_by_scenario.values()
         return replace(self, over_draws=True) if len(set(settings)) < len(settings) else None
@@ -80,12 +87,12 @@ class Facts:
 
     @property
     def replicates(self) -> str:
-        """The name of the replicates that means and deviations are over."""
+        """Name of the replicates over which means and deviations are."""
         return "draws" if self.over_draws else "seeds"
 
     @property
     def metric(self) -> str:
-        """The study's metric."""
+        """Metric of the study."""
         return self.plan.metric
 
     @property
@@ -94,8 +101,8 @@ class Facts:
         return self.plan.test == "global"
 
     @property
-    def when(self) -> str:
-        """A sentence for captions where another round than the last counts."""
+    def round_note(self) -> str:
+        """A sentence for captions if another round than the last one counts; else empty."""
         if self.plan.scored != "best":
             return ""
         return " Final: of each client, the round that is best on its own validation samples."
@@ -103,7 +110,7 @@ class Facts:
     @cached_property
     def settings(self) -> list[StudySetting]:
         """The settings in the plan's order."""
-        frame = self.placed(self.runs[SETTING].drop_duplicates()).drop_duplicates()
+        frame = self.with_settings(self.runs[SETTING].drop_duplicates()).drop_duplicates()
         return list(frame.itertuples(index=False, name=None))
 
     @cached_property
@@ -112,14 +119,16 @@ class Facts:
         return setting_names(self.plan, self.over_draws)
 
     @property
-    def everywhere(self) -> str:
+    def common_note(self) -> str:
         """Sentences that hold for all tables of scores; empty if there are none."""
         common = f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
-        return " ".join(filter(None, (common, self.sampled, self.budgets, self.backends)))
+        return " ".join(
+            filter(None, (common, self.sample_note, self.budget_note, self.backend_note))
+        )
 
     @property
-    def budgets(self) -> str:
-        """A sentence where methods have had different numbers of rounds; empty where equal ones."""
+    def budget_note(self) -> str:
+        """A sentence on methods with different numbers of rounds; empty if all have the same."""
         texts: dict[str, list[str]] = {}
         for method, runs in summaries.stored_runs(self.runs).groupby("method", sort=False):
             texts.setdefault(_rounds(runs), []).append(self.methods[str(method)])
@@ -131,8 +140,8 @@ class Facts:
         return f"Rounds of training: {common_text}, but {'; '.join(other_texts)}{sum_text}."
 
     @property
-    def backends(self) -> str:
-        """A sentence where runs have had several backends or devices; empty where one."""
+    def backend_note(self) -> str:
+        """A sentence on runs with different backends or devices; empty if all have the same."""
         texts: dict[str, list[str]] = {}
         for method, runs in summaries.stored_runs(self.runs).groupby("method", sort=False):
             used = runs[["backend", "device"]].dropna().itertuples(index=False, name=None)
@@ -146,8 +155,8 @@ class Facts:
         return f"{mixed}. Results of two backends or devices differ by rounding."
 
     @cached_property
-    def longer(self) -> dict[str, str]:
-        """By method that had more rounds than most, ``6 + 2 rounds``."""
+    def longer_training(self) -> dict[str, str]:
+        """Rounds of methods that had more than most, by method: ``6 + 2 rounds``."""
         groups = summaries.stored_runs(self.runs).groupby("method", sort=False)
         totals = {
             str(method): (runs["rounds"] + runs["rounds_before"]).max() for method, runs in groups
@@ -161,8 +170,8 @@ class Facts:
         return {str(method): texts[str(method)] for method in above}
 
     @property
-    def sampled(self) -> str:
-        """A sentence where models are scored on a sample of the clients; empty where on all."""
+    def sample_note(self) -> str:
+        """A sentence if models are scored on a sample of the clients; empty if on all clients."""
         sizes = sorted({len(p.clients) - len(p.unseen) for p in self.partitions.values()})
         counts = summaries.evaluated_clients(self.plan)
         samples = {
@@ -172,7 +181,7 @@ class Facts:
             for method, title in self.methods.items()
         }
         distinct_samples = set(samples.values())
-        drawn = ", which each seed draws anew" if self.runs["seed"].nunique() > 1 else ""
+        drawn = ", drawn again for each seed" if self.runs["seed"].nunique() > 1 else ""
         if len(distinct_samples) == 1:
             [sample] = distinct_samples
             return f"Scores are over a sample of {sample} clients{drawn}." if sample else ""
@@ -181,7 +190,7 @@ class Facts:
 
     @cached_property
     def methods(self) -> dict[str, str]:
-        """Label -> name to show: the readable title, with the label where titles coincide.
+        """Names to show, by label: the title, with the label if several titles are equal.
 
         The user's own method is marked as ``(ours)``.
         """
@@ -190,49 +199,49 @@ class Facts:
         names = {m: t if shown.count(t) == 1 else f"{t} ({m})" for m, t in titles.items()}
         return {m: f"{t} (ours)" if m == self.plan.ours else t for m, t in names.items()}
 
-    def placed(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """``frame`` with the settings as these facts have them."""
+    def with_settings(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a frame with the settings of these facts, whose draws may be merged."""
         return (
             summaries.without_draws(frame, self.setting_by_scenario) if self.over_draws else frame
         )
 
-    def replicated(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """``frame``, which has seeds, `placed`, and in a column ``unit`` what is replicated."""
+    def with_units(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a frame `with_settings` and a column ``unit``, the seed or draw of each row."""
         if not self.over_draws:
             return frame.assign(unit=frame["seed"])
         units = ["; ".join(setting) for setting in frame[SETTING].itertuples(index=False)]
-        return self.placed(frame.assign(unit=units))
+        return self.with_settings(frame.assign(unit=units))
 
-    def averaged(
+    def mean_over_draws(
         self, frame: pd.DataFrame, spreads: Mapping[str, str], keys: Sequence[str] = summaries.KEY
     ) -> pd.DataFrame:
-        """`fl.report.summaries.over_draws` where a setting is all its draws, else ``frame``."""
+        """Return means over draws, see `fl.report.summaries.over_draws`; else the frame itself."""
         if not self.over_draws:
             return frame
         return summaries.over_draws(frame, self.setting_by_scenario, spreads, keys)
 
-    def summarised(self, metric: str, split: str = "test") -> pd.DataFrame:
-        """`fl.report.summaries.summarise` of a metric; over draws if settings are."""
+    def summarise(self, metric: str, split: str = "test") -> pd.DataFrame:
+        """Return `fl.report.summaries.summarise` of a metric, over draws if they are merged."""
         summary = summaries.summarise(self.rows, self.runs, metric, split)
-        return self.averaged(summary, {"mean": "sd_seeds", "weighted": "weighted_sd_seeds"})
+        return self.mean_over_draws(summary, {"mean": "sd_seeds", "weighted": "weighted_sd_seeds"})
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """The summary of the study's metric, see `summarised`."""
-        return self.summarised(self.metric)
+        """The summary of the study's metric, see `summarise`."""
+        return self.summarise(self.metric)
 
     @cached_property
     def claims(self) -> pd.DataFrame:
-        """`fl.report.claims.compared` of the study's metric."""
-        scored = summaries.complete(summaries.final(self.rows, "accuracy"), self.runs)
-        return claims.compared(
+        """Comparisons of methods, see `fl.report.claims.compare_methods`."""
+        scored = summaries.complete_rows(summaries.final_rows(self.rows, "accuracy"), self.runs)
+        return claims.compare_methods(
             self.rows,
             self.runs,
             self.metric,
             self.plan.baseline,
             self.plan.contrasts,
             settings=self.setting_by_scenario,
-            floors=majority.errors(
+            floors=claims.majority_errors(
                 scored, self.runs, self.partitions, all_samples=self.uses_all_test_samples
             ),
         )
@@ -240,13 +249,14 @@ class Facts:
     @cached_property
     def unseen_summary(self) -> pd.DataFrame:
         """The summary of the clients that were held out of training; NaN if there are none."""
-        return self.summarised(self.metric, UNSEEN)
+        return self.summarise(self.metric, UNSEEN)
 
     @cached_property
-    def honest(self) -> Facts | None:
+    def without_attackers(self) -> Facts | None:
         """Return these facts without clients that attack in any run of their setting and seed.
 
-        None if no client is known to attack. Of runs that do not tell, no client is left.
+        None if no client is known to attack. If the record of a run does not name attackers, none
+        of its clients is left.
         """
         if summaries.ATTACKS not in self.rows:
             return None
@@ -258,12 +268,12 @@ class Facts:
         return replace(self, rows=self.rows[is_honest])
 
     def of_clients(self, rows: pd.DataFrame, trait: str, value: Any) -> pd.DataFrame:
-        """The rows of clients with one ``modality``, or of one ``domain``."""
+        """Return the rows of clients with one ``modality``, or of one ``domain``."""
         chosen: pd.DataFrame = rows[self.traits(rows, trait) == value]
         return chosen
 
     def traits(self, rows: pd.DataFrame, trait: str) -> pd.Series:
-        """By row, the ``modality`` or ``domain`` of its client; None where it is not known."""
+        """Return the ``modality`` or ``domain`` of each row's client; None if unknown."""
         partitions = dict(zip(self.runs["run"], self.runs["partition_id"], strict=True))
         names = {
             (run, client): kind
@@ -305,7 +315,7 @@ class Facts:
                 AbsentRun(
                     run=row["run"],
                     method=", ".join(filter(None, (self.methods[row["method"]], row["point"]))),
-                    setting=self.short(setting),
+                    setting=self.short_name(setting),
                     seed=row["seed"],
                     anchor=self.anchor(setting, row["method"]),
                 )
@@ -313,36 +323,36 @@ class Facts:
         return runs
 
     def anchor(self, setting: StudySetting, method: str) -> str:
-        """The link to the runs behind a cell; "" for what is no setting of the study, or many."""
+        """Return the link to the runs of a method in a setting; empty if draws are merged."""
         if self.over_draws or setting not in self.settings:
             return ""
         return f"#runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"
 
     def partitions_of(self, setting: StudySetting) -> list[Partition]:
-        """The partitions, one unless seeds or draws have their own, that a setting's runs use."""
-        runs = self.placed(self.runs.drop_duplicates([*SETTING, "partition_id"]))
-        names = at(runs, setting)["partition_id"].unique()
+        """Return the partitions of a setting's runs; several if seeds or draws have their own."""
+        runs = self.with_settings(self.runs.drop_duplicates([*SETTING, "partition_id"]))
+        names = rows_of_setting(runs, setting)["partition_id"].unique()
         return [self.partitions[name] for name in names if name in self.partitions]
 
     def majority(self, setting: StudySetting) -> pd.Series:
-        """Per client, what predicting its training majority scores; mean over seeds' partitions."""
+        """Return the accuracy of predicting each client's majority class; mean over partitions."""
         majorities = [p.majority(self.uses_all_test_samples) for p in self.partitions_of(setting)]
         return (
             pd.concat(majorities).groupby(level=0).mean() if majorities else pd.Series(dtype=float)
         )
 
     def population(self, setting: StudySetting) -> float:
-        """The score of predicting the training majority of all clients, mean over clients."""
+        """Return the accuracy of predicting the majority class of all, mean over clients."""
         together = self.uses_all_test_samples
         majorities = [p.majority(together, True).mean() for p in self.partitions_of(setting)]
         return sum(majorities) / len(majorities) if majorities else float("nan")
 
-    def short(self, setting: StudySetting) -> str:
-        """A setting in one line, without what all settings share."""
+    def short_name(self, setting: StudySetting) -> str:
+        """Return a setting in one line, without the texts that all settings share."""
         return " · ".join(self.names.distinct.get(setting, setting))
 
 
-def _span(counts: pd.Series) -> str:
+def span(counts: pd.Series) -> str:
     """Return ``20``, or ``12 to 20`` if counts differ; a count that is not known is ``unknown``."""
     if counts.isna().any():
         return "unknown"
@@ -352,7 +362,7 @@ def _span(counts: pd.Series) -> str:
 
 def _rounds(runs: pd.DataFrame) -> str:
     """Return the rounds of a method's runs: ``6``, or ``6 + 2`` after those of a stored model."""
-    own, start = _span(runs["rounds"]), _span(runs["rounds_before"])
+    own, start = span(runs["rounds"]), span(runs["rounds_before"])
     return own if start == "0" else f"{start} + {own}"
 
 
@@ -379,7 +389,9 @@ def gather(
     else:
         rows, runs = result_files.read(plan, store, results)
     partitions = read_partitions(results, runs, plan.titles)
-    analyses = tuple(analysis_section.read(results, analysis) for analysis in plan.analyses)
+    analyses = tuple(
+        analysis_results.read_analysis(results, analysis) for analysis in plan.analyses
+    )
     versions, shown = _versions(runs), _shown(results, store)
     return Facts(plan, rows, runs, partitions, versions, shown, analyses)
 
@@ -403,29 +415,34 @@ def read_partitions(
     return partitions
 
 
-def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:
-    """The rows of ``frame`` that belong to a setting."""
+def rows_of_setting(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:
+    """Return the rows of a frame that belong to a setting."""
     return frame[(frame[SETTING] == list(setting)).all(axis=1)]
 
 
 def read_plan(study: str, results: Path) -> StudyPlan:
-    """A study as it was planned last; `DataError` where it was not or cannot be read."""
+    """Return the last plan of a study.
+
+    Raises:
+        DataError: If the study was not planned, or its plan cannot be read.
+    """
     folder = results / "plan" / "studies"
     if not (folder / f"{study}.json").exists():
         names = sorted(path.stem for path in folder.glob("*.json"))
+        planned = ", ".join(names) or "none"
         raise DataError(
-            f"{folder / study}.json: not there; planned studies: {', '.join(names) or 'none'}; "
-            "`fedloom plan --write` makes the plan"
+            f"{folder / study}.json: does not exist (planned studies: {planned})",
+            advice="fedloom plan --write",
         )
     return plan_files.read_study(results / "plan", study)
 
 
 ENVIRONMENT = ("fedloom", "python", "torch", "numpy", "cuda", "processor", "device")
-"""The columns that say what a run was computed with."""
+"""Columns of the software and hardware that computed a run."""
 
 
 def _versions(runs: pd.DataFrame) -> tuple[str, ...]:
-    """The distinct environments that the runs were computed in."""
+    """Return the different environments in which the runs were computed."""
     texts = set()
     for row in runs[[*ENVIRONMENT]].drop_duplicates().to_dict("records"):
         words = (f"{name} {value}" for name, value in row.items() if isinstance(value, str))
@@ -434,7 +451,7 @@ def _versions(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _shown(results: Path, store: Path) -> str:
-    """The store's path as a report shows it: relative to the project where it lies inside."""
+    """Return the path of the store for a report, relative to the project if it is inside."""
     relative = os.path.relpath(store, results.absolute().parent)
     return (str(store) if relative.startswith("..") else relative).replace(os.sep, "/")
 

@@ -40,7 +40,12 @@ DASHED = (0, (4, 2))
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture from files: as the page shows it, and the files by the end of their name."""
+    """Picture from files.
+
+    Attributes:
+        svg: The picture for the page.
+        content: Contents of its files, by ending.
+    """
 
     svg: str
     content: Mapping[str, bytes]
@@ -52,7 +57,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: its title, what it shows in words, the picture."""
+    """Picture with a title, and a description for readers who do not see it."""
 
     title: str
     alt: str
@@ -61,11 +66,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels under one caption; ``legend`` lists the methods that need a key.
+    """Panels under one caption.
 
     Attributes:
+        name: Name in labels and files, unique in the report.
         caption: One or two sentences of at most 40 words.
-        note: What else a careful reader needs, after the caption.
+        panels: The pictures.
+        legend: The methods that need a key.
+        note: Details, after the caption.
+        number: Number of the figure on the page.
     """
 
     name: str
@@ -117,7 +126,7 @@ class Series:
 def curves(
     look: Look, frame: pd.DataFrame, series: Series, metric: str, majority: float | None
 ) -> Canvas:
-    """Mean over rounds with a band of one sd over seeds, for one setting; see `draw_curves`."""
+    """Draw means over rounds with a band of one sd, for one setting; see `draw_curves`."""
     canvas, axes = axes_of(2.6)
     draw_curves(look, axes, frame, series, metric, majority)
     return canvas
@@ -133,8 +142,8 @@ def draw_curves(
 ) -> None:
     """Draw means over rounds, with the names of methods at the ends of their lines.
 
-    Lines that cover each other are told apart by their dashes, their widths, of which the first
-    drawn are the widest, and their markers, which stand at different rounds.
+    Lines that cover each other differ in their dashes, in their widths, which decrease in the order
+    of drawing, and in their markers, which are at different rounds.
 
     Args:
         look: Colours.
@@ -220,7 +229,7 @@ def _name_ends(look: Look, axes: Axes, series: Series, ends: Sequence[tuple[str,
 
 
 def _block_centres(blocks: Sequence[tuple[float, str, float]], top: float) -> list[float]:
-    """Return the centres of blocks so that none covers another, as near as can be to their places.
+    """Return the centres of blocks, near to their places, so that no block covers another.
 
     Neighbours that would cover each other become a group around the mean of their places, which
     lies between 0 and ``top`` if there is room.
@@ -255,7 +264,7 @@ def _block_centres(blocks: Sequence[tuple[float, str, float]], top: float) -> li
 
 
 CROWD = 60
-"""Clients that are drawn as a dot each; of more, quantiles are drawn."""
+"""Largest number of clients that are drawn as dots; of more, quantiles are drawn."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -263,7 +272,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def against(
     look: Look, frame: pd.DataFrame, series: Series, metric: str, column: str, label: str
 ) -> Canvas:
-    """Final means against a ``column``, for one setting; see `draw_against`."""
+    """Draw final means against a ``column``, for one setting; see `draw_against`."""
     canvas, axes = axes_of(2.5)
     draw_against(look, axes, frame, series, metric, column, label)
     return with_legend(look, canvas)
@@ -310,7 +319,7 @@ def draw_against(
 
 @as_picture
 def strips(look: Look, frame: pd.DataFrame, series: Series, metric: str) -> Canvas:
-    """One row per method, for one setting; see `draw_strips`."""
+    """Draw a row of clients for each method, for one setting; see `draw_strips`."""
     canvas, axes = axes_of(0.75 + 0.34 * frame["method"].nunique())
     draw_strips(look, axes, frame, series, metric)
     return canvas
@@ -338,7 +347,7 @@ def draw_strips(look: Look, axes: Axes, frame: pd.DataFrame, series: Series, met
         if len(values) > CROWD:
             _quantiles(look, axes, row, values, colour)
         else:
-            # A fixed pattern keeps dots apart without chance, so that the picture never changes.
+            # The pattern that separates dots is fixed, so that the picture never changes.
             offset = 0.2 * np.array([(0, 1, -1, 0.5, -0.5)[i % 5] for i in range(len(values))])
             axes.scatter(values, row + offset, s=15, color=colour, alpha=0.75, lw=0)
         if len(values):
@@ -363,18 +372,19 @@ def _quantiles(look: Look, axes: Axes, row: int, values: np.ndarray, colour: str
 
 
 FINEST = 1500
-"""Clients that a picture tells apart; of more, as many in even steps are drawn."""
+"""Largest number of clients in a picture; of more, so many are drawn, at even distances."""
 MAX_CLIENTS = 40
-"""Clients or classes that a bubble picture can hold; beyond, a shaded grid takes its place."""
+"""Largest number of clients or classes in a picture of dots; of more, a shaded grid is drawn."""
 
 
 @as_picture
 def holdings(look: Look, partition: Partition) -> Canvas:
-    """The partition: clients across, classes down, area proportional to samples.
+    """Draw a partition: clients across, classes down, the area of a dot for the number of samples.
 
-    With more than `MOST` clients or classes, a grid shaded by the logarithm, as areas would leave
-    sizes that follow a power law blank. More than `MOST` clients are sorted by their most frequent
-    class and their size, so that neighbours are alike where only a part of them can be shown.
+    With more than `MAX_CLIENTS` clients or classes, a grid is drawn whose shade is the logarithm of
+    the number, because most dots of a power law would be too small to see. More than `MAX_CLIENTS`
+    clients are sorted by their most frequent class and their size, so that neighbours are similar
+    if only some of the clients are drawn.
     """
     counts = np.sum(list(partition.counts.values()), axis=0)
     n_clients, n_classes = counts.shape
@@ -429,6 +439,6 @@ def contents(figures: Iterable[Figure]) -> dict[str, bytes]:
 
 
 def slug(title: str) -> str:
-    """``title`` as a part of a file's name that LaTeX takes too: ``alpha-0_1``."""
+    """Return a title as part of a file name that LaTeX accepts too: ``alpha-0_1``."""
     plain = re.sub(r"(?<=\d)\.(?=\d)", "_", title)
     return re.sub(r"[^\w+-]+", "-", plain, flags=re.ASCII).strip("-")[:80]

@@ -1,9 +1,9 @@
 """The tables of a report as LaTeX, for papers of one or two columns.
 
-Letters have 8 points. A table that fits a column of a two-column page stands in it, a wider one
-across both; one that is wider than the page, or longer, goes on in another table. Widths are sums
-of the widths of characters in Computer Modern. Where a paper's text is narrower than two columns,
-LaTeX makes a table smaller.
+Letters have 8 points. If a table fits, it is set in one column of a two-column page, else in both.
+If it is wider or longer than the page, it continues in another table. Widths are sums of the widths
+of characters in Computer Modern. If a paper's text is narrower than two columns, LaTeX makes a
+table smaller.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from fl.report.cells import DASH, MINUS, Row, Table, transposed
 from fl.report.facts import Facts
 
 PREAMBLE = r"\usepackage{array,booktabs,graphicx}"
-"""What a document needs."""
+"""Packages that a document needs."""
 FITTED = (
     r"\providecommand{\fitted}[1]{\sbox0{#1}\ifdim\wd0>\linewidth"
     r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}"
 )
 """A command for a box that is made smaller if it is wider than the text."""
 LINES = 36
-"""Lines of a table, at most."""
+"""Largest number of lines of a table."""
 BROAD = 30
-"""Characters of a column of text, from which on its lines are broken."""
+"""Number of characters of a text column from which its lines are broken."""
 SIZE = 8.0
 """Size of letters in points."""
 GAP = 6.0
@@ -66,7 +66,7 @@ TEX = {
     "·": r"$\cdot$",
     DASH: "--",
     "…": r"\ldots{}",
-    # After the end of a row these would say how far to the next one.
+    # After the end of a row, LaTeX would read these as the distance to the next row.
     **{c: f"{{{c}}}" for c in "[]*"},
     **{c: f"\\{c}" for c in "&%$#_{}"},
     **{chr(0x3B1 + i): f"$\\{n}$" for i, n in enumerate(GREEK.split()) if n != "omicron"},
@@ -74,7 +74,7 @@ TEX = {
 
 
 def document(facts: Facts, tables: Sequence[Table]) -> str:
-    """All tables, under a comment that says what they need."""
+    """Return all tables, under a comment with what they need."""
     study = facts.plan.study
     return "\n".join(
         [_head_lines(facts), *(to_latex(table, f"{study}-{table.name}") for table in tables)]
@@ -99,7 +99,7 @@ def _head_lines(facts: Facts) -> str:
 
 
 def tex(text: str) -> str:
-    """``text`` as LaTeX sets it literally, in one paragraph."""
+    """Return a text for LaTeX, with special characters escaped, in one paragraph."""
     return "".join(TEX.get(c, c) for c in _set_close(" ".join(text.split())))
 
 
@@ -109,7 +109,7 @@ def _set_close(text: str) -> str:
 
 
 def to_latex(table: Table, label: str) -> str:
-    """A table environment, or several."""
+    """Return a table environment, or several for a large table."""
     label = re.sub(r"[^\w.:+-]", "-", label, flags=re.ASCII)
     comment = f"% Table {table.number} of the page\n" if table.number else ""
     table = transposed(table)
@@ -120,7 +120,7 @@ def to_latex(table: Table, label: str) -> str:
         if column.text and max((len(text) for text in _column(methods, i)), default=0) > BROAD
     }
     widths = [_column_width(table, i, broad) for i in range(len(table.columns))]
-    # Heads of references are broken where only they make a table wider than a column.
+    # Heads of references are broken if only they make a table wider than a column.
     narrow = _column_width(methods, 0, broad)
     breaks = sum(widths) > COLUMN_WIDTH >= narrow + sum(widths[1:])
     if breaks:
@@ -196,7 +196,7 @@ def _column(table: Table, i: int) -> Iterator[str]:
 
 
 def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
-    """The rows of each table: at most `LINES` lines, and no heading at the end."""
+    """Yield the rows of each table: at most `LINES` lines, and no heading at the end."""
     page: list[Row] = []
     lines = 0
     for row in rows:

@@ -32,13 +32,13 @@ from fl.report.cells import (
     spread,
     unit,
 )
-from fl.report.facts import Facts, at
-from fl.report.ranks import mean_ranks
+from fl.report.facts import Facts, rows_of_setting, span
+from fl.report.plots import mean_ranks
 
 Record = Mapping[Any, Any]
-"""A row of a frame with a row for each setting and method."""
+"""Row of a frame that has a row for each setting and method."""
 Show = Callable[[Record], str]
-"""The text of a row's cell."""
+"""Function that returns the text of a row's cell."""
 
 
 def by_setting(
@@ -51,7 +51,7 @@ def by_setting(
     references: Callable[[StudySetting], list[Row]] = lambda setting: [],
     note: str = "",
 ) -> Table:
-    """A table with a row for each row of ``frame``, headed by its method, setting by setting.
+    """Return a table with a row for each row of ``frame``, with its method as head, by setting.
 
     A single setting is named in the note. Numbers are linked to the runs behind them.
 
@@ -60,7 +60,7 @@ def by_setting(
         name: Name of the table in the report's files.
         caption: Caption of the table.
         frame: ``method``, the columns of a setting, and those that ``shown`` reads.
-        shown: By name of a column, the text of a row's cell.
+        shown: Functions that return a cell's text, by name of the column.
         text: The columns that hold text.
         references: Rows below those of a setting.
         note: Note below the table.
@@ -74,17 +74,17 @@ def by_setting(
     rows: list[Row] = []
     for setting in settings:
         if len(settings) > 1:
-            rows.append(Row(facts.short(setting), kind="heading"))
-        for record in at(frame, setting).to_dict("records"):
+            rows.append(Row(facts.short_name(setting), kind="heading"))
+        for record in rows_of_setting(frame, setting).to_dict("records"):
             link = facts.anchor(setting, record["method"])
             cells = (Cell(say(record), "" if name in text else link) for name, say in shown.items())
             rows.append(Row(facts.methods[record["method"]], tuple(cells)))
         rows += references(setting)
-    scope = facts.everywhere
+    scope = facts.common_note
     if len(settings) == 1:
-        note = f"{note} Setting: {facts.short(settings[0])}.".lstrip()
-        # Draws of one setting share all of its name.
-        scope = "" if facts.short(settings[0]) in scope else scope
+        note = f"{note} Setting: {facts.short_name(settings[0])}.".lstrip()
+        # The scope has the name already if the draws of one setting share it.
+        scope = "" if facts.short_name(settings[0]) in scope else scope
     return Table(name, caption, names, tuple(rows), note=note, scope=scope)
 
 
@@ -102,7 +102,7 @@ def _count(column: str) -> Show:
 
 
 def reference(head: str, *texts: str) -> Row:
-    """A row that is none of a method."""
+    """Return a row of reference values, which belong to no method."""
     return Row(head, tuple(map(Cell, texts)), "reference")
 
 
@@ -118,7 +118,7 @@ def main_table(facts: Facts) -> Table:
     """
     name = "draws" if facts.over_draws else "settings"
     table = _across(facts, name, facts.metric, facts.summary)
-    if facts.over_draws or facts.drawn is None:  # The table of each draw is no main table.
+    if facts.over_draws or facts.merged_draws is None:  # The table of draws is no main table.
         table = _with_ranks(facts, replace(table, is_main=True))
     if AREA in facts.plan.metrics and AREA not in _test_metrics(facts):
         table = replace(table, note=f"{table.note} {NO_AREA[0].upper()}{NO_AREA[1:]}.".lstrip())
@@ -126,7 +126,7 @@ def main_table(facts: Facts) -> Table:
         return table
     note = (
         f"{table.note} Majority class: always predicting the most frequent training class, of each "
-        f"client or of the population; mean over {'all ' * bool(facts.sampled)}clients."
+        f"client or of the population; mean over {'all ' * bool(facts.sample_note)}clients."
     ).lstrip()
     values = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
     everyone = [number(facts.population(setting), "accuracy") for setting in facts.settings]
@@ -155,11 +155,11 @@ def _with_ranks(facts: Facts, table: Table) -> Table:
 
 
 def predicted_table(facts: Facts) -> Table | None:
-    """The metrics that the study asks for beside those that runs record, a column for each."""
+    """Return the table of metrics of predictions that the study asks for; None without any."""
     metrics = [name for name in _test_metrics(facts) if _predicted(name)]
     if not metrics:
         return None
-    tables = [facts.summarised(metric) for metric in metrics]
+    tables = [facts.summarise(metric) for metric in metrics]
     frame = tables[0][summaries.KEY].copy()
     for metric, table in zip(metrics, tables, strict=True):
         frame[metric], frame[f"sd {metric}"] = table["mean"], table["sd_seeds"]
@@ -184,23 +184,23 @@ def _predicted(metric: str) -> bool:
 
 
 def _test_metrics(facts: Facts) -> list[str]:
-    """Those on test samples, in their order: numbers of classes by their size."""
+    """Return the metrics on test samples, sorted; numbers of classes by their size."""
     recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
     return sorted(recorded, key=lambda name: (name.startswith(BY_CLASS), len(name), name))
 
 
 def other_metrics(facts: Facts) -> list[Table]:
-    """The main table of every other test metric that was recorded."""
+    """Return the main table of every other test metric that was recorded."""
     tables = []
     recorded = {name for name in _test_metrics(facts) if not _predicted(name)}
     for metric in sorted(recorded - {facts.metric}):
-        summary = facts.summarised(metric)
+        summary = facts.summarise(metric)
         tables.append(_across(facts, f"settings-{metric}", metric, summary))
     return tables
 
 
 def unseen_table(facts: Facts) -> Table | None:
-    """The main table of the clients that were held out of training, if any were."""
+    """Return the main table of the clients held out of training; None without any."""
     if not (facts.rows["split"] == UNSEEN).any():
         return None
     summary = facts.unseen_summary
@@ -213,10 +213,10 @@ def unseen_table(facts: Facts) -> Table | None:
 
 
 def honest_table(facts: Facts) -> Table | None:
-    """The main table without the clients that attack, if any do."""
-    if facts.honest is None:
+    """Return the main table without the clients that attack; None if none does."""
+    if facts.without_attackers is None:
         return None
-    summary = facts.honest.summary
+    summary = facts.without_attackers.summary
     caption = (
         f"Clients that do not attack: final {unit(facts.metric)}, mean over these clients, then "
         f"mean ± standard deviation over {_count_of(facts, summary)}."
@@ -235,7 +235,7 @@ def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
             "shares in its training samples."
         )
     diverged = "Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
-    notes = (values, facts.when.strip(), diverged, early_stops(facts))
+    notes = (values, facts.round_note.strip(), diverged, early_stops(facts))
     return " ".join(filter(None, notes))
 
 
@@ -251,14 +251,12 @@ def early_stops(facts: Facts) -> str:
             and len(planned) == 1
             and (rounds < planned[0]).any()
         ):
-            first, last = int(rounds.min()), int(rounds.max())
-            span = f"{first} to {last}" if last > first else str(first)
-            notes.append(f"{facts.methods[method]} after {span} of {planned[0]} rounds")
+            notes.append(f"{facts.methods[method]} after {span(rounds)} of {planned[0]} rounds")
     return f"Stopped early on validation data: {'; '.join(notes)}." if notes else ""
 
 
 def _count_of(facts: Facts, summary: pd.DataFrame) -> str:
-    """``3 seeds``, or ``10 draws of data or partition``."""
+    """Return the number of replicates: ``3 seeds``, or ``10 draws of data or partition``."""
     counts = set(summary["n_seeds"])
     of = " of data or partition" if facts.over_draws else ""
     if counts == {1}:
@@ -276,15 +274,15 @@ def _across(
     caption: str = "",
     note: str = "",
 ) -> Table:
-    """A row per method, a column per setting; the best of each column is marked.
+    """Return a table with a row per method and a column per setting; the best values are marked.
 
-    Cells that read the same are equally good.
+    Values are equal if their texts are.
     """
     by_key = {(*(row[key] for key in summaries.KEY),): row for row in summary.to_dict("records")}
     choose = max if rising(metric) else min
     best = {}
     for setting in facts.settings:
-        mean_scores = at(summary, setting)["mean"].dropna()
+        mean_scores = rows_of_setting(summary, setting)["mean"].dropna()
         if len(facts.methods) > 1 and len(mean_scores):
             best[setting] = number(choose(mean_scores), metric)
     rows = []
@@ -297,7 +295,7 @@ def _across(
                 continue
             text = spread(row["mean"], row["sd_seeds"], metric)
             is_best = number(row["mean"], metric) == best.get(setting)
-            rounds_text = facts.longer.get(method, "") if is_best else ""
+            rounds_text = facts.longer_training.get(method, "") if is_best else ""
             remark = ", ".join(filter(None, (rounds_text, summaries.gaps(row))))
             cells.append(Cell(text, facts.anchor(setting, method), is_best, remark))
         rows.append(Row(title, tuple(cells)))
@@ -308,7 +306,7 @@ def _across(
         f"{_count_of(facts, summary)}. Best of each setting in bold."
     )
     note = note or _main_note(facts, metric, summary)
-    scope = facts.everywhere
+    scope = facts.common_note
     return Table(name, caption, names, tuple(rows), crossed="Setting", note=note, scope=scope)
 
 
@@ -318,7 +316,7 @@ def clients_table(facts: Facts) -> Table:
 
     def references(setting: StudySetting) -> list[Row]:
         shares = facts.majority(setting)
-        # Of draws, whose clients are others, no client is a mean.
+        # Draws have different clients, so that no value of a client is a mean over draws.
         if metric != "accuracy" or shares.empty or facts.over_draws:
             return []
         values = (shares.mean(), math.nan, shares.std(), math.nan, shares.quantile(0.1))
@@ -348,9 +346,9 @@ def clients_table(facts: Facts) -> Table:
 
 
 def domains_table(facts: Facts) -> Table | None:
-    """Methods by the domain of clients; None where data have none, or one."""
+    """Return the table of methods by the domain of clients; None with fewer than two domains."""
     metric = facts.metric
-    rows = summaries.complete(summaries.final(facts.rows, metric), facts.runs)
+    rows = summaries.complete_rows(summaries.final_rows(facts.rows, metric), facts.runs)
     rows = rows.assign(domain=facts.traits(rows, "domain")).dropna(subset=["domain"])
     names = [str(name) for name in rows["domain"].unique()]
     if len(names) < 2:
@@ -360,7 +358,7 @@ def domains_table(facts: Facts) -> Table | None:
     over_runs = runs.groupby(keys, sort=False).agg(["mean", "std"])
     wide = {kind: over_runs[kind].unstack("domain").add_prefix(f"{kind} ") for kind in over_runs}
     frame = pd.concat(list(wide.values()), axis=1).reset_index()
-    frame = facts.averaged(frame, {f"mean {name}": f"std {name}" for name in names})
+    frame = facts.mean_over_draws(frame, {f"mean {name}": f"std {name}" for name in names})
     caption = (
         f"Final test {unit(metric)} by domain: mean over the clients most of whose training "
         f"samples are from it, then mean ± standard deviation over {facts.replicates}."
@@ -370,7 +368,7 @@ def domains_table(facts: Facts) -> Table | None:
 
 
 def personal_table(facts: Facts) -> Table | None:
-    """Before and after personalisation, for methods that recorded both."""
+    """Return the table of values before and after personalisation; None without any."""
     metric = facts.metric
     frame = personalisation(facts)
     if frame.empty:
@@ -379,7 +377,7 @@ def personal_table(facts: Facts) -> Table | None:
         f"Test {unit(metric)} of the shared model (before) and of the clients' own models (after): "
         f"mean over clients, then mean ± standard deviation over {facts.replicates}."
     )
-    note = f"Better: share of clients (%) whose own model is better.{facts.when}"
+    note = f"Better: share of clients (%) whose own model is better.{facts.round_note}"
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),
@@ -392,18 +390,18 @@ def personal_table(facts: Facts) -> Table | None:
 
 
 def personalisation(facts: Facts) -> pd.DataFrame:
-    """Before, after and gain: a row for each setting and method."""
+    """Return ``before``, ``after`` and ``gain``, a row for each setting and method."""
     frame = summaries.personalisation(facts.rows, facts.runs, facts.metric)
     values = ("before", "after", "gain")
-    return facts.averaged(frame, {value: f"{value}_sd_seeds" for value in values})
+    return facts.mean_over_draws(frame, {value: f"{value}_sd_seeds" for value in values})
 
 
 def grid_table(facts: Facts) -> Table | None:
-    """Every point of every grid, with the one that validation chose."""
+    """Return the table of all grid points, with those that validation data chose."""
     metric = facts.metric
-    frame = summaries.points(facts.rows, facts.runs, metric)
+    frame = summaries.grid_points(facts.rows, facts.runs, metric)
     spreads = {"val": "val_sd_seeds", "test": "test_sd_seeds"}
-    frame = facts.averaged(frame, spreads, [*summaries.KEY, "point"])
+    frame = facts.mean_over_draws(frame, spreads, [*summaries.KEY, "point"])
     frame = frame[frame.groupby(summaries.KEY)["point"].transform("size") > 1]
     if frame.empty:
         return None

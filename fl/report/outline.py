@@ -7,22 +7,21 @@ from dataclasses import dataclass, replace
 
 from fl.base.schema import StudySetting
 from fl.report import (
-    analysis_section,
+    analysis_results,
     claims_tables,
-    effort,
+    cost_tables,
     figures,
     method_tables,
     partitions,
     plots,
     published,
     references,
-    trade_offs,
-    training,
+    training_tables,
 )
 from fl.report.cells import Table, number, unit
-from fl.report.facts import Facts, at
+from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
-from fl.report.ranks import series_of
+from fl.report.plots import series_of
 from fl.report.summaries import KEY
 
 Block = Table | Figure
@@ -30,7 +29,7 @@ Block = Table | Figure
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that are hidden until a reader opens them."""
+    """Tables and figures that are hidden until a reader opens them."""
 
     summary: str
     blocks: tuple[Block, ...]
@@ -38,7 +37,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a lead, tables and figures, and remarks at the end."""
+    """Section: a heading, a lead, tables and figures, and remarks at the end."""
 
     id: str
     title: str
@@ -48,9 +47,9 @@ class Section:
 
 
 def outline(facts: Facts) -> list[Section]:
-    """The sections, every table and figure numbered, no two of a name.
+    """Return the sections, with a number and a unique name for every table and figure.
 
-    Those that are folded take the number of the table before them: 3.1, 3.2.
+    Folded ones have the number of the table before them and one of their own: 3.1, 3.2.
     """
     last = {Table: 0, Figure: 0}
     names: set[str] = set()
@@ -73,7 +72,7 @@ def outline(facts: Facts) -> list[Section]:
 
 
 def _called(block: Block, place: str, names: set[str]) -> Block:
-    """The block with its number, and a name that is not in ``taken`` yet."""
+    """Return a block with a number and a name that is not in ``names``, to which it is added."""
     name, n = block.name, 1
     while name in names:
         n += 1
@@ -83,45 +82,45 @@ def _called(block: Block, place: str, names: set[str]) -> Block:
 
 
 def blocks(sections: Sequence[Section]) -> Iterator[Block]:
-    """All tables and figures, folded ones too."""
+    """Yield all tables and figures, folded ones too."""
     for section in sections:
         for block in section.blocks:
             yield from block.blocks if isinstance(block, Fold) else [block]
 
 
 def _sections(study: Facts) -> list[Section]:
-    """The page's sections, empty ones left out.
+    """Return the page's sections that are not empty.
 
-    Where data or partitions are drawn, tables and figures are over draws; what each of them has is
-    folded, and of what is published, which has no draws, there is one for each.
+    If data or partitions are drawn with several seeds, tables and figures are over draws. Tables of
+    each draw are folded, and published numbers are compared with each draw.
     """
-    facts = study.drawn or study
-    # The page has the claims as a list below the table; a table elsewhere says them itself.
+    facts = study.merged_draws or study
+    # The page has the claims as a list below the table; a table elsewhere has them in its note.
     claimed = claims_tables.claims_made(facts)
     table = method_tables.main_table(facts)
     main: list[Block | Fold] = [replace(table, scope=" ".join([table.scope, *claimed]).strip())]
     main += _present(method_tables.predicted_table(facts))
-    if study.drawn:
+    if study.merged_draws:
         main.append(Fold("Each draw", (method_tables.main_table(study),)))
     metric_tables = tuple(method_tables.other_metrics(facts))
     if metric_tables:
         main.append(Fold("Other metrics", metric_tables))
-    followed = "Numbers of each draw lead" if study.drawn else "Follow a number"
-    lead = f"{facts.everywhere} {followed} to the runs behind it.".strip()
+    followed = "Numbers of each draw lead" if study.merged_draws else "Follow a number"
+    lead = f"{facts.common_note} {followed} to the runs behind it.".strip()
     sections = [
         Section("results", "Results", tuple(main), claimed, lead),
         Section("honest", "Honest clients", _present(method_tables.honest_table(facts))),
         Section("unseen", "Unseen clients", _present(method_tables.unseen_table(facts))),
-        Section("rounds", "Over rounds", _present(_lines(facts), effort.pace_table(facts))),
+        Section("rounds", "Over rounds", _present(_lines(facts), cost_tables.pace_table(facts))),
         Section(
             "privacy",
             "Privacy",
-            _present(trade_offs.privacy_table(facts), trade_offs.privacy_figure(facts)),
+            _present(cost_tables.privacy_table(facts), cost_tables.privacy_figure(facts)),
         ),
         Section(
             "costs",
             "What it costs",
-            _present(effort.costs_table(facts), trade_offs.bytes_figure(facts)),
+            _present(cost_tables.costs_table(facts), cost_tables.bytes_figure(facts)),
         ),
         Section(
             "spread",
@@ -147,7 +146,7 @@ def _sections(study: Facts) -> list[Section]:
             "published", "Measured beside published", _present(published.published_table(study))
         ),
         Section("grids", "Hyper-parameters", _present(method_tables.grid_table(facts))),
-        Section("training", "How it was trained", training.training_tables(facts)),
+        Section("training", "How it was trained", training_tables.training_tables(facts)),
         _partitions(facts),
         _references(facts),
     ]
@@ -159,26 +158,28 @@ def _present(*blocks: Block | None) -> tuple[Block, ...]:
 
 
 def _analyses(facts: Facts) -> Section:
-    """The results of analyses of the stored runs; missing ones are named."""
-    merged = facts.drawn or facts
-    names = {setting: facts.short(setting) for setting in facts.settings}
-    undrawn = {setting: merged.short(setting) for setting in merged.settings}
+    """Return the section of analyses; missing ones are named."""
+    merged = facts.merged_draws or facts
+    names = {setting: facts.short_name(setting) for setting in facts.settings}
+    undrawn = {setting: merged.short_name(setting) for setting in merged.settings}
     shown: list[Block | Fold] = []
     remarks = []
     for analysis in facts.analyses:
-        if analysis.trouble:
-            remarks.append(analysis.trouble)
+        if analysis.problem:
+            remarks.append(analysis.problem)
             continue
-        frame = merged.replicated(analysis.table) if len(analysis.table) else analysis.table
-        table = analysis_section.table(analysis, frame, facts.methods, undrawn, merged.replicates)
+        frame = merged.with_units(analysis.table) if len(analysis.table) else analysis.table
+        table = analysis_results.analysis_table(
+            analysis, frame, facts.methods, undrawn, merged.replicates
+        )
         if table is not None:
-            long = len(table.rows) > analysis_section.LONG
+            long = len(table.rows) > analysis_results.MAX_ROWS
             fold = Fold(f"{analysis.title}, {len(table.rows)} rows", (table,))
             shown.append(fold if long else table)
-        picture = analysis_section.figure(analysis, facts.methods, names)
+        picture = analysis_results.analysis_figure(analysis, facts.methods, names)
         if picture is not None:
             shown.append(
-                Fold(f"{analysis.title}, each draw", (picture,)) if facts.drawn else picture
+                Fold(f"{analysis.title}, each draw", (picture,)) if facts.merged_draws else picture
             )
         if analysis.record is not None:
             remarks += [f"{analysis.title}: {note}" for note in analysis.record.notes]
@@ -217,38 +218,40 @@ def _partitions(facts: Facts) -> Section:
 
 def _references(facts: Facts) -> Section:
     lead = f"As BibTeX: {facts.plan.study}.bib, beside this page."
-    items = tuple(f"{components}: {citation}" for components, citation in references.of(facts))
+    items = tuple(
+        f"{components}: {citation}" for components, citation in references.shown_citations(facts)
+    )
     return Section("references", "References", (), items, lead)
 
 
 def _panels(facts: Facts, draw: Callable[[StudySetting], Panel | None]) -> tuple[Panel, ...]:
-    """A panel for each setting that has something to draw, its words under the setting's name."""
+    """Return a panel for each setting with something to draw, with its name in the description."""
     drawn = [panel for setting in facts.settings if (panel := draw(setting)) is not None]
     return tuple(replace(panel, alt=f"{panel.title}: {panel.alt}") for panel in drawn)
 
 
 def _means_text(facts: Facts, setting: StudySetting) -> str:
-    """``FedAvg 81.6; Local 75.1``."""
-    rows = at(facts.summary, setting)
+    """Return final means as text: ``FedAvg 81.6; Local 75.1``."""
+    rows = rows_of_setting(facts.summary, setting)
     named = zip(rows["method"], rows["mean"], strict=True)
     return "; ".join(f"{facts.methods[m]} {number(v, facts.metric)}" for m, v in named)
 
 
 def _lines(facts: Facts) -> Figure | None:
-    """Curves over rounds."""
+    """Return the figure of curves over rounds; None without any."""
     metric = facts.metric
     frame = plots.curve_frame(facts)
     series = series_of(facts)
     shares = metric == "accuracy" and bool(facts.partitions)
 
     def draw(setting: StudySetting) -> Panel | None:
-        lines = at(frame, setting)
+        lines = rows_of_setting(frame, setting)
         if lines.empty:
             return None
         majority = facts.majority(setting).mean() if shares else None
         alt = f"test {unit(metric)} over rounds; final means {_means_text(facts, setting)}."
         picture = figures.curves(lines, series, metric, majority)
-        return Panel(facts.short(setting), alt, picture)
+        return Panel(facts.short_name(setting), alt, picture)
 
     caption = (
         f"Test {unit(metric)} over rounds: mean over clients and {facts.replicates}; the band is "
@@ -272,19 +275,19 @@ def _lines(facts: Facts) -> Figure | None:
 
 
 def _strips(facts: Facts) -> Figure | None:
-    """Every client's final value."""
+    """Return the figure of every client's final value; None without any."""
     frame = plots.client_frame(facts)
     series = series_of(facts)
 
     def draw(setting: StudySetting) -> Panel | None:
-        values = at(frame, setting)
+        values = rows_of_setting(frame, setting)
         if values.empty:
             return None
         alt = (
             f"final test {unit(facts.metric)} of every client; means {_means_text(facts, setting)}."
         )
         picture = figures.strips(values, series, facts.metric)
-        return Panel(facts.short(setting), alt, picture)
+        return Panel(facts.short_name(setting), alt, picture)
 
     items, note = "every client (a dot)", ""
     if (frame.groupby(KEY)["value"].count() > figures.CROWD).any():

@@ -1,4 +1,4 @@
-"""Who holds how much: a partition as ``results/partitions/<id>/`` has it, and its tables."""
+"""Partitions, read from ``results/partitions/<id>/``, and tables of the samples of clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fl.plan.study_plan import StudyPlan
 from fl.report.cells import DASH, Cell, Row, Table, columns, decimal
 
 SKEW = {"label_entropy": "label\nentropy", "majority_share": "majority\nshare", "emd": "EMD"}
-"""Of a client's labels: a column of statistics, and what tables call it."""
+"""Statistics of a client's labels: names in tables by column."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,17 @@ class Partition:
     """The clients of a partition and the samples that they hold.
 
     Attributes:
-        counts: By split, samples by client and class, in the order of ``clients``.
+        id: Id of the partition.
+        title: Its name in the report.
+        classes: Names of the classes.
+        notes: Notes of the partition scheme.
+        clients: The clients, sorted.
+        counts: Numbers of samples by split, [clients, classes].
+        statistics: A row for each client and split.
         unseen: The clients that are held out of training.
-        modality: Of every client, where they differ in it.
-        domain: Of every client, where data have domains.
-        distances: Between domains (`fl.data.partitioning`).
+        modality: Modality of every client; empty if all have the same.
+        domain: Domain of every client; empty without domains.
+        distances: Distances between domains (`fl.data.partitioning`).
     """
 
     id: str
@@ -58,19 +64,20 @@ class Partition:
 
     @property
     def skew(self) -> pd.DataFrame:
-        """By client, the columns of `SKEW` of its training split."""
+        """Columns of `SKEW` of training splits, a row for each client."""
         train = self.statistics[self.statistics["split"] == "train"].set_index("client")
         return train[list(SKEW)].reindex(self.clients)
 
     def majority(
         self, together: bool = False, population: bool = False, unseen: bool = False
     ) -> pd.Series:
-        """Per client, the share of test samples in its most frequent training class.
+        """Return the share of test samples in the most frequent training class, by client.
 
         Args:
-            together: Over the test samples of all trained clients instead of the client's own.
-            population: In the most frequent training class of all trained clients instead.
-            unseen: Whether of clients that are held out of training, instead of trained ones.
+            together: Whether test samples are those of all trained clients, not the client's own.
+            population: Whether the class is the most frequent one of all trained clients, not of
+                the client.
+            unseen: Whether clients are those held out of training, not the trained ones.
         """
         train, test = self.counts["train"], self.counts["test"]
         is_unseen = np.isin(self.clients, self.unseen)
@@ -85,7 +92,7 @@ class Partition:
 
 
 def read(results: Path, name: str, title: str) -> Partition | None:
-    """Read a partition's facts; None if its folder does not exist.
+    """Read a partition; None if its folder does not exist.
 
     Args:
         results: Folder of the results.
@@ -114,8 +121,8 @@ def read(results: Path, name: str, title: str) -> Partition | None:
         )
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DataError(
-            f"{folder}: the partition's statistics cannot be read ({error}); "
-            "remove the folder and partition again"
+            f"{folder}: the partition's statistics cannot be read ({error})",
+            advice="remove the folder, and make the partition again",
         ) from error
 
 
@@ -147,7 +154,7 @@ def _counts(statistics: pd.DataFrame, classes: int) -> dict[str, np.ndarray]:
 
 
 def sizes_table(partitions: Sequence[Partition]) -> Table:
-    """Sizes and label skew of every partition, in one line each; no skew where there are masks."""
+    """Return the table of sizes and label skew of partitions; without skew if labels are masks."""
     by_class = any(partition.by_class for partition in partitions)
     rows = []
     for partition in partitions:

@@ -1,4 +1,4 @@
-"""Single plots of a study on matplotlib's axes, for notebooks, and the frames behind figures."""
+"""What figures of a study draw: methods in their colours, frames of values, and single plots."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, Location, unknown_name
-from fl.base.plotting import PRINT
-from fl.base.schema import StudySetting
-from fl.report import figures, over_rounds, summaries
-from fl.report.facts import Facts, at
-from fl.report.ranks import series_of
+from fl.base.plotting import N_COLOURS, PRINT
+from fl.base.schema import SETTING, StudySetting, rising
+from fl.report import figures, summaries
+from fl.report.facts import Facts, rows_of_setting
+from fl.report.figures import Series
 from fl.report.summaries import KEY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+N_BEST = 5
+"""Number of the best methods that a figure of more than `N_COLOURS` methods shows in colour."""
 
 Kind = Literal["curves", "clients", "cost"]
 """Kinds of plots: values over rounds, of every client, and against bytes."""
@@ -25,20 +29,59 @@ Kind = Literal["curves", "clients", "cost"]
 COST_LABEL = "bytes up a client and round"
 
 
+def mean_ranks(facts: Facts) -> pd.Series:
+    """Return the mean rank over settings by method, 1 for the best; equal values share a rank.
+
+    A method that lacks a value in some setting has none. Empty for fewer than two settings or three
+    methods, whose order a reader sees.
+    """
+    frame = facts.summary
+    table = frame.pivot_table("mean", SETTING, "method", dropna=False, observed=True)
+    table = table.reindex(columns=[*facts.methods])
+    if len(table) < 2 or table.shape[1] < 3:
+        return pd.Series(dtype="float64")
+    ranks = table.rank(axis=1, ascending=not rising(facts.metric))
+    return ranks.mean(skipna=False)
+
+
+def series_of(facts: Facts) -> Series:
+    """Return the methods of a report as its figures draw them."""
+    return Series(facts.methods, _colours(facts), facts.plan.baseline)
+
+
+def _colours(facts: Facts) -> dict[str, int | None]:
+    """Return the colour of each method, so that no two methods have the same one.
+
+    Of more methods than there are colours, the user's own method, the baseline and the best ones by
+    the mean over settings have a colour, and the others are grey.
+    """
+    methods = [*facts.methods]
+    if len(methods) <= N_COLOURS:
+        return {method: i for i, method in enumerate(methods)}
+    ranks = mean_ranks(facts)
+    if ranks.isna().all():
+        mean_scores = facts.summary.groupby("method")["mean"].mean()
+        ranks = mean_scores.rank(ascending=not rising(facts.metric))
+    best = ranks.dropna().sort_values(kind="stable").index[:N_BEST]
+    chosen = {facts.plan.ours, facts.plan.baseline, *best}
+    shown = [method for method in methods if method in chosen]
+    return {method: shown.index(method) if method in shown else None for method in methods}
+
+
 def curve_frame(facts: Facts) -> pd.DataFrame:
     """Return ``mean`` and ``sd_seeds`` by setting, method and round."""
-    frame = over_rounds.over_seeds(facts.rows, facts.runs, facts.metric, facts.placed)
-    return facts.averaged(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
+    frame = summaries.mean_curves(facts.rows, facts.runs, facts.metric, facts.with_settings)
+    return facts.mean_over_draws(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
 
 
 def client_frame(facts: Facts) -> pd.DataFrame:
     """Return the final ``value`` of each client by setting and method."""
-    return facts.placed(summaries.over_clients(facts.rows, facts.runs, facts.metric))
+    return facts.with_settings(summaries.over_clients(facts.rows, facts.runs, facts.metric))
 
 
 def cost_frame(facts: Facts) -> pd.DataFrame:
     """Return final means by setting and method, with ``bytes_up`` of a client and round."""
-    runs = facts.placed(facts.runs[facts.runs["selected"]])
+    runs = facts.with_settings(facts.runs[facts.runs["selected"]])
     sent = runs.astype({"bytes_up": "float64"}).groupby(KEY)["bytes_up"].mean()
     return facts.summary.merge(sent.reset_index(), on=KEY)
 
@@ -66,7 +109,7 @@ def plot(
     frame = {"curves": curve_frame, "clients": client_frame, "cost": cost_frame}[kind](facts)
     if kind == "cost":
         frame = frame[frame["bytes_up"] > 0]  # The axis is logarithmic.
-    drawn = [setting for setting in settings if len(at(frame, setting))]
+    drawn = [setting for setting in settings if len(rows_of_setting(frame, setting))]
     if not drawn:
         raise DataError(f"plot: there is no complete run to draw in {kind!r}")
     if axes is not None and len(drawn) > 1:
@@ -83,9 +126,9 @@ def plot(
         else:
             panels = [axes]
         for panel, setting in zip(panels, drawn, strict=True):
-            _draw(panel, facts, kind, at(frame, setting))
+            _draw(panel, facts, kind, rows_of_setting(frame, setting))
             if len(drawn) > 1:
-                panel.set_title(facts.short(setting))
+                panel.set_title(facts.short_name(setting))
     return panels[0] if len(drawn) == 1 else np.array(panels)
 
 

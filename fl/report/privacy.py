@@ -1,12 +1,13 @@
-"""What a run with clipped and noised uploads hides of a client: epsilon, at a delta.
+"""Differential privacy of a run with clipped uploads and noise: epsilon for a given delta.
 
-A round draws m of N clients, all sets of m alike, and adds noise to the sum of what they send, none
-of which is longer than the clip S. A neighbour of a population is one in which one client is
-another: the sum changes by 2 S at most, so noise of deviation z S has the multiplier z / 2. Rounds
-compose. Two bounds hold, by the package dp-accounting, and the smaller one is told: that of Wang et
-al., theorem 27, where not all take part, and that of Mironov, corollary 3, which gives nothing for
-who is drawn. Epsilon is of the shared model alone, after the rounds that a run completed; what
-validation data choose is not counted: a grid's point, and when a run stops early.
+A round draws m of N clients, every set of m with the same probability, and adds noise to the sum of
+their uploads, whose norms are at most the clip S. Two populations are neighbours if one client is
+exchanged: the sum changes by at most 2 S, so noise of standard deviation z S has the multiplier
+z / 2. Rounds compose. The package dp-accounting computes two bounds, and the smaller one is
+reported: that of Wang et al., theorem 27, if not all clients take part in a round, and that of
+Mironov, corollary 3, which does not use that clients are drawn. Epsilon is of the shared model
+alone, after the completed rounds of a run. Choices on validation data are not counted: the point of
+a grid, and when a run stops early.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from importlib.util import find_spec
 from fl.store.run_record import Costs, RunRecord, UnknownCosts
 
 PRIVACY = {"epsilon": "float64", "delta": "float64", "epsilon_lacks": "string"}
-"""Of the runs table: epsilon and its delta, or why none is told of a run with noise."""
+"""Columns of the runs table: epsilon and its delta, or why a run with noise has none."""
 
 CITATION = (
     "Wang, Balle, Kasiviswanathan. Subsampled Renyi Differential Privacy and Analytical Moments "
     "Accountant. AISTATS 2019. arXiv:1808.00087; Mironov. Renyi Differential Privacy. CSF 2017. "
     "arXiv:1702.07476."
 )
-"""Of what epsilon is computed by."""
+"""Works by which epsilon is computed."""
 
 STAGE, PACKAGE = "noise", "dp_accounting"
 UNCOUNTED = "dp-accounting is not installed (`make extras`)"
-"""Of `PRIVACY`, why none is told: unlike other reasons it may pass."""
+"""Reason why a run has no epsilon; unlike other reasons, it ends when the package is installed."""
 
 
 def installed() -> bool:
-    """Whether there is the package that `epsilon` needs."""
+    """Whether the package that `epsilon` needs is installed."""
     return find_spec(PACKAGE) is not None
 
 
 def epsilon_columns(record: RunRecord) -> dict[str, float | str]:
-    """The columns of a run, from its record; {} of a run without noise."""
+    """Return the columns `PRIVACY` of a run from its record; {} for a run without noise."""
     spec = record.spec
     noise = [stage for stage in spec.get("wire", ()) if stage["name"] == STAGE]
     if not noise or noise[0]["multiplier"] == 0:
@@ -46,7 +47,7 @@ def epsilon_columns(record: RunRecord) -> dict[str, float | str]:
     if clients is None or participants is None:
         return {"epsilon_lacks": "its record does not say how many clients there are"}
     if spec.get("start") is not None or spec.get("train_on") is not None:
-        return {"epsilon_lacks": "it begins from what another run made of the same clients"}
+        return {"epsilon_lacks": "it starts from another run, which trained on the same clients"}
     if not installed():
         return {"epsilon_lacks": UNCOUNTED}
     delta = noise[0]["delta"] or 1 / clients

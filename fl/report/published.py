@@ -1,4 +1,4 @@
-"""The table of published numbers beside measured ones."""
+"""Published numbers beside measured ones: means of a study's rows, runs or analyses."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.schema import SETTING, SHARES
+from fl.base.schema import COMPLETE, COSTS, PACE, SETTING, SHARES, UNSEEN, rising
 from fl.plan.study_plan import ComparedCell
+from fl.report import summaries
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, spread, unit
-from fl.report.facts import Facts
-from fl.report.measured import summary
-from fl.report.summaries import gaps
+from fl.report.facts import Facts, rows_of_setting
+from fl.report.summaries import KEY, SCORED, gaps
 
 COMPARED = ("metric", "domain", "modality", "unseen", "round")
-"""The keys of a published cell that say with which mean it is compared."""
+"""Keys of a published cell that choose the mean with which it is compared."""
 
 
 def published_table(facts: Facts) -> Table | None:
-    """Measured beside published; a published value above one is taken to be in percent."""
+    """Return the table of measured values beside published ones; shares above 1 are in percent."""
     rows = []
-    summaries: dict[str, pd.DataFrame] = {}
+    frames: dict[str, pd.DataFrame] = {}
     for published in facts.plan.published:
         named = {*_place(published)}
         compared = str([published.get(key) for key in COMPARED])
-        if compared not in summaries:
-            summaries[compared] = summary(facts, published)
-        frame = summaries[compared]
+        if compared not in frames:
+            frames[compared] = measured_summary(facts, published)
+        frame = frames[compared]
         measured: list[Mapping[Any, Any] | None] = [
             row
             for row in frame[frame["method"] == published["method"]].to_dict("records")
@@ -47,7 +47,7 @@ def published_table(facts: Facts) -> Table | None:
     )
     names = ("published in", "setting", "measured", "published", "difference", "note")
     heads = columns("Method", *names, text=("published in", "setting", "note"))
-    scope = facts.everywhere
+    scope = facts.common_note
     return Table("published", caption, heads, tuple(rows), note=note, scope=scope)
 
 
@@ -62,7 +62,7 @@ def _published_row(facts: Facts, published: ComparedCell, row: Mapping[Any, Any]
     measured, gap = Cell(NOTHING, remark="not in this study"), NOTHING
     if row is not None:
         place = (row["dataset"], row["partition"], row["model"])
-        setting = " · ".join([facts.short(place), *_narrowed(published)])
+        setting = " · ".join([facts.short_name(place), *_narrowed(published)])
         mean = row["mean"] / share
         text = spread(mean, row["sd_seeds"] / share, metric)
         measured = Cell(text, facts.anchor(place, row["method"]), remark=gaps(row))
@@ -91,3 +91,79 @@ def _narrowed(published: ComparedCell) -> list[str]:
     words = [f"{group} clients"] if group else []
     words += [f"round {published['round']}"] if published.get("round") else []
     return words + [unit(name) for name in (published.get("metric"),) if name]
+
+
+def measured_summary(facts: Facts, cell: ComparedCell) -> pd.DataFrame:
+    """Return the measured values for a published cell, a row for each setting and method.
+
+    The columns are those of `fl.report.summaries.summarise`: ``mean``, ``sd_seeds`` and the counts
+    of missing runs.
+
+    Args:
+        facts: The study's facts.
+        cell: The published cell, see `fl.extra.published_cells`.
+    """
+    metric = cell.get("metric") or facts.metric
+    analysis, _, column = metric.partition(".")
+    if metric.startswith(PACE):
+        values = _measured_pace(facts, metric)
+    elif metric in COSTS:
+        values = _measured_costs(facts, metric)
+    elif column:
+        values = _analysed(facts, analysis, column)
+    else:
+        return _recorded(facts, cell, metric)
+    plain = facts.summary.drop(columns=["mean", "sd_seeds"])
+    return plain.merge(values[[*KEY, "mean", "sd_seeds"]], on=KEY, how="left")
+
+
+def _recorded(facts: Facts, cell: ComparedCell, metric: str) -> pd.DataFrame:
+    rows = facts.rows
+    if cell.get("modality"):
+        rows = facts.of_clients(rows, "modality", cell["modality"]["number"])
+    if cell.get("domain"):
+        rows = facts.of_clients(rows, "domain", cell["domain"])
+    if cell.get("round"):
+        rows = rows[rows["round"] == cell["round"]].drop(columns=SCORED, errors="ignore")
+    return summaries.summarise(rows, facts.runs, metric, UNSEEN if cell.get("unseen") else "test")
+
+
+def _measured_costs(facts: Facts, column: str) -> pd.DataFrame:
+    runs = facts.runs[facts.runs["selected"] & (facts.runs["state"] == COMPLETE)]
+    grouped = runs.astype({column: "float64"}).groupby(KEY, sort=False)[column]
+    return grouped.agg(mean="mean", sd_seeds="std").reset_index()
+
+
+def _analysed(facts: Facts, name: str, column: str) -> pd.DataFrame:
+    """Return means of a column of an analysis, of the personal stage if there is one."""
+    for analysis in facts.analyses:
+        if analysis.record and analysis.kind == name and column in analysis.table:
+            table = analysis.table
+            if "stage" in table:
+                # PERSONAL comes after GLOBAL in the alphabet, too.
+                table = table[table["stage"] == table.groupby(KEY)["stage"].transform("max")]
+            grouped = table.groupby(KEY, sort=False)[column]
+            return grouped.agg(mean="mean", sd_seeds="std").reset_index()
+    return pd.DataFrame(columns=[*KEY, "mean", "sd_seeds"])
+
+
+def _measured_pace(facts: Facts, metric: str) -> pd.DataFrame:
+    """Return rounds until the mean reaches an entry's final one, or the entry's rounds by these."""
+    kind = next(filter(metric.startswith, PACE))
+    lines = summaries.mean_curves(facts.rows, facts.runs, facts.metric)
+    records = []
+    finals = facts.summary[facts.summary["method"] == metric.removeprefix(kind)]
+    for setting in finals[SETTING].itertuples(index=False, name=None):
+        group, goal = (
+            rows_of_setting(lines, setting),
+            rows_of_setting(finals, setting)["mean"].max(),
+        )
+        sign = 1 if rising(facts.metric) else -1
+        for method, line in group.groupby("method", sort=False):
+            rounds = float(line.loc[sign * (line["mean"] - goal) >= -1e-12, "round"].min())
+            if kind == PACE[1]:
+                compared = group[group["method"] == metric.removeprefix(kind)]
+                rounds = float(compared["round"].max()) / rounds
+            record = dict(zip(KEY, (*setting, method), strict=True))
+            records.append(record | {"mean": rounds, "sd_seeds": float("nan")})
+    return pd.DataFrame(records, columns=[*KEY, "mean", "sd_seeds"])

@@ -1,9 +1,9 @@
-"""What a report's numbers rest on: a reference for each thing that it names, and BibTeX of them.
+"""References of a report: the works behind each component that it names, also as BibTeX.
 
-They are read from the citations in docstrings, which are ``Authors. Title. Where 2020.``, perhaps
-with ``arXiv:`` or ``doi:``, a remark in brackets, and before the authors some words that end in a
-colon. Several works are apart by ``; ``. Nothing else is known of a work: an entry is a ``@misc``
-with the names as they stand there, often surnames alone.
+Works are read from the citations in docstrings, ``Authors. Title. Where 2020.``. A citation can
+have ``arXiv:`` or ``doi:``, a remark in brackets, and words before the authors that end in a colon.
+Several works are separated by ``; ``. Nothing else is known of a work: its entry is a ``@misc``
+with the names of the citation, which are often surnames only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fl.report.latex import tex
 
 TITLE = "Fedloom: federated-learning studies that anyone can run again"
 AUTHORS = "The Fedloom developers"
-"""As ``CITATION.cff`` has them, which an installed package has not."""
+"""Authors in ``CITATION.cff``, a file that an installed package does not have."""
 
 WORK = re.compile(
     r"(?:[^.:]*: )?"  # words before the authors
@@ -37,7 +37,7 @@ INITIALS = re.compile(r"((?:[A-Z]\.[- ]?)+)(.+)")
 
 @dataclass(frozen=True)
 class Work:
-    """A published work; what its citation does not say is empty."""
+    """Published work; fields that its citation lacks are empty."""
 
     authors: str
     title: str
@@ -48,7 +48,7 @@ class Work:
 
     @property
     def title_key(self) -> str:
-        """Equal for two citations of one work."""
+        """Letters of the title, which are equal for all citations of a work."""
         return re.sub(r"\W", "", self.title).lower()
 
     def joined(self, second: Work) -> Work:
@@ -66,14 +66,14 @@ class Work:
 
     @property
     def key(self) -> str:
-        """``li2020federated``: first author, year, first long word of the title."""
+        """Key, such as ``li2020federated``: first author, year, first long word of the title."""
         first = _names(self.authors)[0].replace("{", "").replace("}", "").partition(",")[0]
         words = [word for word in re.split(r"[\W_]+", _plain(self.title)) if len(word) > 3]
         return re.sub(r"\W", "", f"{_plain(first)}{self.year}{(words or [''])[0]}").lower()
 
 
 def works(citation: str) -> list[Work]:
-    """The works that a citation names, in its order; none in ``No paper's: ...``."""
+    """Return the works of a citation in its order; none for ``No paper's: ...``."""
     parsed = (_work(text) for text in citation.split("; ") if not text.startswith("No "))
     return [work for work in parsed if work is not None]
 
@@ -89,7 +89,9 @@ def _work(text: str) -> Work | None:
     )
     bare = re.sub(r"(arXiv|doi):\S+", "", REMARK.sub("", remainder))
     venue, year = bare, ""
-    for year_match in re.finditer(YEAR, bare):  # The last one: a report's number may have another.
+    for year_match in re.finditer(
+        YEAR, bare
+    ):  # The last one: the number of a report can look like a year.
         venue, year = bare[: year_match.start()].strip(" ,("), year_match.group()
     if not year and arxiv is None:
         return None
@@ -103,7 +105,7 @@ def _work(text: str) -> Work | None:
     )
 
 
-def named(facts: Facts) -> list[Documentation]:
+def cited_components(facts: Facts) -> list[Documentation]:
     """Return the documentation of all components that a study names, and of epsilon."""
     saying = [
         component
@@ -119,10 +121,10 @@ def named(facts: Facts) -> list[Documentation]:
     return saying
 
 
-def of(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Each citation that a report shows, after what is cited by it: ``method fedprox``."""
+def shown_citations(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield the components with a citation, ``method fedprox``, and the citation, for a report."""
     names_by_citation: dict[str, list[str]] = {}
-    for component in named(facts):
+    for component in cited_components(facts):
         if works(component.citation):
             names_by_citation.setdefault(component.citation, []).append(
                 f"{component.kind} {component.name}"
@@ -131,13 +133,13 @@ def of(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def document(facts: Facts) -> str:
-    """The BibTeX file of a report."""
+    """Return the BibTeX file of a report."""
     made_by = facts.runs["fedloom"].dropna().unique()
-    return bibtex((component.citation for component in named(facts)), sorted(made_by))
+    return bibtex((component.citation for component in cited_components(facts)), sorted(made_by))
 
 
 def merge_works(citations: Iterable[str]) -> list[Work]:
-    """Each work that some citations name once, with all that they say of it."""
+    """Return each work of some citations once, with everything that they contain about it."""
     by_title: dict[str, Work] = {}
     for work in (work for citation in citations for work in works(citation)):
         by_title[work.title_key] = work.joined(by_title.get(work.title_key, work))
@@ -154,7 +156,7 @@ def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
     versions_text = ", ".join(versions)
     fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}
     bib_entries = [
-        # A style of before 2007, such as plain, knows no @software.
+        # Styles older than 2007, such as plain, have no @software.
         _entry("fedloom", fedloom | {"note": versions_text and f"version {versions_text}"})
     ]
     bib_entries += [_entry(work.key, _fields(work)) for work in merge_works(citations)]
@@ -179,7 +181,7 @@ def _entry(key: str, fields: Mapping[str, Any]) -> str:
 
 
 def _names(authors: str) -> list[str]:
-    """Names as BibTeX has them, ``Li, T.``; a surname of several words is held together."""
+    """Return names for BibTeX, ``Li, T.``; a surname of several words is in braces."""
     names = re.split(r", | and ", authors.replace(" et al", ", others"))
     return [_name(name) for name in names if name]
 
@@ -192,5 +194,5 @@ def _name(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without accents."""
+    """Return a text without accents."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()

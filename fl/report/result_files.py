@@ -1,8 +1,8 @@
 """A study's results as files: its tables, and the numbers and curves shown by version control.
 
-`fl.report.tables` writes ``tables/<study>.parquet`` and ``.runs.parquet``. From them are made
-``metrics/<study>.json``, the means by setting and method, and ``plots/<study>.csv``, a line per
-setting, method and round: plain enough for `dvc metrics` and `dvc plots`, and for `git diff`.
+``tables/<study>.parquet`` and ``.runs.parquet`` are the tables of `fl.report.tables`.
+``metrics/<study>.json`` has the means by setting and method, and ``plots/<study>.csv`` a line per
+setting, method and round, as texts for `dvc metrics`, `dvc plots` and `git diff`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from fl.base import files
 from fl.base.schema import SETTING
 from fl.plan.study_plan import StudyPlan
-from fl.report import over_rounds, summaries, tables
+from fl.report import summaries, tables
 
 HEAD_CHARACTERS = 500
 """Length of the beginning of a report's page that contains its `stamp`."""
@@ -27,7 +27,7 @@ MeanByMethod = dict[str, float]
 
 
 def paths(results: Path, study: str) -> list[Path]:
-    """The files of a study: both tables, the metrics, the plot's data."""
+    """Return the files of a study: both tables, the metrics, the data of plots."""
     return [
         *(results / "tables" / f"{study}{end}" for end in (".parquet", ".runs.parquet")),
         results / "metrics" / f"{study}.json",
@@ -36,13 +36,13 @@ def paths(results: Path, study: str) -> list[Path]:
 
 
 def write(plan: StudyPlan, store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write all `paths` of a study from what ``store`` holds.
+    """Write all `paths` of a study from the runs in a store.
 
     Returns:
-        Both tables as a reader of the files finds them.
+        Both tables, as they are read from the files.
     """
     contents = tables.encode(plan, store)
-    # Not read from the disk, where another Snakemake may be about to make the same tables.
+    # Not read from the disk, where another Snakemake may write the same tables.
     rows, runs = (pd.read_parquet(io.BytesIO(content)) for content in contents)
     table, runs_table, metrics, plot = paths(results, plan.study)
     with files.disk_errors(results):
@@ -57,7 +57,7 @@ def write(plan: StudyPlan, store: Path, results: Path) -> tuple[pd.DataFrame, pd
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the figures and tables of a report into its folder; those of older reports go.
+    """Write the figures and tables of a report into its folder; files of older reports are removed.
 
     Args:
         folder: The folder.
@@ -100,34 +100,35 @@ def page_problem(results: Path, study: str, plan_hash: str) -> str:
 
 
 def read(plan: StudyPlan, store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both tables of a study as it is planned; incomplete ones are made again, but not written.
+    """Return both tables of a study; incomplete ones are made again, but not written.
 
-    Without a store, as in a copy, tables that lack runs are used as they are.
+    Without a store, as in a copy of results, tables without some runs are used as they are.
     """
-    table_pair = read_current(plan, results, lacking=not store.is_dir())
+    table_pair = read_current(plan, results, allow_incomplete=not store.is_dir())
     return table_pair or tables.collect(plan, store)
 
 
 def read_current(
-    plan: StudyPlan, results: Path, lacking: bool = False
+    plan: StudyPlan, results: Path, allow_incomplete: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Return both tables of a study if the files are readable and of the same plan, else None.
 
     Args:
         plan: The study's plan.
         results: Folder of the results.
-        lacking: Whether tables that lack runs will do.
+        allow_incomplete: Whether tables without some of the runs are read, too.
     """
     table_pair = paths(results, plan.study)[:2]
     stamps = {tables.read_plan_hash(path) for path in table_pair}
-    if stamps != {(plan.hash, True)} and not (lacking and stamps == {(plan.hash, False)}):
+    is_incomplete = stamps == {(plan.hash, False)}
+    if stamps != {(plan.hash, True)} and not (allow_incomplete and is_incomplete):
         return None
     try:
         rows, runs = (pd.read_parquet(path, partitioning=None) for path in table_pair)
         return rows, runs
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        # Only their ends were looked at, which say whose they are: the rest may be damaged, and
-        # another Snakemake may have removed them since, to make them anew.
+        # Only the ends of the files were read before: the rest may be damaged, or another
+        # Snakemake may have removed the files to make them again.
         return None
 
 
@@ -148,8 +149,8 @@ def _metrics(
 
 
 def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:
-    """CSV of `fl.report.over_rounds.over_seeds`, sorted by setting, method and round."""
-    curves = over_rounds.over_seeds(rows, runs, metric)
+    """Return `fl.report.summaries.mean_curves` as CSV, sorted by setting, method and round."""
+    curves = summaries.mean_curves(rows, runs, metric)
     curves.insert(0, "setting", [_place(row) for row in curves.to_dict("records")])
     order = curves.sort_values(["setting", "method", "round"], kind="stable")
     return order.drop(columns=SETTING).to_csv(index=False, lineterminator="\n")

@@ -1,13 +1,17 @@
-"""Summaries of a study's tables: means, spreads, grid points.
+"""Summaries of a study's tables: means, spreads, grid points, curves, and rounds to a value.
 
 Spread is reported twice and never mixed: over *seeds* (how repeatable a mean is) and over
 *clients* (how unevenly a method serves them).
+
+In curves, and in counts of rounds, time and bytes, a run that starts from another run's model
+continues where that run ended.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -29,17 +33,38 @@ from fl.plan.study_plan import StudyPlan
 KEY = [*SETTING, "method"]
 
 REPORTED = "reported"
-"""A column of rows: whether a row is of the stage that the report shows at that round."""
+"""Column of rows: whether a row is of the stage that the report shows at that round."""
 SCORED = "scored"
-"""A column of rows in which another round than a run's last one counts: whether it is this."""
+"""Column of rows if another round than a run's last one counts: whether it is the row's round."""
 ATTACKS = "attacks"
-"""A column of rows of a study in which clients attack: whether the row's client does."""
-COUNTS = {"n_diverged": "sum", "n_missing": "sum", "n_points": "max", "n_points_there": "min"}
-"""Columns that count runs and points of grids, and how those of draws are put in one."""
+"""Column of rows of a study with attacks: whether the row's client attacks."""
+COUNTS = {"n_diverged": "sum", "n_missing": "sum", "n_points": "max", "n_complete_points": "min"}
+"""Columns that count runs and grid points, and how the counts of draws are combined."""
+
+SUMMARY_COLUMNS = [
+    *KEY,
+    *("stage", "round", "mean", "sd_seeds", "sd_clients", "worst", "p10"),
+    *("worst_tenth", "weighted", "weighted_sd_seeds"),
+    *("n_clients", "n_seeds", "n_diverged", "n_missing", "n_points", "n_complete_points"),
+]
+
+SettingByScenario = Mapping[StudySetting, StudySetting]
+"""Data set, partition and model of a setting, without seeds of draws, by those of a scenario."""
+
+PACE_SHARES = (0.9, 0.95, 0.99)
+"""Shares of a method's final value to which rounds are counted."""
+
+TIMED_SHARE = 0.95
+"""Share of the final value to which time and bytes are counted."""
+
+CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "seconds", "bytes"]
 
 
 def evaluated_clients(plan: StudyPlan) -> dict[str, list[int]]:
-    """By entry that scores models on a sample of clients: of how many, over its grid."""
+    """Return the sizes of the samples of clients on which models are scored, by entry.
+
+    An entry with a grid can have several sizes; entries that score all clients are left out.
+    """
     counts = {
         method: [n for n in entry.training.get("evaluate_clients", ()) if n is not None]
         for method, entry in plan.entries.items()
@@ -50,8 +75,8 @@ def evaluated_clients(plan: StudyPlan) -> dict[str, list[int]]:
 def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
     """Return whether each row is of the client's best round by its validation samples.
 
-    Of equal rounds it is the first one; of a client without validation samples it is the last
-    round of its rows. Each stage has its own best round.
+    If rounds are equal, the first one is the best; for a client without validation samples, the
+    last one. Each stage has its own best round.
     """
     of = ["method", "run", "client", "stage"]
     validation = rows[(rows["metric"] == in_validation(metric)) & (rows["split"] == "val")]
@@ -63,14 +88,14 @@ def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def in_validation(metric: str) -> str:
-    """The metric by which validation data chooses for another one."""
+    """Return the metric on validation data by which a round or point is chosen for a metric."""
     return "accuracy" if metric == REWEIGHTED else metric
 
 
-def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
-    """The reported rows of each run's last recorded round, or of that in `SCORED`, one per client.
+def final_rows(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
+    """Return the reported rows of each run's last round, or of that in `SCORED`, one per client.
 
-    The stage is ``personal`` where the run has it, else ``global``.
+    The stage is ``personal`` if the run has it, else ``global``.
     """
     rows = rows[(rows["metric"] == metric) & (rows["split"] == split) & rows[REPORTED]]
     run = [rows["method"], rows["run"]]
@@ -80,25 +105,25 @@ def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
     return rows[(personal == personal.groupby(run).transform("max")) & rows[SCORED]]
 
 
-def complete(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of complete runs at selected points."""
+def complete_rows(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of complete runs at selected points."""
     return rows.merge(stored_runs(runs)[["method", "run"]], on=["method", "run"])
 
 
 def stored_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """The complete runs at selected points."""
+    """Return the complete runs at selected points."""
     return runs[runs["selected"] & (runs["state"] == COMPLETE)]
 
 
-def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One row per hyper-parameter point: validation and test means and sds over its seeds.
+def grid_points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a row for each grid point: validation and test means and sds over its seeds.
 
     ``val`` and ``test`` are means over complete seeds of the uniform mean over clients.
     """
     table = runs
     for split in ("val", "test"):
         shown = in_validation(metric) if split == "val" else metric
-        scores = final(rows, shown, split).groupby(["method", "run"])["value"].mean()
+        scores = final_rows(rows, shown, split).groupby(["method", "run"])["value"].mean()
         table = table.merge(scores.rename(split).reset_index(), on=["method", "run"], how="left")
     finished = table["state"] == COMPLETE
     table = table.assign(
@@ -124,23 +149,26 @@ def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
 def summarise(
     rows: pd.DataFrame, runs: pd.DataFrame, metric: str, split: str = "test"
 ) -> pd.DataFrame:
-    """One row per setting and method, at the selected point and the last recorded round.
+    """Return a row for each setting and method, at the selected point and the last round.
 
     ``mean``, ``sd_seeds``: over seeds, of the uniform mean over clients (ddof 1; NaN for one
     seed). ``sd_clients``, ``worst``, ``p10``: over clients, of each client's mean over seeds;
     ``p10`` is the tenth percentile counted from the worse end, ``worst_tenth`` the mean over the
     worst tenth of the clients, at least one. ``weighted``, ``weighted_sd_seeds``: over seeds, of
-    the mean over clients weighted by their samples. Only complete runs count; the others are
-    counted in ``n_diverged`` and ``n_missing``. ``n_points``: of the method's grid,
-    ``n_points_there``: those of which no run is missing; as long as these are fewer, another point
-    may yet be selected.
+    the mean over clients weighted by their samples. Means are over complete runs; the others are
+    counted in ``n_diverged`` and ``n_missing``. ``n_points`` is the number of the method's grid
+    points, ``n_complete_points`` the number of those without missing runs; while these are fewer,
+    the selected point may still change.
     """
-    last, up = complete(final(rows, metric, split), runs), rising(metric)
+    last, up = complete_rows(final_rows(rows, metric, split), runs), rising(metric)
     seeds = _by_key(last.groupby([*KEY, "run"])["value"].mean())
     clients = _by_key(last.groupby([*KEY, "client"])["value"].mean())
     weighted = _by_key(_weighted(last, [*KEY, "run"]))
     stages, rounds = (_by_key(last.set_index(KEY)[name]) for name in ("stage", "round"))
-    states, complete_points = _by_key(runs[runs["selected"]].set_index(KEY)["state"]), _points(runs)
+    states, complete_points = (
+        _by_key(runs[runs["selected"]].set_index(KEY)["state"]),
+        _complete_points(runs),
+    )
     records = []
     for key, of_runs in states.items():
         of_seeds, of_clients, of_weighted = (
@@ -166,64 +194,56 @@ def summarise(
                 "n_diverged": int((of_runs == DIVERGED).sum()),
                 "n_missing": int((of_runs == MISSING).sum()),
                 "n_points": len(complete_points[key]),
-                "n_points_there": int(complete_points[key].sum()),
+                "n_complete_points": int(complete_points[key].sum()),
             }
         )
     return pd.DataFrame(records, columns=SUMMARY_COLUMNS)
 
 
 def _by_key(values: pd.Series) -> dict[tuple[str, ...], np.ndarray]:
-    """Return the values of each setting and method, which the first levels of the index are."""
+    """Return the values by setting and method, the first levels of the index."""
     array, places = values.to_numpy(), values.groupby(level=KEY, sort=False).indices
     return {cast(tuple[str, ...], key): array[indices] for key, indices in places.items()}
 
 
-def _points(runs: pd.DataFrame) -> dict[tuple[str, ...], np.ndarray]:
-    """By setting and method, for each point of its grid, whether none of its runs is missing."""
+def _complete_points(runs: pd.DataFrame) -> dict[tuple[str, ...], np.ndarray]:
+    """Return whether no run is missing, for each grid point, by setting and method."""
     is_stored = runs.set_index([*KEY, "point"])["state"] != MISSING
     return _by_key(is_stored.groupby(level=[*KEY, "point"], sort=False).all())
 
 
 def gaps(row: Mapping[Any, Any]) -> str:
-    """Return a remark on runs that a row of `summarise` or `points` lacks, such as ``2 missing``.
+    """Return a remark on missing runs of a row of `summarise` or `grid_points`: ``2 missing``.
 
-    A grid with missing runs is named: its best point so far may not be its best.
+    It also names a grid with missing runs, whose best point may change.
     """
     words = [f"{row[f'n_{state}']} {state}" for state in (DIVERGED, MISSING) if row[f"n_{state}"]]
-    planned, stored = row.get("n_points", 1), row.get("n_points_there", 1)
+    planned, stored = row.get("n_points", 1), row.get("n_complete_points", 1)
     if 1 < planned > stored:
-        words.append(f"{stored} of {planned} grid points there")
+        words.append(f"{stored} of {planned} grid points complete")
     return ", ".join(words)
 
 
 def _weighted(rows: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
-    """By ``keys``, the mean of ``value`` weighted by ``n``."""
+    """Return means of ``value`` weighted by ``n``, by ``keys``."""
     weights = rows["n"].where(rows["value"].notna(), 0)
     groups = [rows[key] for key in keys]
     return (rows["value"] * weights).groupby(groups).sum() / weights.groupby(groups).sum()
 
 
-SUMMARY_COLUMNS = [
-    *KEY,
-    *("stage", "round", "mean", "sd_seeds", "sd_clients", "worst", "p10"),
-    *("worst_tenth", "weighted", "weighted_sd_seeds"),
-    *("n_clients", "n_seeds", "n_diverged", "n_missing", "n_points", "n_points_there"),
-]
-
-
 def over_clients(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Setting, method, client and ``value``: its final test value, mean over seeds."""
-    last = complete(final(rows, metric), runs)
+    """Return the final test ``value`` of each setting, method and client, mean over seeds."""
+    last = complete_rows(final_rows(rows, metric), runs)
     return last.groupby([*KEY, "client"], sort=False)["value"].mean().reset_index()
 
 
-def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Setting, method, seed, client, ``before`` and ``after`` for methods with both stages.
+def stage_values(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return ``before`` and ``after`` by setting, method, seed and client, for methods with both.
 
-    ``before`` is the value of the shared model, ``after`` of the client's own: in the last recorded
-    round, or each in that of `SCORED`.
+    ``before`` is the value of the shared model, ``after`` that of the client's own model, in the
+    last round or that of `SCORED`.
     """
-    rows = complete(rows[(rows["metric"] == metric) & (rows["split"] == "test")], runs)
+    rows = complete_rows(rows[(rows["metric"] == metric) & (rows["split"] == "test")], runs)
     last = rows.groupby(["method", "run", "stage"])["round"].transform("max")
     is_final = rows[SCORED] if SCORED in rows else rows["round"] == last
     rows, index = rows[is_final], [*KEY, "seed", "client"]
@@ -238,7 +258,7 @@ def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.D
     They are means and standard deviations over seeds, with the gain; ``better`` is the share of
     clients whose own model is better, each by its mean over seeds.
     """
-    values = stages(rows, runs, metric)
+    values = stage_values(rows, runs, metric)
     values["gain"] = values["after"] - values["before"]
     clients = values.groupby([*KEY, "client"], sort=False)["gain"].mean()
     better = (clients * (1 if rising(metric) else -1) > 1e-12).groupby(KEY, sort=False).mean()
@@ -257,8 +277,8 @@ def over_draws(
     """Return one row for all draws of a setting instead of one row for each draw.
 
     A draw counts by its value, which can itself be a mean over training seeds. Numbers become means
-    over the draws that have them, counts (`COUNTS`) sums or bounds, truths sums, ``n_seeds`` the
-    number of draws; of all other values the first one stays.
+    over the draws that have them, counts (`COUNTS`) become sums or bounds, and truth values become
+    counts. ``n_seeds`` becomes the number of draws. Of other values, the first one is taken.
 
     Args:
         frame: A row for each draw, with the columns `SETTING`.
@@ -281,10 +301,6 @@ def over_draws(
     return table.reset_index()[[*frame.columns]]
 
 
-SettingByScenario = Mapping[StudySetting, StudySetting]
-"""By data set, partition and model of a run, those of its setting, without the seeds of draws."""
-
-
 def setting_by_scenario(plan: StudyPlan) -> SettingByScenario:
     """Return the setting of each data set, partition and model of a study's plan."""
     settings = {
@@ -302,3 +318,128 @@ def without_draws(frame: pd.DataFrame, settings: SettingByScenario) -> pd.DataFr
         for kind, texts in zip(SETTING, columns, strict=False)
     }
     return frame.assign(**values) if len(frame) else frame
+
+
+def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.DataFrame:
+    """Return a row for each setting, method, seed, round, client and metric: `CURVE_COLUMNS`.
+
+    Runs are complete, at selected points. ``value`` is that of the reported stage. ``round`` also
+    counts the rounds of the model that a run starts from. ``seconds`` until the round are a share
+    of the run's seconds, as if all rounds took the same time; ``bytes`` are those that all
+    participants received and sent. They are NaN if a run's record lacks them.
+    """
+    rows = _with_totals(rows[(rows["split"] == split) & rows[REPORTED]], runs)
+    titles = runs[["method", "title"]].drop_duplicates("method")
+    order = [*KEY, "seed", "metric", "round", "client"]
+    rows = rows.merge(titles, on="method").sort_values(order, kind="stable", ignore_index=True)
+    return rows[CURVE_COLUMNS]
+
+
+def run_curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the value, the seconds and the bytes of every run after every evaluated round.
+
+    ``value`` is the uniform test mean over clients in the reported stage; ``seconds`` and
+    ``bytes`` are sums from the beginning.
+    """
+    rows = rows[(rows["metric"] == metric) & (rows["split"] == "test") & rows[REPORTED]]
+    keys = [*KEY, "run", "round"]
+    averages = rows.groupby(keys, sort=False)["value"].mean().reset_index()
+    return _with_totals(averages, runs).sort_values("round", kind="stable", ignore_index=True)
+
+
+def mean_curves(
+    rows: pd.DataFrame,
+    runs: pd.DataFrame,
+    metric: str,
+    placed: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame,
+) -> pd.DataFrame:
+    """Return ``mean`` and ``sd_seeds`` of `run_curves` by setting, method and round.
+
+    Only rounds that all runs of a method have are returned: if some stop early, a mean over the
+    others would be of another population.
+
+    Args:
+        rows: Table of values, as `fl.report.tables.collect` gives it.
+        runs: Table of runs, as `fl.report.tables.collect` gives it.
+        metric: The metric.
+        placed: Function that replaces the draws of a frame by their settings, if means over draws
+            follow, so that rounds are those that the runs of all draws have.
+    """
+    lines = run_curves(rows, runs, metric)
+    grouped_runs = placed(lines).groupby(KEY, sort=False)["run"].transform("nunique")
+    present_runs = placed(lines).groupby([*KEY, "round"], sort=False)["run"].transform("nunique")
+    lines = lines[present_runs == grouped_runs]
+    grouped = lines.groupby([*KEY, "round"], sort=False)["value"]
+    return grouped.agg(mean="mean", sd_seeds="std").reset_index().sort_values("round")
+
+
+def pace(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the rounds, seconds and bytes that each run takes to shares of the final value.
+
+    Rounds are counted to each of `PACE_SHARES` of the run's final value (`final_rows`), and to
+    `TIMED_SHARE` of the ``best`` final value of its setting; ``seconds`` and ``bytes`` to
+    `TIMED_SHARE` of its own. An error reaches a share s of a value v at v / s. NaN if a run never
+    reaches it, or if the costs of the runs that it starts from are not known.
+    """
+    up = rising(metric)
+    scores = final_rows(rows, metric).groupby(["method", "run"])["value"].mean().rename("final")
+    lines = run_curves(rows, runs, metric).join(scores, on=["method", "run"])
+    records = []
+    for _, setting in lines.groupby(SETTING, sort=False):
+        finals = setting.groupby(["method", "run"])["final"].first().groupby("method").mean()
+        best = finals.max() if up else finals.min()
+        for key, run in setting.groupby([*KEY, "run"], sort=False):
+            goal = run["final"].iloc[0]
+            timed = _first_at_share(run, goal, TIMED_SHARE, up)
+            record = dict(zip([*KEY, "run"], key, strict=True))
+            record |= {
+                str(share): _first_at_share(run, goal, share, up)["round"] for share in PACE_SHARES
+            }
+            record |= {"best": _first_at_share(run, best, TIMED_SHARE, up)["round"]}
+            records.append(record | {name: timed[name] for name in ("seconds", "bytes")})
+    names = [*KEY, "run", *map(str, PACE_SHARES), "best", "seconds", "bytes"]
+    return pd.DataFrame(records, columns=names)
+
+
+def _first_at_share(run: pd.DataFrame, goal: float, share: float, up: bool) -> dict[Any, Any]:
+    """Return the first round of a run at a share of ``goal``; ``up``: if values rise."""
+    values = run["value"]
+    reached = run[values >= share * goal - 1e-12 if up else values <= goal / share + 1e-12]
+    if reached.empty:
+        return dict.fromkeys(("round", "seconds", "bytes"), np.nan)
+    return reached.iloc[0].to_dict()
+
+
+def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Add ``seconds`` and ``bytes`` until each round, counted from the beginning.
+
+    Only rows of complete runs at selected points are returned, and no rows of a run if the number
+    of rounds before it is not known.
+    """
+    rows = complete_rows(rows, runs)
+    table = runs.drop_duplicates("run").set_index("run")
+    rounds_before = rows["run"].map(table["rounds_before"])
+    rows, rounds_before = rows[rounds_before.notna()], rounds_before.dropna().astype("int64")
+    # As if all rounds of a run took the same time.
+    lengths = table["rounds"].astype("float64")
+    pace = table["seconds"] / lengths.where(lengths > 0)
+    seconds = rows["run"].map(table["seconds_before"]) + rows["run"].map(pace) * rows["round"]
+    sent = {run: _total_bytes(table.loc[run].to_dict()) for run in rows["run"].unique()}
+    bytes_by_round = rows[["run", "round"]].drop_duplicates()
+    bytes_by_round["bytes"] = [
+        sent[run][number] for run, number in bytes_by_round.itertuples(index=False)
+    ]
+    rows = rows.assign(seconds=seconds).merge(bytes_by_round, on=["run", "round"], how="left")
+    return rows.assign(round=rows["round"] + rounds_before.to_numpy())
+
+
+def _total_bytes(run: dict[Any, Any]) -> np.ndarray:
+    """Return bytes of all participants until each round, from round 0; NaN if unknown."""
+    total = np.full(int(run["rounds"]) + 1, np.nan)
+    if pd.notna(run["traffic"]):
+        stretches = np.array(json.loads(run["traffic"]), dtype="float64").reshape(-1, 3)
+        bytes_by_round = np.repeat(stretches[:, 1] + stretches[:, 2], stretches[:, 0].astype(int))
+        until = run["bytes_before"] + int(run["participants"]) * np.cumsum([0.0, *bytes_by_round])
+        count = min(len(total), len(until))
+        total[:count] = until[:count]
+    return total

@@ -3,9 +3,9 @@
 The long table holds every recorded value of every finished run, in the columns of
 `fl.base.schema.RESULT_COLUMNS`, `REPORTED` and `POINT_COLUMNS`, with a column ``hp.<key>`` for each
 hyper-parameter that varies, `SCORED` where the best round of each client counts, and `ATTACKS`
-where clients attack. In the last round it also has the metrics of `fl.report.metrics` that a study
-asks for. It is the same, byte for byte, whenever the same runs give the same numbers. Timings and
-machines are only in the runs table, `RUN_COLUMNS`.
+where clients attack. In the last round it also has the metrics of the final models' predictions
+that a study asks for. It is the same, byte for byte, whenever the same runs give the same numbers.
+Timings and machines are only in the runs table, `RUN_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fl.analyses.confusion import BINS, measures
 from fl.base.errors import DataError, Location
 from fl.base.schema import (
+    BY_CLASS,
     COMPLETE,
     METRIC_COLUMNS,
     MISSING,
     PERSONAL,
+    PREDICTED_METRICS,
     RESULT_COLUMNS,
     SETTING,
     rising,
@@ -37,14 +40,14 @@ from fl.plan.analyses import PlannedAnalysis
 from fl.plan.config import Values
 from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
-from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, points
+from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, grid_points
 from fl.store import run_check
-from fl.store.run_record import METRICS, RECORD, RunRecord, UnknownCosts
+from fl.store.run_record import METRICS, PREDICTIONS, RECORD, RunRecord, UnknownCosts
 from fl.store.store import Store
 
 POINT_COLUMNS = {"point": "string", "selected": "bool"}
-"""Of both tables: a row's grid point (``mu=0.1, lr=0.01``; empty without a grid), and whether it is
-the one that validation data chose, which is what the main table shows.
+"""Columns of both tables: the grid point of a row (``mu=0.1, lr=0.01``; empty without a grid), and
+whether validation data chose this point, which the main table then shows.
 """
 
 RUN_COLUMNS = {
@@ -92,33 +95,36 @@ RUN_COLUMNS = {
 """Columns of ``<study>.runs.parquet``: one row per planned run, missing ones included. Columns
 ``hp.<key>`` follow.
 
-rounds_before, seconds_before, bytes_before: what the model that a run starts from took to train, 0
-where that is a fresh one; unknown where a run behind it is gone or does not tell. stack: the runs
-that were trained at once with it, itself included; each of them has an equal share of the seconds.
-participants, traffic (JSON) and the other costs are as the run's record has them; unknown of runs
-that do not tell. epsilon, delta, epsilon_lacks: see `fl.report.privacy`.
+rounds_before, seconds_before, bytes_before: costs of the model that a run starts from; 0 if it
+starts from fresh variables, unknown if a run of the chain is missing or its record lacks them.
+stack: the runs that were trained at once with it, itself included; each of them has an equal share
+of the seconds. participants, traffic (JSON) and the other costs are those of the run's record;
+unknown if the record lacks them. epsilon, delta, epsilon_lacks: see `fl.report.privacy`.
 """
 
 Stamp = dict[str, str | bool]
-"""A table's plan, and whether the table is complete."""
+"""Hash of a table's plan, and whether the table is complete."""
 
 RunRow = dict[str, str | int | float | bool | None]
 """Values of `RUN_COLUMNS` for one run."""
 
 HYPER = "hp."
-"""What the columns of hyper-parameters begin with: one may be called as another column is."""
+"""Prefix of the columns of hyper-parameters, as one can have the name of another column."""
 
 METADATA = b"fedloom"
 
+MEASURE_BY_METRIC = dict(zip(PREDICTED_METRICS, ("f1", "area", "calibration"), strict=False))
+"""Names of metrics in `fl.analyses.confusion`, which defines them."""
+
 
 def collect(plan: StudyPlan | PlannedAnalysis, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The long table and the runs table of a study, from the runs that ``store`` holds.
+    """Return the long table and the runs table of a study, from the runs in a store.
 
-    For an analysis they are of the runs that it reads, without the metrics of predictions.
+    For an analysis, they have the runs that it reads, without the metrics of predictions. A run
+    that the store lacks is ``missing`` in the runs table, and has no rows in the long table.
 
-    A run without a folder is ``missing`` in the runs table and absent from the long one.
-    Raises `DataError` for a store entry that cannot be read and for a grid without validation
-    results to choose by.
+    Raises:
+        DataError: If a run cannot be read, or if a grid has no validation results to choose by.
     """
     entries = {(entry.method, entry.run): entry for entry in plan.runs}
     records = [_record(Store(store), entry.run) for entry in entries.values()]
@@ -145,19 +151,19 @@ def collect(plan: StudyPlan | PlannedAnalysis, store: Path) -> tuple[pd.DataFram
 
 
 def _reported(rows: pd.DataFrame, owner: np.ndarray) -> pd.Series:
-    """Whether a row is of the stage that the report shows for its run, split, metric and round.
+    """Return whether each row is of the stage that the report shows for its run and round.
 
-    That is ``personal`` from the round in which the run first has it, and ``global`` before.
+    This is ``personal`` from the first round in which the run has it, and ``global`` before.
     """
     personal = rows["stage"].eq(PERSONAL).astype(bool)
     rounds = rows["round"].where(personal).astype("float64")
     first = rounds.groupby([owner, rows["split"], rows["metric"]]).transform("min")
-    # A run without a personal stage has NaN here, which no round reaches.
+    # Without a personal stage `first` is NaN, and no round is at least NaN.
     return personal | ~(rows["round"] >= first)
 
 
 def _attacks(rows: pd.DataFrame, records: Mapping[str, RunRecord]) -> pd.Series:
-    """Return whether the client of each row attacks; NA where its run's record does not tell."""
+    """Return whether the client of each row attacks; NA if its run's record lacks that."""
     attacks = pd.Series(False, rows.index, dtype="boolean")
     for run, places in rows.groupby("run").groups.items():
         record = records[str(run)]
@@ -234,7 +240,7 @@ def _earlier_costs(record: RunRecord, store: Store) -> RunRow:
     passed, start = [record.run], record.start
     while start is not None:
         if start in passed:
-            raise DataError(f"{store.folder(start)}: starts, by what records say, from itself")
+            raise DataError(f"{store.folder(start)}: starts from itself, according to the records")
         passed.append(start)
         earlier = _record(store, start)
         if earlier is None:
@@ -254,7 +260,7 @@ def _total_bytes(record: RunRecord) -> float:
 
 
 def _hyper_columns(points: Sequence[Values]) -> pd.DataFrame:
-    """A row for each grid point, a column ``hp.<key>`` for each key that any of them has.
+    """Return a row for each grid point, with a column ``hp.<key>`` for each key of any point.
 
     Columns are sorted by name. Whole numbers are ``Int64``, other numbers ``float64``, true and
     false ``boolean``, all else is text. A point without the key has an empty cell.
@@ -275,7 +281,7 @@ def _typed(values: Sequence[Any]) -> pd.Series:
 
 
 def point_text(point: Values) -> str:
-    """A grid point as text, ``mu=0.1, lr=0.01``; empty without a grid."""
+    """Return a grid point as text, ``mu=0.1, lr=0.01``; empty without a grid."""
     return ", ".join(f"{key}={config_text(value)}" for key, value in point.items())
 
 
@@ -288,7 +294,7 @@ def _long(
     """Return the recorded values with the metrics of predictions that the study asks for.
 
     Returns:
-        The values, and for each of them the place of its run in ``runs``.
+        The values, and for each of them the index of its run in ``runs``.
     """
     order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
     order = order[order["state"] != MISSING]
@@ -306,7 +312,7 @@ def _metrics(
     records: Mapping[str, RunRecord],
     metric_names: list[str],
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """The rows of runs, one run after another, and by row the run's place among them."""
+    """Return the rows of runs, one run after another, and the index of each row's run."""
     if not runs:
         return pd.DataFrame(columns=list(METRIC_COLUMNS)), np.zeros(0, int)
     recorded = [store.metrics(run) for run in runs]
@@ -319,8 +325,8 @@ def _metrics(
     try:
         rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
     except DataError as error:
-        remedy = "`fedloom store verify --remove`, and train it again"
-        raise DataError(f"{error}; {remedy}") from error
+        advice = "remove it with `fedloom store verify --remove`, and train it again"
+        raise DataError(str(error), advice=advice) from error
     rows["owner"] = np.repeat(np.arange(len(runs)), [len(table) for table in recorded])
     rows = rows.sort_values(["owner", *run_check.KEY], kind="stable", ignore_index=True)
     return rows, rows["owner"].to_numpy()
@@ -329,12 +335,10 @@ def _metrics(
 def _with_predicted(
     table: pd.DataFrame, store: Store, record: RunRecord, metric_names: list[str]
 ) -> pd.DataFrame:
-    """A complete run's rows with those of `fl.report.metrics`, of the clients that were scored."""
-    from fl.report import metrics
-
+    """Return a complete run's rows with the metrics of its predictions, of scored clients."""
     if record.state != COMPLETE:
         return table
-    predicted_metrics = metrics.rows(store, record.run, record.rounds, metric_names)
+    predicted_metrics = _predicted_rows(store, record.run, record.rounds, metric_names)
     if predicted_metrics.empty:
         return table
     # Predictions are of all clients, also where `evaluate_clients` scores a sample of them.
@@ -380,8 +384,8 @@ def read_plan_hash(path: Path) -> tuple[str, bool] | None:
 
 
 def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
-    """Whether a run belongs to the point that does best on validation data (ties: the first)."""
-    table = points(rows, runs, metric)
+    """Return whether each run is of the point that is best on validation data (ties: the first)."""
+    table = grid_points(rows, runs, metric)
     grids = table.groupby(KEY, sort=False).agg(
         points=("point", "size"), finished=("n_seeds", "sum"), scored=("val", "count")
     )
@@ -389,11 +393,39 @@ def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
     for grid in unscored.reset_index().to_dict("records"):
         raise DataError(
             f"method {grid['method']!r} has a grid of {grid['points']} points but no validation "
-            f"rows of {metric!r} to choose by; give the partition a validation share or the method "
-            "one point"
+            f"rows of {metric!r} to choose by",
+            advice="give the partition a share `val`, or the method one point",
         )
     table["diverged"] = table["n_diverged"] > 0
     table["score"] = table["val"] * (-1 if rising(metric) else 1)
     table = table.sort_values(["diverged", "score"], kind="stable", na_position="last")
     best = table.drop_duplicates(KEY).set_index([*KEY, "point"]).index
     return pd.Series(pd.MultiIndex.from_frame(runs[[*KEY, "point"]]).isin(best), runs.index)
+
+
+def _predicted_rows(store: Store, run: str, last: int, metrics: list[str]) -> pd.DataFrame:
+    """Return metrics of a run's predictions in `METRIC_COLUMNS`; none if they are not stored.
+
+    The accuracy on each class is that on the samples of the class that a client has.
+    """
+    if not metrics or not store.has(run, (PREDICTIONS,)):
+        return pd.DataFrame(columns=list(METRIC_COLUMNS))
+    rows_ = []
+    for (stage, split, client), table in store.predictions(run).groupby(
+        ["stage", "split", "client"], sort=False
+    ):
+        values = measures(table, BINS) if set(MEASURE_BY_METRIC) & {*metrics} else {}
+        values = {
+            name: values[MEASURE_BY_METRIC[name]] for name in metrics if name in MEASURE_BY_METRIC
+        }
+        counts = dict.fromkeys(values, len(table))
+        if "per_class_accuracy" in metrics:
+            correct = (table["label"] == table["predicted"]).groupby(table["label"])
+            values |= {f"{BY_CLASS}{k}": share for k, share in correct.mean().items()}
+            counts |= {f"{BY_CLASS}{k}": count for k, count in correct.size().items()}
+        rows_ += [
+            (last, client, split, stage, name, value, counts[name])
+            for name, value in values.items()
+            if value == value  # An area under the curve that is not defined is left out.
+        ]
+    return pd.DataFrame(rows_, columns=list(METRIC_COLUMNS))

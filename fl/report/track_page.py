@@ -1,4 +1,4 @@
-"""The kept tracks in tables and figures: a ranking for each, and one table over all."""
+"""Published tracks in tables and figures: a ranking of each, an overview, and a method on all."""
 
 from __future__ import annotations
 
@@ -8,32 +8,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.base.plotting import Look, Picture, as_picture, axes_of
+from fl.base.plotting import PRINT, Look, Picture, as_picture, axes_of
 from fl.base.units import operations, size
-from fl.report import claims, max_t, tracks
+from fl.report import claims, tracks
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+
 CONTROLS = ("local", tracks.CHECK, tracks.BASELINE)
-"""Entries that stand for no method of their own, marked in tables."""
+"""Entries that are no method of their own, which tables mark."""
 COSTS = {"bytes": "bytes, all clients", "operations": "operations, all clients"}
 UNITS = {"bytes": size, "operations": operations}
 
+RANKING = (
+    *("rank", "accuracy", "from", "difference", "corrected\np", "verdict"),
+    *("equal within\n1 point", "worst\ntenth", "bytes", "ops"),
+)
+"""Columns of `ranking`."""
 
-def titles(table: pd.DataFrame) -> dict[str, str]:
-    """By entry its title; controls are marked."""
-    named = dict(zip(table["method"], table["title"], strict=True))
-    return {m: f"{t} (control)" if m in CONTROLS else t for m, t in named.items()}
+
+def marked_titles(table: pd.DataFrame) -> dict[str, str]:
+    """Return titles by entry; controls are marked."""
+    titles = _plain_titles(table).items()
+    return {method: f"{t} (control)" if method in CONTROLS else t for method, t in titles}
 
 
 def ranking(table: pd.DataFrame, track: str) -> Table:
-    """The methods of a track by mean rank, with intervals, tests against baselines and costs."""
-    lines, scores = table[table["track"] == track], tracks.values(table, track)
-    tests = tracks.against(table)
+    """Return the methods of a track by mean rank, with intervals, tests and costs."""
+    lines, scores = table[table["track"] == track], tracks.scores_of(table, track)
+    tests = tracks.compare_with_baselines(table)
     judged = {row["method"]: row for row in tests[tests["track"] == track].to_dict("records")}
-    named, places = titles(lines), tracks.ranks(scores).sort_values(kind="stable")
+    named, places = marked_titles(lines), tracks.ranks(scores).sort_values(kind="stable")
     averages = lines.groupby("method")[["accuracy", "worst_tenth", *COSTS]].mean().to_dict()
     rows = []
     for method in map(str, places.index):
@@ -52,27 +60,20 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
         f"Accuracy (%) over {len(scores)} draws with 95 % bootstrap interval, sorted by mean rank."
     )
     note = (
-        f"{rule(table, tests)} Equal: the mean is within one point of 0, by two one-sided tests, "
+        f"{_rule(table, tests)} Equal: the mean is within one point of 0, by two one-sided tests, "
         "corrected likewise. Worst tenth: of clients. Bytes and operations: of a whole run."
     )
     heads = columns("Method", *RANKING, text=("from", "verdict"))
     return Table(track, caption, heads, tuple(rows), note=note)
 
 
-RANKING = (
-    *("rank", "accuracy", "from", "difference", "corrected\np", "verdict"),
-    *("equal within\n1 point", "worst\ntenth", "bytes", "ops"),
-)
-"""Columns of `ranking`."""
-
-
-def rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
+def _rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
     """Return the sentences on what is compared with what, and how it is corrected."""
-    named = titles(table)
+    named = marked_titles(table)
     is_test = tests["reason"] == ""
     counts = tests[is_test].groupby("family", sort=False).size()
     families = " and ".join(f"the {n} comparisons with {named[str(f)]}" for f, n in counts.items())
-    rule = max_t.rule(int(tests["n"].max())) if len(tests) else "sign-flip test"
+    rule = claims.flip_rule(int(tests["n"].max())) if len(tests) else "sign-flip test"
     return (
         f"Personalised methods are compared with {named.get(tracks.BASELINE, tracks.BASELINE)}, "
         f"methods with a shared model with {named.get(tracks.CHECK, tracks.CHECK)}: {rule} of t, "
@@ -81,7 +82,7 @@ def rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
 
 
 def _tested(row: Mapping[Any, Any] | None, table: pd.DataFrame) -> tuple[str, ...]:
-    """Baseline, difference with interval, corrected p, verdict, equality."""
+    """Return baseline, difference with interval, corrected p, verdict and equality as texts."""
     if row is None:
         return "", NOTHING, NOTHING, "", ""
     mean, low, high = (
@@ -101,11 +102,11 @@ def _plain_titles(table: pd.DataFrame) -> dict[str, str]:
 
 
 def overview(table: pd.DataFrame) -> Table:
-    """Over tracks: each method's mean difference from its baseline, bold where it is ahead."""
-    tests, named = tracks.against(table), titles(table)
+    """Return each method's mean difference from its baseline by track, bold if it is ahead."""
+    tests, named = tracks.compare_with_baselines(table), marked_titles(table)
     order = [str(track) for track in table["track"].unique()]
     by_key = {(r["method"], r["track"]): r for r in tests.to_dict("records")}
-    over_tracks, baseline_of = tracks.over_tracks(tests), tracks.baselines(table)
+    over_tracks, baseline_of = tracks.sign_tests(tests), tracks.baselines(table)
 
     def cell(method: str, track: str) -> Cell:
         row = by_key.get((method, track))
@@ -139,10 +140,10 @@ def overview(table: pd.DataFrame) -> Table:
         "equal: within one point; without a word: not told apart."
     )
     note = (
-        f"{rule(table, tests)} Sorted by mean rank, first the methods that are in all tracks. "
+        f"{_rule(table, tests)} Sorted by mean rank, first the methods that are in all tracks. "
         "Above: tracks whose mean difference is above 0, of those with a difference; with the sign "
         f"test over tracks, corrected likewise. Its smallest p of {len(order)} tracks is "
-        f"{max_t.smallest(len(order)):.2g}."
+        f"{claims.smallest_p(len(order)):.2g}."
     )
     heads = columns("Method", "from", *order, "above", "sign\ntest", text=("from",))
     return Table("overview", caption, heads, rows, note=note)
@@ -152,11 +153,11 @@ def _in_order(table: pd.DataFrame) -> list[str]:
     """Return all methods but the first baseline, in the order of an overview.
 
     First come those that are compared with it, then those that are in all tracks, then those with
-    the lower mean rank as a share of the ranks of each track: a rank in one track is none over all.
+    the lower mean rank, as a share of the number of methods in each track.
     """
     shares = [
         tracks.ranks(scores) / scores.shape[1]
-        for scores in (tracks.values(table, track) for track in table["track"].unique())
+        for scores in (tracks.scores_of(table, track) for track in table["track"].unique())
     ]
     wide = pd.concat(shares, axis=1)
     baseline_of = tracks.baselines(table)
@@ -167,7 +168,7 @@ def _in_order(table: pd.DataFrame) -> list[str]:
 
 
 def pictures(table: pd.DataFrame) -> dict[str, Picture]:
-    """By name of its file: ranks and costs of each track, and the heat map over all."""
+    """Return pictures by file name: ranks and costs of each track, and the heat map over all."""
     drawn = {"overview": heat_map(table)}
     for track in table["track"].unique():
         lines = table[table["track"] == track]
@@ -180,9 +181,9 @@ def pictures(table: pd.DataFrame) -> dict[str, Picture]:
 @as_picture
 def rank_picture(look: Look, table: pd.DataFrame, track: str) -> Canvas:
     """Draw mean ranks, in colour where a method is ahead of its baseline or behind it."""
-    scores, named = tracks.values(table, track), titles(table)
+    scores, named = tracks.scores_of(table, track), marked_titles(table)
     places = tracks.ranks(scores).sort_values(ascending=False, kind="stable")
-    tests = tracks.against(table)
+    tests = tracks.compare_with_baselines(table)
     verdicts = dict(tests.loc[tests["track"] == track, ["method", "verdict"]].to_numpy())
     colours = {claims.AHEAD: look.colour(0), claims.BEHIND: look.colour(1)}
     canvas, axes = axes_of(0.8 + 0.13 * len(places))
@@ -201,9 +202,9 @@ def rank_picture(look: Look, table: pd.DataFrame, track: str) -> Canvas:
 
 @as_picture
 def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
-    """Accuracy against a cost, with Pareto's front."""
+    """Draw accuracy against a cost, with the Pareto front."""
     averages = lines.groupby("method", sort=False)[["accuracy", cost]].mean()
-    best, named = tracks.front(lines, cost), titles(lines)
+    best, named = tracks.pareto_front(lines, cost), marked_titles(lines)
     canvas, axes = axes_of(2.6)
     axes.xaxis.set_major_formatter(lambda value, _: UNITS[cost](value))
     axes.plot(averages[cost], 100 * averages["accuracy"], "o", ms=3, color=look.muted)
@@ -229,8 +230,12 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
 
 @as_picture
 def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
-    """Mean differences from baselines, methods by tracks; a dot where a test says so."""
-    tests, named, plain = tracks.against(table), titles(table), _plain_titles(table)
+    """Draw mean differences from baselines, methods by tracks, with a dot if it is significant."""
+    tests, named, plain = (
+        tracks.compare_with_baselines(table),
+        marked_titles(table),
+        _plain_titles(table),
+    )
     methods, order = _in_order(table), [*table["track"].unique()]
     baseline_of = tracks.baselines(table)
     labels = [f"{named[method]}, from {plain[baseline_of[method]]}" for method in methods]
@@ -247,10 +252,103 @@ def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
     for i, method in enumerate(methods):
         for j, track in enumerate(order):
             if passed.get((method, track)):
-                # On cells, whose colours no page changes.
+                # A page does not change the colours of cells.
                 dark = abs(values[i, j]) > limit / 2
                 axes.plot(j, i, ".", ms=3, color="white" if dark else "black")
     axes.set_yticks(range(len(methods)), labels, fontsize=6.5)
     axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=30, ha="right")
     canvas.colorbar(image, ax=axes, label="points", extend="both")
     return canvas
+
+
+def method_table(lines: pd.DataFrame, tests: pd.DataFrame, method: str) -> Table:
+    """Return a table of a method, a row for each track.
+
+    Args:
+        lines: Results of all methods, `tracks.COLUMNS`.
+        tests: Their comparisons, of `tracks.compare_with_baselines`.
+        method: The method.
+    """
+    test_by_track = {r["track"]: r for r in tests[tests["method"] == method].to_dict("records")}
+    titles = _plain_titles(lines)
+    rows = []
+    for track in map(str, lines["track"].unique()):
+        scores = tracks.scores_of(lines, track)
+        if method not in scores:
+            rows.append(Row(track, (Cell(NOTHING),) * 6))
+            continue
+        ranks = tracks.ranks(scores)
+        place = int((ranks < ranks[method]).sum()) + 1
+        cells = [number(scores[method].mean(), "accuracy"), f"{place} of {len(ranks)}"]
+        test = test_by_track.get(track)
+        if test is None:
+            cells += [NOTHING] * 4
+        else:
+            gain, low, high = (
+                number(test[key], "accuracy", signed=True) for key in ("difference", "low", "high")
+            )
+            verdict = claims.verdict_text(test)
+            verdict += ", equal within 1 point" if claims.equality_text(test) else ""
+            cells += [f"{gain} ({low} to {high})", titles[test["other"]]]
+            cells += [probability(test["p_corrected"]), verdict]
+        rows.append(Row(track, tuple(map(Cell, cells))))
+    caption = (
+        f"{titles.get(method, method)} on {len(rows)} tracks: accuracy (%), place by mean rank, "
+        "and difference in points with 95 % bootstrap interval."
+    )
+    heads = columns(
+        *("Track", "accuracy", "place", "difference", "from", "corrected\np", "verdict"),
+        text=("from", "verdict"),
+    )
+    return Table("tracks", caption, heads, tuple(rows), note=_rule(lines, tests), is_main=True)
+
+
+def plot_method(
+    lines: pd.DataFrame, tests: pd.DataFrame, method: str, axes: Axes | None = None
+) -> Axes:
+    """Draw by track a method's difference from its baseline, with the others in grey.
+
+    Args:
+        lines: Results of all methods, `tracks.COLUMNS`.
+        tests: Their comparisons, of `tracks.compare_with_baselines`.
+        method: The method.
+        axes: Where to draw; by default the axes of a new figure of pyplot.
+    """
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    own = tests[tests["method"] == method]
+    others = tests[tests["family"].isin(own["family"]) & (tests["method"] != method)]
+    order = [*map(str, lines["track"].unique())]
+    titles = _plain_titles(lines)
+    with matplotlib.rc_context(PRINT.style()):
+        if axes is None:
+            _, axes = plt.subplots(figsize=(5.2, 1.1 + 0.35 * len(order)))
+        heights = others["track"].map(order.index)
+        label = "other methods of the family"
+        axes.plot(100 * others["difference"], heights, "|", ms=8, color=PRINT.muted, label=label)
+        places = own["track"].map(order.index).to_numpy()
+        middle, low, high = (100 * own[key].to_numpy() for key in ("difference", "low", "high"))
+        is_claim = own["verdict"].isin((claims.AHEAD, claims.BEHIND)).to_numpy()
+        colour, name = PRINT.colour(0), titles.get(method, method)
+        for shown, filled, text in ((is_claim, True, "a claim"), (~is_claim, False, "no claim")):
+            if shown.any():
+                axes.errorbar(
+                    *(middle[shown], places[shown]),
+                    xerr=np.abs(np.stack([low, high]) - middle)[:, shown],
+                    fmt="o",
+                    ms=5,
+                    capsize=2,
+                    color=colour,
+                    markerfacecolor=colour if filled else PRINT.paper,
+                    label=f"{name} ({text})",
+                    zorder=3,
+                )
+        axes.axvline(0, color=PRINT.muted, lw=0.8)
+        axes.set_yticks(range(len(order)), order)
+        axes.set(ylim=(len(order) - 0.5, -0.5))
+        baselines = " and ".join(titles[str(other)] for other in own["other"].unique())
+        axes.set_xlabel(f"difference of accuracy from {baselines or 'a baseline'} (points)")
+        axes.grid(axis="x")
+        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=7)
+    return axes

@@ -1,8 +1,8 @@
 """Tracks: many methods on one kind of difference between clients, with equal budgets.
 
-A track is a study ``track-NAME`` whose partition is drawn with several seeds. Its results are kept
-in ``config/published/tracks.csv``, a line for each method and draw, so that a method of one's own
-is compared with all of them and trains alone.
+A track is a study ``track-NAME`` whose partition is drawn with several seeds. Its results are in
+``config/published/tracks.csv``, a line for each method and draw, so that a new method is compared
+with all of them, and only the new method is trained.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import pandas as pd
 from fl.base.errors import DataError
 from fl.base.package_data import CONFIG
 from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
-from fl.report import claims, majority, max_t, summaries
+from fl.report import claims, summaries
 from fl.report.partitions import Partition
 
 FILE = Path("published") / "tracks.csv"
-"""In the config folder."""
+"""File of published results in the config folder."""
 PREFIX = "track-"
-"""What names of the studies begin with."""
+"""Prefix of the names of tracks' studies."""
 START = "-start"
-"""What names of entries end with that are there for others to start from, and are not compared."""
+"""Ending of the names of entries from which others start, and which are not compared."""
 BASELINE, CHECK = "fedavg-ft", "fedavg"
-"""The entry that personalised methods are compared with, and that for methods which are scored by
-their shared model, which `fl.compare` trains again as a check. The latter is compared with the
-former. The comparisons with one entry, in all tracks, are a family.
+"""Entries with which others are compared: personalised methods with the first, methods that are
+scored by their shared model with the second. The second is compared with the first, and
+`fl.compare` trains it again as a check. All comparisons with one entry are a family.
 """
 
 COLUMNS = {
@@ -49,12 +49,14 @@ COLUMNS = {
     "point": "string",
     "numbers": "string",
 }
-"""Of the kept table. stage: the model of trained clients that is scored, ``global`` for the shared
-one or ``personal``. accuracy: mean over clients; where some are held out of training, over these.
-worst_tenth: mean over the worst tenth of them. errors: wrong test samples of all clients; floor:
-those of the majority predictor (`fl.report.majority`); NaN where they were not counted. bytes,
-operations: of the whole run, all clients and the server, and of what it starts from. point: what
-validation data chose. numbers: the versions of the code.
+"""Columns of published results.
+
+stage: the model of trained clients that is scored, ``global`` for the shared one, or ``personal``.
+accuracy: mean over clients; over the clients held out of training, if there are any. worst_tenth:
+mean over the worst tenth of these clients. errors: wrong test samples of all clients; floor: those
+of the majority predictor (`fl.report.claims.majority_errors`); NaN if they were not counted. bytes,
+operations: totals of the run and of those that it starts from, of all clients and the server.
+point: the grid point that validation data chose. numbers: the versions of the code.
 """
 
 
@@ -64,15 +66,19 @@ def folder_of(folder: Path) -> Path:
 
 
 def studies(folder: Path) -> list[str]:
-    """The names of the tracks' studies in a config folder."""
+    """Return the names of the tracks' studies in a config folder."""
     return sorted(path.stem for path in (folder / "studies").glob(f"{PREFIX}*.yaml"))
 
 
 def read_published(folder: Path) -> pd.DataFrame:
-    """The kept table; `DataError` where there is none."""
+    """Return the published results of all tracks.
+
+    Raises:
+        DataError: If there are none, or they cannot be read.
+    """
     path = folder / FILE
     if not path.exists():
-        raise DataError(f"{path}: is not there; `make compare` trains the tracks and writes it")
+        raise DataError(f"{path}: does not exist", advice="`make compare` trains the tracks")
     try:
         blanks = {"worst_tenth": [""], "errors": [""], "floor": [""]}
         table = pd.read_csv(path, keep_default_na=False, na_values=blanks)
@@ -86,7 +92,7 @@ def read_published(folder: Path) -> pd.DataFrame:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def measured(
+def measured_lines(
     track: str,
     starts: Mapping[str, str],
     rows: pd.DataFrame,
@@ -100,17 +106,17 @@ def measured(
         starts: The entry from which each entry starts, by its name.
         rows: Table of values, as `fl.report.tables.collect` gives it.
         runs: Table of runs, as `fl.report.tables.collect` gives it.
-        partitions: By id, those that are known.
+        partitions: Partitions by id, as far as known.
     """
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
     summary = summaries.summarise(rows, runs, "accuracy", split)
-    last = summaries.complete(summaries.final(rows, "accuracy", split), runs)
+    last = summaries.complete_rows(summaries.final_rows(rows, "accuracy", split), runs)
     error_counts = claims.wrong_samples(last)
-    floors = majority.errors(last, runs, partitions or {}, unseen=split == UNSEEN)
+    floors = claims.majority_errors(last, runs, partitions or {}, unseen=split == UNSEEN)
     error_counts = error_counts.merge(floors.rename(columns={"errors": "floor"}), how="left")
     error_counts = error_counts.astype({"floor": "float64"})
     counts = error_counts.groupby(summaries.KEY, as_index=False)[["errors", "floor"]].mean()
-    # Newcomers may get the shared model of a method that is personalised all the same.
+    # A method is personalised even if clients held out of training get its shared model.
     personal = set(rows.loc[rows["stage"] == PERSONAL, "method"])
     stages = summary["method"].isin(personal).map({True: PERSONAL, False: GLOBAL})
     summary = summary.assign(stage=stages).merge(counts)
@@ -123,13 +129,13 @@ def measured(
     table = summary[summary["mean"].notna() & ~summary["method"].str.endswith(START)].merge(about)
     table = table.assign(track=track, draw=table["partition"].map(places.index))
     table = table.rename(columns={"mean": "accuracy"})
-    # As they are kept, so that what is equal is seen to be.
+    # Rounded as in the file, so that equal numbers are equal.
     table = table.round({"accuracy": 6, "worst_tenth": 6, "errors": 1, "floor": 1})
     return table[[*COLUMNS]].astype(COLUMNS)
 
 
 def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
-    """Bytes and operations of whole runs, a line for each of ``runs``."""
+    """Return bytes and operations of whole runs, a row for each of ``runs``."""
 
     def sent(row: Mapping[Any, Any]) -> float:
         stretches = json.loads(row["traffic"]) if isinstance(row["traffic"], str) else []
@@ -154,14 +160,14 @@ def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
 
 
 def write(folder: Path, table: pd.DataFrame) -> Path:
-    """Write the kept table, a track's lines in the order of methods and draws."""
+    """Write published results, a track's lines in the order of methods and draws."""
     path = folder / FILE
     shown = table.astype({"bytes": "int64", "operations": "int64"})
     path.write_text(shown.to_csv(index=False, lineterminator="\n"), encoding="utf-8")
     return path
 
 
-def values(table: pd.DataFrame, track: str, column: str = "accuracy") -> pd.DataFrame:
+def scores_of(table: pd.DataFrame, track: str, column: str = "accuracy") -> pd.DataFrame:
     """Return a track's scores, draws by methods; NaN for diverged runs."""
     lines = table[table["track"] == track]
     wide = lines.pivot(index="draw", columns="method", values=column)
@@ -169,12 +175,12 @@ def values(table: pd.DataFrame, track: str, column: str = "accuracy") -> pd.Data
 
 
 def ranks(scores: pd.DataFrame) -> pd.Series:
-    """By method, the mean over draws of its rank, 1 for the best; a diverged run comes last."""
+    """Return the mean rank over draws by method, 1 for the best; a diverged run is the last."""
     return scores.rank(axis=1, ascending=False, na_option="bottom").mean()
 
 
 def baselines(table: pd.DataFrame) -> dict[str, str]:
-    """Return by method the entry with which it is compared, but for `BASELINE`, which all are."""
+    """Return the entry with which each method is compared, by method, except `BASELINE`."""
     stages = dict(zip(table["method"], table["stage"], strict=True))
     return {
         method: CHECK if stage == GLOBAL and method != CHECK else BASELINE
@@ -183,18 +189,18 @@ def baselines(table: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def against(table: pd.DataFrame) -> pd.DataFrame:
+def compare_with_baselines(table: pd.DataFrame) -> pd.DataFrame:
     """Compare each method of each track with ``other``, its entry of `baselines`.
 
     p-values are corrected within a ``family``: over all comparisons with one entry in all tracks.
 
     Returns:
-        ``track, method, other, family`` and the columns of `fl.report.claims.judged`.
+        ``track, method, other, family`` and the columns of `fl.report.claims.with_verdicts`.
     """
     records = []
     baseline_of = baselines(table)
     for track in table["track"].unique():
-        scores = values(table, track)
+        scores = scores_of(table, track)
         names = {m: m for m in map(str, scores)}
         lines = table[table["track"] == track]
         errors = lines.groupby("method")[["errors", "floor"]].mean()
@@ -203,20 +209,20 @@ def against(table: pd.DataFrame) -> pd.DataFrame:
             pair_scores = scores.reindex(columns=pair).dropna()
             if pair_scores.empty:
                 continue
-            reason = claims.uninformative(scores, pair, errors, names, (method,))
+            reason = claims.uninformative_reason(scores, pair, errors, names, (method,))
             key = {"track": track, "method": method, "other": reference, "family": reference}
             gains = pair_scores[method] - pair_scores[reference]
-            records.append(key | claims.tested(gains, reason))
-    columns = ["track", "method", "other", "family", *claims.TESTED]
-    return claims.judged(pd.DataFrame(records, columns=columns))
+            records.append(key | claims.comparison_values(gains, reason))
+    columns = ["track", "method", "other", "family", *claims.VALUE_COLUMNS]
+    return claims.with_verdicts(pd.DataFrame(records, columns=columns))
 
 
-def over_tracks(tests: pd.DataFrame) -> pd.DataFrame:
+def sign_tests(tests: pd.DataFrame) -> pd.DataFrame:
     """Return a sign test over tracks for each method, a row with its name as the index.
 
     A track counts once, by the sign of its mean difference, and not by its draws, which are of one
     data set. ``above`` of ``n`` tracks have a mean difference above 0; those without a difference
-    do not count. ``p_corrected`` is within the families of `against`.
+    do not count. ``p_corrected`` is within the families of `compare_with_baselines`.
     """
     signs = tests.assign(sign=np.sign(tests["difference"]))
     signs = signs[(signs["sign"] != 0) & (signs["reason"] == "")]
@@ -224,12 +230,12 @@ def over_tracks(tests: pd.DataFrame) -> pd.DataFrame:
     for _, family in signs.groupby("family", sort=False):
         wide = family.pivot(index="method", columns="track", values="sign")
         counts = {"above": (wide > 0).sum(axis=1), "n": wide.notna().sum(axis=1)}
-        p_corrected = max_t.p_values(wide.to_numpy(float))[1]
+        p_corrected = claims.p_values(wide.to_numpy(float))[1]
         tables.append(pd.DataFrame(counts).assign(p_corrected=p_corrected))
     return pd.concat(tables)
 
 
-def front(table: pd.DataFrame, cost: str) -> list[str]:
+def pareto_front(table: pd.DataFrame, cost: str) -> list[str]:
     """Return the methods on a track's Pareto front of accuracy and cost, the cheapest first.
 
     No method has more accuracy than one of them at no more cost.

@@ -1,8 +1,8 @@
 """Training of the runs of a bundle: skips finished runs and resumes unfinished ones.
 
-Nothing here decides a number (see `fl.engine.simulate`). This module decides which runs are
-trained together, from which state, and what happens when one fails. `fl.runner.stack` runs
-the rounds.
+Nothing here decides a number (see `fl.engine.simulate`). This module decides which runs are trained
+together, from which state, by which backend, and what happens when one fails. `fl.runner.stack`
+runs the rounds.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import nn
 
+from fl.api.method import Pass
 from fl.api.trees import Tree
 from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
 from fl.engine.backends import STACKING_BACKENDS
+from fl.engine.batches import count_steps
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim_devices
-from fl.runner import backend_choice, simulations, slurm
+from fl.runner import counting, simulations, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
 from fl.runner.runs import Failure, MakeDisplay, Progress, Runs
 from fl.runner.stack import Stack, check_code, train_stack
@@ -32,7 +36,89 @@ from fl.store.store import Store
 if TYPE_CHECKING:
     from fl.runner.team import Team
 
+
+MIN_COMPILED_STEPS = 40_000
+"""Steps of a run from which compiling is worthwhile: it takes 15 s or more, and saves half a
+millisecond a step.
+"""
+
+MAX_COMPILED_CALLS = 400
+"""Largest number of calls in a compiled step: the time of compiling grows with their square, and
+takes hours for the gradient of a gradient.
+"""
+
+LARGE_STEP_FLOPS = 1e9
+"""Floating-point operations in a step from which stacking saves no time: it saves calls, but the
+stack no longer fits into the processor's cache.
+"""
+
 logger = logging.getLogger(__name__)
+
+
+class BackendChoice(NamedTuple):
+    """A backend, and the reason for it."""
+
+    backend: str
+    reason: str
+
+
+def choose_backend(simulation: Simulation, unstackable: str = "") -> BackendChoice:
+    """Choose the backend of a run by its spec and data, so that it is the same on all machines.
+
+    - `loop` if one client takes part in a round, if something cannot be stacked, and on a CPU if
+      the model is no sequence of plain layers and takes 10^9 floating-point operations a step;
+    - `compiled` if the model is a sequence of plain layers without convolutions, a client takes at
+      least 40,000 steps in the whole run, and a step has at most 400 calls;
+    - `stacked` otherwise.
+
+    Args:
+        simulation: The run.
+        unstackable: Why the run's clients cannot be stacked, as found by the plan; empty if they
+            can.
+
+    Returns:
+        The backend and the reason.
+    """
+    if unstackable:
+        return BackendChoice("loop", f"clients cannot be stacked: {unstackable}")
+    training, candidates = simulation.training, simulation.client_data.participants
+    if training.participants(len(candidates)) == 1:
+        return BackendChoice("loop", "one client takes part in a round")
+    network, steps = simulation.network, training.rounds * steps_per_round(simulation)
+    if simulation.by_modality:
+        return BackendChoice("stacked", "several modalities")
+    if network.is_sequence and network.layers(nn.Conv2d):
+        return BackendChoice("stacked", "plain layers with convolutions")
+    if network.is_sequence and steps < MIN_COMPILED_STEPS:
+        return BackendChoice(
+            "stacked", f"{steps:,} steps; compiling is worthwhile from {MIN_COMPILED_STEPS:,} on"
+        )
+    calls, flops = counting.largest_step(simulation)
+    if not network.is_sequence:
+        is_large = simulation.arrays.device.type == "cpu" and flops >= LARGE_STEP_FLOPS
+        reason = f"{flops:.0e} operations in a step of more than plain layers"
+        return BackendChoice("loop" if is_large else "stacked", reason)
+    if calls > MAX_COMPILED_CALLS:
+        reason = f"{calls:,} calls in a step; compiling is worthwhile up to {MAX_COMPILED_CALLS}"
+        return BackendChoice("stacked", reason)
+    return BackendChoice("compiled", f"{steps:,} steps of {calls:,} calls on plain layers")
+
+
+def steps_per_round(simulation: Simulation) -> int:
+    """Return the steps of the client with most samples in round 1."""
+    passes = [pass_ for pass_ in simulation.method.passes if isinstance(pass_, Pass)]
+    return sum(_steps_of_pass(simulation, pass_) for pass_ in passes)
+
+
+def _steps_of_pass(simulation: Simulation, pass_: Pass) -> int:
+    """Return the steps of a pass in round 1, for the client with most samples."""
+    if pass_.sampling.steps:
+        return pass_.sampling.steps(1)
+    training, data = simulation.training, simulation.client_data
+    if pass_.sampling.epochs:
+        training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
+    sizes = data.sizes("train")[data.participants]
+    return int(count_steps(sizes, training).max(initial=0)) * pass_.sampling.steps_per_batch
 
 
 def train_bundle(
@@ -159,7 +245,7 @@ class _Job:
         bundle = self._runs.bundle
         backend: str = bundle.execution.backend
         if backend == "auto":
-            backend, reason = backend_choice.choose(simulation, bundle.unstackable)
+            backend, reason = choose_backend(simulation, bundle.unstackable)
             logger.info("backend %s (%s)", backend, reason)
         methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
         passes = [pass_ for method in methods for phase in method.phases for pass_ in phase.passes]

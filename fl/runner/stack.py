@@ -194,7 +194,9 @@ class Stack:
             "stretches": self.stretches,
         }
         with disk_errors(folder):
-            checkpoint.save(folder, self.round, saved, extra, rows.reset_index(drop=True))
+            checkpoint.save_checkpoint(
+                folder, self.round, saved, extra, rows.reset_index(drop=True)
+            )
 
 
 def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:

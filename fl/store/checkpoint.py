@@ -1,4 +1,6 @@
-"""Checkpoints, from which interrupted runs continue.
+"""State on disk: trees of tensors as safetensors files, and checkpoints, from which runs continue.
+
+Nothing is pickled.
 
 A checkpoint is a folder ``round-000010`` with ``state.safetensors``, ``rows.parquet`` and
 ``checkpoint.json``, which has a checksum and the sizes and hashes of the other two. It appears by
@@ -7,26 +9,151 @@ one rename when it is complete, so a kill at any moment leaves the earlier check
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import safetensors
+import safetensors.torch
 import torch
 
 from fl.base import files, parquet
 from fl.base.errors import DataError
-from fl.store.tree_file import Tree, load_tree, packed
+
+Tree = dict[str, Any]
+"""A nested dict with text keys (without ``/``) whose leaves are tensors."""
+
+MAX_DEPTH = 50
+"""Largest depth of a tree that is read."""
 
 log = logging.getLogger(__name__)
 
 STATE, ROWS, RECORD = "state.safetensors", "rows.parquet", "checkpoint.json"
+
 MAX_CHECKPOINTS = 2
 """Number of a run's newest checkpoints that are not removed."""
+
+
+def save_tree(tree: Tree, path: Path) -> None:
+    """Write a tree as a safetensors file, atomically.
+
+    Values, types, memory layouts (strides), the order of keys and empty dicts are stored: a resumed
+    run sums in the same order over the same layouts, so it gets the same bits. Tensors that share
+    memory are loaded as separate tensors, and no leaf requires a gradient.
+
+    Raises:
+        FedloomError: If the disk is full or cannot be written.
+    """
+    content = pack_tree(tree)
+    with files.disk_errors(path):
+        files.write_bytes(path, content)
+
+
+def pack_tree(tree: Tree) -> bytes:
+    """Return the content of a file of `save_tree`."""
+    tensors: dict[str, torch.Tensor] = {}
+    layout: list[tuple[str, list[int] | None]] = []
+    storages: set[int] = set()
+    for name, leaf in _flatten(tree, ()):
+        if leaf is None:
+            layout.append((name, None))
+            continue
+        # Strides of a clone: those of the tensor if it is dense, else contiguous ones.
+        layout.append((name, list(torch.empty_like(leaf, device="meta").stride())))
+        tensor = leaf.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    return safetensors.torch.save(tensors, {"tree": json.dumps(layout)})
+
+
+def _flatten(tree: Tree, above: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Return flat name and tensor of each leaf, and None for each empty dict but the root."""
+    if not tree and above:
+        yield "/".join(above), None
+    for key, value in tree.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            raise ValueError(f"{'/'.join(above)}: the key {key!r} is not text without '/'")
+        if isinstance(value, dict):
+            yield from _flatten(value, (*above, key))
+        elif isinstance(value, torch.Tensor):
+            yield "/".join((*above, key)), value
+        else:
+            raise TypeError(f"{'/'.join((*above, key))}: {type(value).__name__} is not a tensor")
+
+
+def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
+    """Read a file of `save_tree` into new memory on ``device``.
+
+    Raises:
+        DataError: If the file is missing, damaged or no file of `save_tree`.
+    """
+    tree: Tree = {}
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name, stride in _layout(file).items():
+                *above, last = name.split("/")
+                inner = tree
+                for key in above:
+                    inner = inner.setdefault(key, {})
+                if last in inner or len(above) > MAX_DEPTH:
+                    raise ValueError(f"{name[:80]!r} is part of another name")
+                if stride is None:
+                    inner[last] = {}
+                    continue
+                # A copy, because the mapped file may be removed while the run continues.
+                stored = file.get_tensor(name)
+                _check_stride(name, list(stored.shape), stride)
+                inner[last] = torch.empty_strided(
+                    stored.shape, stride, dtype=stored.dtype, device=device
+                ).copy_(stored)
+    except (
+        *(safetensors.SafetensorError, OSError, TypeError, KeyError, ValueError),
+        *(AttributeError, RuntimeError, MemoryError),
+    ) as error:
+        reason = str(error).split("\n")[0][:200]
+        raise DataError(f"{path}: cannot be read as a saved tree ({reason})") from error
+    return tree
+
+
+def _layout(file: Any) -> dict[str, Any]:
+    """Return the strides of each leaf by flat name; None for each empty dict.
+
+    Raises:
+        ValueError: If the file has no layout, or not that of its tensors.
+    """
+    pairs = files.parse_json(file.metadata()["tree"])
+    layout = {str(name): stride for name, stride in pairs}
+    if len(layout) != len(pairs):
+        raise ValueError("a name is duplicate")
+    if {name for name, stride in layout.items() if stride is not None} != {*file.keys()}:
+        raise ValueError("its tree has other names than its tensors")
+    return layout
+
+
+def _check_stride(name: str, shape: list[int], stride: list[int]) -> None:
+    """Refuse strides that do not fill the memory exactly once, in some order of axes.
+
+    Otherwise two numbers would share memory, or memory between them would be read.
+
+    Raises:
+        ValueError: For such strides.
+    """
+    if len(stride) != len(shape) or not all(type(step) is int for step in stride):
+        raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
+    expected = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n != 1):
+        if step != expected and 0 not in shape:
+            raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
+        expected *= size
+    if not all(0 <= step < 2**62 for step in stride):
+        raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
 
 
 @dataclass(frozen=True)
@@ -46,7 +173,7 @@ class Checkpoint:
     rows: pd.DataFrame
 
 
-def save(
+def save_checkpoint(
     folder: Path,
     round: int,
     state: Tree,
@@ -70,7 +197,7 @@ def save(
     with files.disk_errors(final):
         try:
             draft.mkdir(parents=True)
-            files.write_bytes(draft / STATE, packed(state))
+            files.write_bytes(draft / STATE, pack_tree(state))
             files.write_table(draft / ROWS, rows)
             record = {"round": round, "extra": dict(extra)}
             files.write_sealed(draft / RECORD, record, files=(STATE, ROWS))

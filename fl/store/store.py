@@ -121,7 +121,7 @@ class Store:
 
     def weights(self, run: str, device: str | torch.device = "cpu") -> Tree:
         """Return the run's final weights, tensors on ``device``, after a check of their hash."""
-        from fl.store.tree_file import load_tree
+        from fl.store.checkpoint import load_tree
 
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
 
@@ -138,7 +138,7 @@ class Store:
         """
         if TRACES not in self.record(run)["files"]:
             return {}
-        from fl.store.tree_file import load_tree
+        from fl.store.checkpoint import load_tree
 
         return self._read(run, TRACES, lambda path, _: load_tree(path))
 

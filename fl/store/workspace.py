@@ -186,7 +186,7 @@ class Workspace:
             names = [METRICS]
             for name, tree in ((WEIGHTS, weights), (TRACES, traces)):
                 if tree is not None:
-                    from fl.store.tree_file import save_tree
+                    from fl.store.checkpoint import save_tree
 
                     save_tree(tree, result / name)
                     names.append(name)

@@ -35,7 +35,7 @@ from fl.engine.simulation import Simulation
 from fl.engine.state import Roster, State
 from fl.extra import costs
 from fl.runner.stack import Stack
-from fl.store import checkpoint, tree_file
+from fl.store import checkpoint
 
 METHODS = [*registry.names("method"), *VARIANTS]
 BACKENDS = ("loop", "stacked")
@@ -207,8 +207,8 @@ def test_a_run_goes_on_from_its_checkpoint_and_costs_what_it_does(
     assert worlds.same(*ends)
     assert straight["run"].traces.keys() == resumed["run"].traces.keys()
     finals = again["run"].final_weights(resumed["run"].state)
-    tree_file.save_tree(finals, tmp_path / "final")
-    assert worlds.same(tree_file.load_tree(tmp_path / "final", "card"), finals)
+    checkpoint.save_tree(finals, tmp_path / "final")
+    assert worlds.same(checkpoint.load_tree(tmp_path / "final", "card"), finals)
     on_cpu = make("cpu")["run"]
     expected = costs.measure(on_cpu, State(**trees.to(worlds.tree(resumed["run"].state), "cpu")))
     assert costs.measure(again["run"], resumed["run"].state) == expected

@@ -20,7 +20,7 @@ from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
 from fl.extra.uploads import _Layout
-from fl.store.tree_file import load_tree, save_tree
+from fl.store.checkpoint import load_tree, save_tree
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")
 

@@ -54,7 +54,7 @@ def test_a_table_becomes_a_report_of_errors(
     assert errors.between(20, 120).all(), "in the target's unit"
     page = (tmp_path / "results" / "report" / "tiny.html").read_text()
     assert "Final test RMSE (unit of the target)" in page
-    assert "An error is at 95 % of a value v from v / 0.95 on" in page
+    assert "An error reaches 95 % of a value v at v / 0.95" in page
     for word in ("ajority", "label entropy", "accuracy", "RMSE (%)"):
         assert word not in page
     capsys.readouterr()

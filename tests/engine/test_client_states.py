@@ -12,7 +12,7 @@ from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
 from fl.engine.client_states import ClientStates
-from fl.store import tree_file
+from fl.store import checkpoint
 
 COUNT = 6
 INITIAL = {
@@ -85,8 +85,8 @@ def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
         clients = clients.replace_clients(torch.tensor(ids), values(ids, start))
     # Class counts of all clients would be in every checkpoint of a run of very many.
     assert set(clients.to_checkpoint()) == {"initial", "ids", "rows"}
-    tree_file.save_tree(clients.to_checkpoint(), tmp_path / "clients")
-    loaded = begun.from_checkpoint(tree_file.load_tree(tmp_path / "clients"))
+    checkpoint.save_tree(clients.to_checkpoint(), tmp_path / "clients")
+    loaded = begun.from_checkpoint(checkpoint.load_tree(tmp_path / "clients"))
     assert sorted(loaded.rows) == sorted(clients.rows)
     assert worlds.same(loaded, clients)
     ids, start = PUTS[0]

@@ -109,7 +109,7 @@ def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:
 
 def test_a_method_is_tested_in_the_family_of_the_page(lab: Path) -> None:
     """A kept entry has the page's p; another one is corrected with the page's."""
-    page = tracks.against(tracks.read_published(Path("config"))).set_index("method")
+    page = tracks.compare_with_baselines(tracks.read_published(Path("config"))).set_index("method")
     again = fl.compare("local", progress=False).table.set_index("method")
     assert again.loc["local", "family"] == "fedavg-ft"
     assert again.loc["local", "p_corrected"] == page.loc["local", "p_corrected"]

@@ -27,7 +27,7 @@ from fl.notebook import display, run, training
 from fl.plan import plan
 from fl.report import claims_tables, result_files
 from fl.report.facts import gather
-from fl.report.training import training_tables
+from fl.report.training_tables import training_tables
 from fl.runner.runs import Failure
 from fl.store import run_check
 from fl.store.store import Store

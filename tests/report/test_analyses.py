@@ -301,7 +301,7 @@ def test_an_analysis_is_made_once_and_shown(
     drawn.write_bytes(b"?")
     assert main.main(["report", "tiny"]) == 0
     page = (lab / "results/report/tiny.html").read_text()
-    assert f"results/analyses/{second}, and it is made again" in page
+    assert f"results/analyses/{second}; it is then made again" in page
 
 
 def test_code_that_changed_since_it_was_planned_makes_nothing(

@@ -15,13 +15,13 @@ import pytest
 from make_results import clients, entry, plan, planned, write_partition, write_plan, write_run
 from scipy.stats import binomtest, permutation_test, ttest_1samp
 
-from fl.report import claims, claims_tables, max_t, summaries, tables
+from fl.report import claims, claims_tables, summaries, tables
 from fl.report.facts import gather
 
 
 def sign_flips(differences: Sequence[float]) -> float:
     """The p-value of one comparison."""
-    alone, corrected = max_t.p_values(np.array([differences], float))
+    alone, corrected = claims.p_values(np.array([differences], float))
     np.testing.assert_equal(alone, corrected)
     return float(alone[0])
 
@@ -45,7 +45,7 @@ def test_one_comparison_is_scipys_permutation_test(alternative):
         expected = permutation_test(
             (row,), np.mean, permutation_type="samples", n_resamples=2**9, alternative=alternative
         ).pvalue
-        p, _ = max_t.p_values(row[None], one_sided=alternative == "greater")
+        p, _ = claims.p_values(row[None], one_sided=alternative == "greater")
         assert p[0] == pytest.approx(expected)
 
 
@@ -74,7 +74,7 @@ def by_loops(differences: np.ndarray, by_tail: bool = True) -> list[float]:
 def test_the_correction_is_step_down_maxt_by_loops_also_where_a_draw_is_missing():
     differences = NOISE[:, :8] * [[0.1], [1], [10], [0.1]]  # t has no unit.
     differences[1, 5] = np.nan
-    p, corrected = max_t.p_values(differences)
+    p, corrected = claims.p_values(differences)
     assert corrected == pytest.approx(by_loops(differences))
     assert (corrected >= p).all() and corrected.max() > p.max(), "something is corrected"
 
@@ -84,26 +84,26 @@ def test_comparisons_of_few_draws_do_not_decide_for_those_of_many():
     random = np.random.default_rng(4)
     differences = np.full((6, 9), np.nan)
     differences[0], differences[1:, :3] = random.normal(1, 0.5, 9), random.normal(0, 1, (5, 3))
-    corrected = max_t.p_values(differences)[1]
+    corrected = claims.p_values(differences)[1]
     assert corrected == pytest.approx(by_loops(differences))
     assert corrected[0] <= claims.LEVEL < by_loops(differences, by_tail=False)[0]
 
 
 def test_of_more_than_thirteen_draws_random_flips_come_near_scipys_and_repeat():
     values = np.random.default_rng(1).normal(0.4, 1, 14)
-    p, _ = max_t.p_values(values[None])
+    p, _ = claims.p_values(values[None])
     exact = permutation_test((values,), np.mean, permutation_type="samples", n_resamples=2**14)
     assert p[0] == pytest.approx(exact.pvalue, abs=0.003)
-    assert max_t.p_values(values[None])[0] == p
-    assert max_t.p_values(np.ones((1, 20)))[0] >= max_t.smallest(20) == 1 / 2**16
-    assert max_t.rule(20) == "sign-flip test with 65,535 random flips, seed 0"
+    assert claims.p_values(values[None])[0] == p
+    assert claims.p_values(np.ones((1, 20)))[0] >= claims.smallest_p(20) == 1 / 2**16
+    assert claims.flip_rule(20) == "sign-flip test with 65,535 random flips, seed 0"
 
 
 def test_no_more_is_rejected_by_chance_than_the_level_says():
     """A hundred families of ten comparisons without a difference: about five have a claim."""
     draws = np.random.default_rng(2)
     families = [draws.standard_normal((10, 8)) + draws.standard_normal(8) for _ in range(100)]
-    hits = sum(bool((max_t.p_values(family)[1] <= claims.LEVEL).any()) for family in families)
+    hits = sum(bool((claims.p_values(family)[1] <= claims.LEVEL).any()) for family in families)
     assert binomtest(hits, 100, claims.LEVEL).pvalue > 0.01
 
 
@@ -114,7 +114,7 @@ def test_of_differences_of_one_size_it_is_the_sign_test(signs):
 
 
 def test_the_smallest_p_is_that_of_differences_of_one_sign():
-    assert max_t.smallest(10) == sign_flips([0.1] * 10) == 2 / 1024
+    assert claims.smallest_p(10) == sign_flips([0.1] * 10) == 2 / 1024
 
 
 def test_the_interval_of_the_mean_is_near_students_and_repeats():
@@ -128,8 +128,8 @@ def test_the_interval_of_the_mean_is_near_students_and_repeats():
 
 
 def judged(*differences: Sequence[float], **keys: Any) -> pd.DataFrame:
-    records = [claims.tested(values) for values in differences]
-    return claims.judged(pd.DataFrame(records).assign(**keys))
+    records = [claims.comparison_values(values) for values in differences]
+    return claims.with_verdicts(pd.DataFrame(records).assign(**keys))
 
 
 def test_equal_is_what_two_one_sided_tests_put_within_a_point_of_0():
@@ -147,7 +147,11 @@ def test_equal_is_what_two_one_sided_tests_put_within_a_point_of_0():
     assert [claims.equality_text(row) for row in table.to_dict("records")] == ["yes", "", ""]
     assert (table["p_equal"] >= [p, 0, 0]).all(), "corrected for three"
     assert (
-        claims.judged(pd.DataFrame([claims.tested(near)]), margin=math.nan)["p_equal"].isna().all()
+        claims.with_verdicts(pd.DataFrame([claims.comparison_values(near)]), margin=math.nan)[
+            "p_equal"
+        ]
+        .isna()
+        .all()
     )
 
 
@@ -164,9 +168,9 @@ def test_a_family_is_corrected_by_itself_and_what_cannot_be_told_apart_takes_no_
 def test_units_are_matched_by_their_names():
     first = pd.Series([0.3, -0.1, 0.2], [4, 7, 9])
     second = pd.Series([0.2, 0.3, -0.1], [9, 4, 7])
-    records = [claims.tested(first), claims.tested(second)]
+    records = [claims.comparison_values(first), claims.comparison_values(second)]
     assert records[0]["differences"] == {4: 0.3, 7: -0.1, 9: 0.2}
-    table = claims.judged(pd.DataFrame(records))
+    table = claims.with_verdicts(pd.DataFrame(records))
     assert table["p_corrected"].tolist() == table["p"].tolist(), "they are one comparison"
 
 
@@ -198,7 +202,7 @@ def settings_of(made: dict) -> summaries.SettingByScenario:
 
 def verdicts(made: dict, store: Path) -> dict[str, tuple]:
     rows, runs = tables.collect(planned(made), store)
-    frame = claims.compared(
+    frame = claims.compare_methods(
         rows, runs, made["metric"], made["baseline"], settings=settings_of(made)
     )
     return {r["method"]: (r["verdict"], r["reason"]) for r in frame.to_dict("records")}
@@ -213,9 +217,9 @@ def test_verdicts_over_ten_draws(tmp_path):
         "same": ("uninformative", "SAME equals BASE"),
     }
     rows, runs = tables.collect(planned(made), tmp_path)
-    frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made)).set_index(
-        "method"
-    )
+    frame = claims.compare_methods(
+        rows, runs, "accuracy", "base", settings=settings_of(made)
+    ).set_index("method")
     up = frame.loc["up"]
     # Of `even` no flip has as large a t as `up`, whose differences are one size.
     assert (up["n"], up["unit"], up["p"]) == (10, "draw", 2 / 1024)
@@ -288,7 +292,7 @@ def test_errors_at_the_ceiling_are_counted_in_samples_and_not_by_the_mean_over_c
             made["runs"].append(entry(f"{method}{draw}", method, partition=place))
     assert verdicts(made, tmp_path) == {"up": ("ahead", ""), "one": ("ahead", "")}
     rows, runs = tables.collect(planned(made), tmp_path)
-    frame = claims.compared(rows, runs, "accuracy", "base", settings=settings_of(made))
+    frame = claims.compare_methods(rows, runs, "accuracy", "base", settings=settings_of(made))
     assert frame["p"].tolist() == [2 / 2**13] * 2
     assert verdicts(made | {"baseline": "one"}, tmp_path)["up"] == ("ahead", ""), "one is an error"
 
@@ -332,7 +336,7 @@ def test_a_baseline_may_equal_another_entry(tmp_path):
 def test_without_a_baseline_every_pair_is_tested(tmp_path):
     made = draws(tmp_path, {name: SCORES[name] for name in ("down", "base", "up")})
     rows, runs = tables.collect(planned(made), tmp_path)
-    frame = claims.compared(rows, runs, "accuracy", None, settings=settings_of(made))
+    frame = claims.compare_methods(rows, runs, "accuracy", None, settings=settings_of(made))
     pairs = frame[["method", "other"]].values.tolist()
     assert pairs == [["up", "base"], ["up", "down"], ["base", "down"]]
     assert set(frame["verdict"]) == {"ahead"}
@@ -354,7 +358,7 @@ def test_contrasts_are_tested_beside_the_baseline_and_corrected_with_all(tmp_pat
     assert frame["difference"].iloc[-1] == pytest.approx(0.04)
     table = claims_tables.paired_table(facts)
     assert table is not None
-    assert table.caption.startswith("Against BASE (or another method, where the study says so) in")
+    assert table.caption.startswith("Against BASE (or another method that the study names) in")
     assert [row.cells[0].text for row in table.rows] == ["BASE", "DOWN", "BASE"]
     *_, said = claims_tables.claims_made(facts)
     assert said == "Ahead of BASE: UP; behind BASE: DOWN; ahead of DOWN: UP."
@@ -384,7 +388,7 @@ def test_without_a_baseline_the_table_has_every_pair(tmp_path, monkeypatch):
     write_plan(tmp_path, draws(tmp_path / "runs", scores, baseline=None))
     facts = gather("small", tmp_path, tmp_path / "runs")
     table = claims_tables.paired_table(facts)
-    assert table is not None and table.caption.startswith("Each against each other, in pairs")
+    assert table is not None and table.caption.startswith("All methods in pairs")
     pairs = [[row.head, row.cells[0].text] for row in table.rows]
     assert pairs == [["BASE", "DOWN"], ["UP", "BASE"], ["UP", "DOWN"]]
     monkeypatch.setattr(claims_tables, "MOST_PAIRS", 2)

@@ -15,7 +15,7 @@ from make_results import clients, entry, plan, planned, write_plan, write_run, w
 
 import fl.report
 from fl.base.errors import DataError
-from fl.report import over_rounds, result_files
+from fl.report import result_files, summaries
 
 PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
 
@@ -93,7 +93,7 @@ def test_curves_go_on_where_the_start_ended(tmp_path):
     made = [entry("avg", "avg"), entry("ft", "ft"), entry("lost", "lost")]
     write_plan(tmp_path / "results", plan(made))
     frame = fl.report.curves("small", tmp_path / "results")
-    assert list(frame) == over_rounds.CURVE_COLUMNS
+    assert list(frame) == summaries.CURVE_COLUMNS
     assert frame.query("metric == 'loss'")["value"].tolist() == [2.0, 2.0]
     told = frame.query("metric == 'accuracy'").drop_duplicates(["method", "round"], keep="last")
     # Each of `write_run` takes 1.5 seconds; `ft` has one round, after those of `avg`.
@@ -125,7 +125,7 @@ def test_full_tables_are_read_without_a_store_and_those_of_another_plan_are_not(
 
 def test_a_study_that_was_not_planned_is_one_message(tmp_path):
     two(tmp_path)
-    with pytest.raises(DataError, match=r"nobody\.json: not there; planned studies: small"):
+    with pytest.raises(DataError, match=r"nobody\.json: does not exist \(planned studies: small"):
         fl.report.load("nobody", tmp_path / "results")
 
 
@@ -158,7 +158,7 @@ def test_every_block_of_the_page_runs_as_it_is_written_there(clone, monkeypatch)
 
 def test_the_page_lists_every_column(clone):
     told = set(re.findall(r"`([\w.<>]+)`", PAGE.read_text()))
-    assert set(over_rounds.CURVE_COLUMNS) <= told
+    assert set(summaries.CURVE_COLUMNS) <= told
     told |= {"state", "rounds", "backend", "device"}  # Their names are plain words there.
     for end in ("parquet", "runs.parquet"):
         table = pd.read_parquet(clone / "results" / "tables" / f"quickstart.{end}")

@@ -17,7 +17,7 @@ from fl.report import figures, plots
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
-from fl.report.ranks import mean_ranks, series_of
+from fl.report.plots import mean_ranks, series_of
 
 METHODS = [f"m{i}" for i in range(14)]
 PLACES = ["dirichlet(clients=2, alpha=0.1)", "dirichlet(clients=2, alpha=0.5)"]

@@ -153,7 +153,7 @@ def test_models_on_the_same_draws_have_the_same_partitions(tmp_path: Path) -> No
             about = {"model": model, "partition": place(0.1, draw), "partition_id": f"p{draw}"}
             runs.append(entry(f"{model}{draw}", "fedavg", **about))
     write_plan(tmp_path, plan(runs))
-    facts = gather("small", tmp_path, tmp_path / "runs").drawn
+    facts = gather("small", tmp_path, tmp_path / "runs").merged_draws
     assert facts is not None
     known: Any = {"p0": "first", "p1": "second"}
     facts = replace(facts, partitions=known)

@@ -10,7 +10,7 @@ import make_results
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
-from fl.report import privacy, references, trade_offs
+from fl.report import cost_tables, privacy, references
 from fl.report.cells import NOTHING
 from fl.report.facts import gather
 from fl.report.tables import read_plan_hash
@@ -71,7 +71,7 @@ def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
     [
         (
             replace(record(WIRE), spec={"wire": WIRE, "start": "abc"}),
-            "it begins from what another run made of the same clients",
+            "it starts from another run, which trained on the same clients",
         ),
         (
             replace(record(WIRE), costs=Costs()),
@@ -104,7 +104,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     entries = [entry("a", "fedavg"), entry("b", "noised"), entry("c", "always")]
     write_plan(tmp_path, plan(entries))
     facts = gather("small", tmp_path, store)
-    table = trade_offs.privacy_table(facts)
+    table = cost_tables.privacy_table(facts)
     assert table is not None
     shown = {row.head: [cell.text for cell in row.cells] for row in table.rows}
     assert "fedavg" not in shown
@@ -113,7 +113,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     assert shown["noised"][3].startswith("50.0")
     always = f"{privacy.epsilon(2.0, 100, 100, 2, 0.01):.3g}"
     assert shown["always"][:3] == [always, "0.01", "100 of 100"]
-    figure = trade_offs.privacy_figure(facts)
+    figure = cost_tables.privacy_figure(facts)
     assert figure is not None
     [panel] = figure.panels
     assert figure.legend == ("noised", "always")
@@ -122,7 +122,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     picture = panel.picture.files()[".svg"]
     # Numbers on the logarithmic axis are plain, as texts know no mathematics.
     assert b"epsilon" in picture and b">3</text>" in picture and b"mathdefault" not in picture
-    assert dict(references.of(facts)) == {"table privacy": privacy.CITATION}
+    assert dict(references.shown_citations(facts)) == {"table privacy": privacy.CITATION}
     assert "title = {{Renyi Differential Privacy}}" in references.document(facts)
 
 
@@ -135,7 +135,7 @@ def test_the_largest_epsilon_of_a_methods_runs_is_shown(tmp_path) -> None:
     write_run(store, "b", clients([0.4], 9), spec={"wire": WIRE}, costs=COSTS)
     write_plan(tmp_path, plan([*runs, entry("b", "longer")]))
     facts = gather("small", tmp_path, store)
-    table, figure = trade_offs.privacy_table(facts), trade_offs.privacy_figure(facts)
+    table, figure = cost_tables.privacy_table(facts), cost_tables.privacy_figure(facts)
     assert table is not None and figure is not None
     largest = f"{privacy.epsilon(2.0, 100, 20, 5, 0.01):.3g}"
     assert {row.head: row.cells[0].text for row in table.rows}["noised"] == largest
@@ -149,7 +149,7 @@ def test_an_epsilon_that_one_run_lacks_holds_for_no_method(tmp_path) -> None:
     write_run(store, "a0", clients([0.5]), spec={"wire": WIRE}, costs=COSTS)
     write_run(store, "a1", clients([0.5]), spec={"wire": WIRE})
     write_plan(tmp_path, plan([entry(f"a{seed}", "noised", seed=seed) for seed in (0, 1)]))
-    table = trade_offs.privacy_table(gather("small", tmp_path, store))
+    table = cost_tables.privacy_table(gather("small", tmp_path, store))
     assert table is not None
     [row] = table.rows
     reason = "its record does not say how many clients there are"
@@ -164,7 +164,7 @@ def test_values_are_drawn_against_bytes_where_these_differ_much(
     write_run(store, "a", clients([0.5]), costs=COSTS)
     write_run(store, "b", clients([0.4]), costs={**COSTS, "bytes_up": least})
     write_plan(tmp_path, plan([entry("a", "whole"), entry("b", "small")]))
-    figure = trade_offs.bytes_figure(gather("small", tmp_path, store))
+    figure = cost_tables.bytes_figure(gather("small", tmp_path, store))
     assert (figure is not None) == there
     if figure:
         assert f"small 40.0 at {least} B" in figure.panels[0].alt
@@ -177,7 +177,7 @@ def test_epsilon_stands_beside_the_shared_model_and_not_clients_own(tmp_path) ->
     write_run(store, "a", [*clients([0.3, 0.5]), *own], spec={"wire": WIRE}, costs=COSTS)
     write_run(store, "b", own, spec={"wire": WIRE}, costs=COSTS)
     write_plan(tmp_path, plan([entry("a", "both"), entry("b", "own")]))
-    table = trade_offs.privacy_table(gather("small", tmp_path, store))
+    table = cost_tables.privacy_table(gather("small", tmp_path, store))
     assert table is not None
     assert "the shared model, and its final test accuracy" in table.caption
     shown = {row.head: row.cells[3].text for row in table.rows}

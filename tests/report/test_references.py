@@ -103,7 +103,7 @@ def test_a_report_ends_with_what_its_study_names(tmp_path: Path) -> None:
     study = plan.make(config).studies["tiny"]
     results = tmp_path / "results"
     facts = gather("tiny", results, tmp_path / "runs", study)
-    said = dict(references.of(facts))
+    said = dict(references.shown_citations(facts))
     for name in ("method fedavg", "method ditto", "term cosine", "alteration mixup", "model mlp"):
         assert any(name in things.split(", ") for things in said), name
     assert any("data set synthetic" in things for things in said)

@@ -13,7 +13,7 @@ from make_results import clients, entry, plan, told, write_partition, write_plan
 
 from fl import report
 from fl.cli import summary
-from fl.report import effort, method_tables, over_rounds, summaries, training
+from fl.report import cost_tables, method_tables, summaries, training_tables
 from fl.report.cells import NOTHING, Table, number, transposed
 from fl.report.facts import Facts, gather
 from fl.report.outline import Fold, Section, blocks, outline
@@ -74,7 +74,7 @@ def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(t
     early = "Stopped early on validation data: fedavg after 2 to 3 of 5 rounds."
     assert table.note == early
     assert shown(table)["fedavg"][0].startswith("60.0")
-    line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
+    line = summaries.mean_curves(facts.rows, facts.runs, "accuracy")
     assert line["round"].tolist() == [1, 2]
     assert line["mean"].tolist() == pytest.approx([0.5, 0.7])
 
@@ -92,13 +92,13 @@ def test_tables_say_which_runs_had_another_backend(tmp_path):
         "Backends: stacked on cpu; but prox loop on cpu and stacked on cpu; local loop on cpu. "
         "Results of two backends or devices differ by rounding."
     )
-    assert facts.backends == said
+    assert facts.backend_note == said
     assert said in method_tables.main_table(facts).full_note
     assert [*summary.results(facts)][-1] == said
     same = tmp_path / "same"
     for run in names[:2]:
         write_run(same / "runs", run, clients([0.5]))
-    assert facts_of(same, *runs[:2]).backends == ""
+    assert facts_of(same, *runs[:2]).backend_note == ""
 
 
 def test_tables_say_which_methods_had_more_rounds(tmp_path):
@@ -110,12 +110,14 @@ def test_tables_say_which_methods_had_more_rounds(tmp_path):
     runs = [entry("avg", "avg"), entry("prox", "prox"), entry("ft", "ft", title="FedAvg-FT")]
     facts = facts_of(tmp_path, *runs)
     said = "Rounds of training: 5, but FedAvg-FT 5 + 2 (a stored model's, then its own)."
-    assert facts.budgets == said
+    assert facts.budget_note == said
     sections = outline(facts)
     bold = [t for t in blocks(sections) if isinstance(t, Table) if _has_bold(t)]
     assert bold and all(said in table.full_note for table in bold)
     assert said in sections[0].lead
-    assert facts_of(tmp_path / "equal", entry("avg", "avg"), entry("prox", "prox")).budgets == ""
+    assert (
+        facts_of(tmp_path / "equal", entry("avg", "avg"), entry("prox", "prox")).budget_note == ""
+    )
 
 
 def _has_bold(table: Table) -> bool:
@@ -132,14 +134,14 @@ def test_curves_over_draws_end_with_the_first_draw_that_stopped(tmp_path):
         write_run(tmp_path / "runs", f"a{draw}", rows)
         place = f"dirichlet(clients=1, seed={draw})"
         runs.append(entry(f"a{draw}", "fedavg", partition=place, partition_id=f"p{draw}"))
-    facts = facts_of(tmp_path, *runs, **given).drawn
+    facts = facts_of(tmp_path, *runs, **given).merged_draws
     assert facts is not None
-    line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy", facts.placed)
+    line = summaries.mean_curves(facts.rows, facts.runs, "accuracy", facts.with_settings)
     assert set(line["round"]) == {1, 2} and len(line) == 8
     [curves] = [block for block in blocks(outline(facts)) if block.name == "rounds"]
     assert "ends with the first run that stopped early" in curves.note
     assert curves.panels[0].alt.endswith("over rounds; final means fedavg 85.0.")
-    with_all = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
+    with_all = summaries.mean_curves(facts.rows, facts.runs, "accuracy")
     assert set(with_all["round"]) == {1, 2, 3}, "in one draw by itself it is the mean of its runs"
 
 
@@ -152,7 +154,7 @@ def test_runs_without_a_common_round_have_no_mean_curve(tmp_path):
         write_run(store, f"b{seed}", clients([0.7], round=1, stage="personal"), start=f"a{seed}")
         runs += [entry(f"{run}{seed}", run, seed=seed) for run in "ab"]
     facts = facts_of(tmp_path, *runs)
-    line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
+    line = summaries.mean_curves(facts.rows, facts.runs, "accuracy")
     assert line.empty
 
 
@@ -166,9 +168,11 @@ def test_clients_smaller_than_a_batch_are_told(tmp_path):
     facts = facts_of(tmp_path, entry("a", "fedavg"), **told(["digits"]))
     partition = SimpleNamespace(counts={"train": np.array([[20, 12], [3, 2], [0, 0]])})
     small = replace(facts, partitions={"p": partition})
-    lines = {head: text for head, (text,) in shown(training.training_tables(small)[0]).items()}
+    lines = {
+        head: text for head, (text,) in shown(training_tables.training_tables(small)[0]).items()
+    }
     assert lines["Small clients"].startswith("1 of 3 clients have fewer training samples than a ")
-    assert "Small clients" not in shown(training.training_tables(facts)[0])
+    assert "Small clients" not in shown(training_tables.training_tables(facts)[0])
 
 
 def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):
@@ -178,7 +182,7 @@ def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):
     runs = [entry(m, m) for m in ("fedavg", "fedprox", "fedavg-ft")]
     called = {"model": {"mlp": "A small network"}, "partition": {SKEWED: "Skewed"}}
     facts = facts_of(tmp_path, *runs, titles=called, heads={"mlp": "classifier"}, **given)
-    shared, by_method = training.training_tables(facts)
+    shared, by_method = training_tables.training_tables(facts)
     lines = {head: text for head, (text,) in shown(shared).items()}
     assert lines["local epochs"] == "1"
     assert lines["optimizer"] == "sgd"
@@ -209,13 +213,13 @@ def test_rounds_to_a_share_count_those_of_the_start(tmp_path):
     fine = [*clients([0.5, 0.5], round=0), *curve(0.7, 0.77, 0.8, stage="personal")]
     write_run(store, "ft", fine, rounds=3, seconds=6.0, start="avg")
     facts = facts_of(tmp_path, entry("avg", "avg"), entry("ft", "ft"))
-    pace = over_rounds.reached(facts.rows, facts.runs, "accuracy").set_index("method")
+    pace = summaries.pace(facts.rows, facts.runs, "accuracy").set_index("method")
     # 90, 95, 99 % of 0.5 are 0.45, 0.475, 0.495; of 0.8: 0.72, 0.76, 0.792.
     assert pace.loc["avg", ["0.9", "0.95", "0.99"]].tolist() == [2, 3, 4]
     assert pace.loc["ft", ["0.9", "0.95", "0.99"]].tolist() == [4 + 2, 4 + 2, 4 + 3]
     assert pace.loc["avg", "seconds"] == 30 and pace.loc["ft", "seconds"] == 40 + 4
     assert math.isnan(pace.loc["avg", "best"]) and pace.loc["ft", "best"] == 6
-    table = effort.pace_table(facts)
+    table = cost_tables.pace_table(facts)
     assert table is not None
     assert shown(table)["ft"] == ["6.0", "6.0", "7.0", "44 s", "6.0"]
     assert shown(table)["avg"][-1] == "–"  # noqa: RUF001
@@ -299,12 +303,12 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     write_run(store, "old", curve, rounds=4)
     planned = [entry("avg", "avg"), entry("ft", "ft"), entry("old", "old")]
     facts = facts_of(tmp_path, *planned)
-    reached = over_rounds.reached(facts.rows, facts.runs, "accuracy")
+    reached = summaries.pace(facts.rows, facts.runs, "accuracy")
     sent = reached.set_index("run")["bytes"].dropna().to_dict()
     # The third round is the first at 95 % of 0.5; fine-tuning needs all four rounds behind it.
     assert sent == {"avg": 3 * (2 * 110 + 220), "ft": 3 * (2 * 110 + 2 * 220) + 3 * 7}
     assert facts.runs.set_index("run").loc["old", ["traffic", "flops"]].isna().all()
-    table = effort.costs_table(facts)
+    table = cost_tables.costs_table(facts)
     assert table is not None and set(shown(table)) == {"avg", "ft"}
     assert shown(table)["avg"] == [
         "1.50 kB",
@@ -318,7 +322,7 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     everything = report.texts(facts, outline(facts))
     assert all("40.0 MB" in everything[end] for end in (".html", ".md", ".tex"))
     busy = facts.runs.assign(flops_server=[None, 4e12, None])
-    table = effort.costs_table(replace(facts, runs=busy))
+    table = cost_tables.costs_table(replace(facts, runs=busy))
     assert table is not None and len(shown(table)["avg"]) == 8
     assert "4.00 T" in shown(table)[busy["title"][1]]
 
@@ -353,8 +357,8 @@ def test_tables_say_that_a_sample_of_the_clients_is_scored(tmp_path):
             entries[method] = {**entries[method], "training": training}
         facts = facts_of(tmp_path, *runs, **{**given, "entries": entries})
         scopes = {t.scope for t in blocks(outline(facts)) if isinstance(t, Table) and t.scope}
-        assert all(facts.sampled in scope for scope in scopes)
-        return facts.sampled
+        assert all(facts.sample_note in scope for scope in scopes)
+        return facts.sample_note
 
     assert sentence(fedavg=[None]) == ""
     both = "Scores are over a sample of 2 of 6 clients."

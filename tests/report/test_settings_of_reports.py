@@ -82,10 +82,10 @@ def test_a_path_that_looks_like_a_seed_is_part_of_its_setting(tmp_path: Path) ->
     partition = {"homogeneous": {"clients": 3}}
     result = fl.run(datasets=tables, partition=partition, seeds=2, **CALL)
     facts, shown = facts_and_tables(result)
-    assert facts.drawn is None, "there are seeds, and no draws"
+    assert facts.merged_draws is None, "there are seeds, and no draws"
     paths = [f"path={tmp_path / f'runs, seed={number}' / 'a.csv'}" for number in (3, 4)]
     assert heads(shown["settings"]) == paths
-    assert [facts.short(setting) for setting in facts.settings] == paths
+    assert [facts.short_name(setting) for setting in facts.settings] == paths
     assert set(facts.claims["unit"]) == {"seed"} and len(facts.claims) == 2
     rows = facts.rows.query("metric == 'accuracy' and split == 'test' and method == 'fedavg'")
     rows = rows[rows["round"] == 1]

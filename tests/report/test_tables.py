@@ -12,7 +12,7 @@ from make_results import clients, entry, plan, planned, write_plan, write_run
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
-from fl.report import claims, measured, over_rounds, result_files, summaries, tables, trade_offs
+from fl.report import claims, cost_tables, published, result_files, summaries, tables
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
 from fl.store.store import Store
@@ -80,11 +80,13 @@ def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
     rows, runs = tables.collect(planned({**made, "scored": "best"}), tmp_path)
     measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     assert measured["mean"] == pytest.approx((0.2 + 0.5) / 2)
-    assert summaries.points(rows, runs, "accuracy")["val"].item() == pytest.approx((0.9 + 0.5) / 2)
+    assert summaries.grid_points(rows, runs, "accuracy")["val"].item() == pytest.approx(
+        (0.9 + 0.5) / 2
+    )
     # Who cannot tell a best round is scored in the last one.
     rows = rows[(rows["split"] == "test") | (rows["client"] == 1)].drop(columns=summaries.SCORED)
     rows[summaries.SCORED] = summaries.best_rounds(rows, "accuracy")
-    assert summaries.final(rows, "accuracy")["value"].tolist() == [0.5, 0.6]
+    assert summaries.final_rows(rows, "accuracy")["value"].tolist() == [0.5, 0.6]
 
 
 def best(store: Path) -> tuple[Facts, dict[str, float]]:
@@ -114,15 +116,15 @@ def test_where_the_best_round_counts_every_table_takes_it(tmp_path):
     assert row(facts.summary, "ditto")["mean"] == pytest.approx(means["after"])
     personal = row(summaries.personalisation(facts.rows, facts.runs, "accuracy"), "ditto")
     assert personal[["before", "after"]].tolist() == pytest.approx([*means.values()])
-    private = trade_offs.privacy_table(facts)
+    private = cost_tables.privacy_table(facts)
     assert private is not None and private.rows[0].cells[3].text == f"{100 * means['before']:.1f}"
     # Means of the four rounds are .51, .68, .74 and .63: 90 % of .85 are not reached, as no round
     # is the best of both clients; 80 % would be in round 2.
-    pace = row(over_rounds.reached(facts.rows, facts.runs, "accuracy"), "ditto")
-    assert pace[[*map(str, over_rounds.SHARES), "best", "bytes"]].isna().all()
+    pace = row(summaries.pace(facts.rows, facts.runs, "accuracy"), "ditto")
+    assert pace[[*map(str, summaries.PACE_SHARES), "best", "bytes"]].isna().all()
     pace_of = {"metric": "rounds to ditto", "dataset": "digits"}
-    assert measured.summary(facts, pace_of)["mean"].isna().all(), "no round is at .85"
-    sentence = facts.when.strip()
+    assert published.measured_summary(facts, pace_of)["mean"].isna().all(), "no round is at .85"
+    sentence = facts.round_note.strip()
     names = {block.name for block in blocks(outline(facts)) if sentence in block.note}
     assert sentence and names >= {"settings", "personalisation", "privacy", "pace", "costs"}
 
@@ -172,7 +174,7 @@ def test_one_point_of_a_grid_is_selected(case, tmp_path):
 def test_points_show_validation_and_test_and_equal_ones_leave_the_first_selected(tmp_path):
     rows, runs = tables.collect(planned(grid(tmp_path / "a")), tmp_path / "a")
     assert row(summaries.summarise(rows, runs, "accuracy"), "fedprox")["mean"] == 0.5
-    points = summaries.points(rows, runs, "accuracy").set_index("point")
+    points = summaries.grid_points(rows, runs, "accuracy").set_index("point")
     assert points.loc["mu=0.1", ["val", "test"]].tolist() == [0.6, 0.9]
     for run in ("p", "q"):
         write_run(tmp_path, run, [*clients([0.5]), *clients([0.7], split="val")])
@@ -217,7 +219,7 @@ def test_the_runs_table_says_what_was_stacked_and_what_a_run_stands_on(tmp_path)
         **{"a0": "a0, a1", "a1": "a0, a1"},
         **{"f0": "f0", "g0": "g0", "g1": "g1"},
     }
-    assert measured.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
+    assert published.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
     before = measured["rounds_before"].dropna().to_dict()
     assert before == {"a0": 0, "a1": 0, "f0": 10, "g0": 15}, "g1's and z0's are not known"
 
@@ -231,9 +233,9 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
     ]
     summary = summaries.summarise(*tables.collect(planned(made), tmp_path), "accuracy")
     gridded, plain = row(summary, "fedprox"), row(summary, "fedavg")
-    assert (gridded["n_points"], gridded["n_points_there"], gridded["mean"]) == (3, 1, 0.5)
-    assert (plain["n_points"], plain["n_points_there"], plain["n_missing"]) == (1, 0, 1)
-    assert summaries.gaps(gridded) == "1 of 3 grid points there"
+    assert (gridded["n_points"], gridded["n_complete_points"], gridded["mean"]) == (3, 1, 0.5)
+    assert (plain["n_points"], plain["n_complete_points"], plain["n_missing"]) == (1, 0, 1)
+    assert summaries.gaps(gridded) == "1 of 3 grid points complete"
     assert summaries.gaps(plain) == "1 missing", "no grid"
     for run, value in (("r", 0.4), ("p1", 0.1)):
         write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")], "diverged")
@@ -277,22 +279,22 @@ def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
     rows, runs = tables.collect(planned(made), tmp_path)
     settings = summaries.setting_by_scenario(planned(made))
-    (measured,) = claims.compared(rows, runs, "accuracy", "fedavg", settings=settings).to_dict(
-        "records"
-    )
+    (measured,) = claims.compare_methods(
+        rows, runs, "accuracy", "fedavg", settings=settings
+    ).to_dict("records")
     # Local minus FedAvg: client 0 gains 0.4, client 1 nothing.
     assert (measured["n"], measured["difference"]) == (1, pytest.approx(0.2))
     assert (measured["better"], measured["worse"]) == (0.5, 0.0)
-    measured = claims.compared(rows, runs, "accuracy", "nobody", settings=settings)
-    assert measured.empty and list(measured.columns) == claims.COLUMNS
+    measured = claims.compare_methods(rows, runs, "accuracy", "nobody", settings=settings)
+    assert published.empty and list(published.columns) == claims.COLUMNS
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
     rows, runs = tables.collect(planned(made), tmp_path / "grid")
     settings = summaries.setting_by_scenario(planned(made))
-    (measured,) = claims.compared(rows, runs, "accuracy", "fedprox", settings=settings).to_dict(
-        "records"
-    )
+    (measured,) = claims.compare_methods(
+        rows, runs, "accuracy", "fedprox", settings=settings
+    ).to_dict("records")
     assert measured["difference"] == pytest.approx(-0.1)
 
 

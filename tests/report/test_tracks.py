@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from fl.base.errors import DataError
 from fl.cli import main
-from fl.report import markdown, max_t, tables, track_page, tracks
+from fl.report import claims, page, tables, track_page, tracks
 from fl.report.cells import NOTHING
 from fl.report.facts import read_partitions
 
@@ -57,7 +57,7 @@ def test_ranks_are_those_by_hand():
 
 def test_a_diverged_run_is_ranked_last():
     table = lines({"a": [0.5, 0.6], "b": [0.9, np.nan], "c": [0.1, 0.1]})
-    assert tracks.ranks(tracks.values(table, "one")).to_dict() == {"a": 1.5, "b": 2.0, "c": 2.5}
+    assert tracks.ranks(tracks.scores_of(table, "one")).to_dict() == {"a": 1.5, "b": 2.0, "c": 2.5}
 
 
 def test_comparisons_are_corrected_over_all_tracks_within_their_families():
@@ -65,7 +65,7 @@ def test_comparisons_are_corrected_over_all_tracks_within_their_families():
     scores = SCORES | {"shared": [v - 0.04 for v in TEN], "noisy": [*(TEN + noise[0])]}
     two = {**scores, "noisy": [*(TEN + noise[1])]}
     table = pd.concat([lines(scores), lines(two, "two")], ignore_index=True)
-    tests = tracks.against(table)
+    tests = tracks.compare_with_baselines(table)
     assert len(tests) == 10 and set(tests["n"]) == {10}
     by_key = {(r["track"], r["method"]): r for r in tests.to_dict("records")}
     others = {(r["method"], r["other"]) for r in tests.to_dict("records")}
@@ -78,7 +78,7 @@ def test_comparisons_are_corrected_over_all_tracks_within_their_families():
     gains = [by_key[track, "noisy"]["differences"] for track in ("one", "two")]
     values = [[0.03] * 10, [-0.05] * 10] * 2 + [[*gain.values()] for gain in gains]
     assert by_key["one", "noisy"]["p_corrected"] == pytest.approx(
-        max_t.p_values(np.array(values))[1][4]
+        claims.p_values(np.array(values))[1][4]
     ), "with all six of its family"
     assert any(by_key[t, "noisy"]["p"] < by_key[t, "noisy"]["p_corrected"] for t in ("one", "two"))
 
@@ -94,7 +94,7 @@ def test_tracks_count_by_their_signs_and_not_by_their_draws():
         scores |= {"rare": [v + 0.2 for v in TEN]} if name == "a" else {}
         tables.append(lines({k: v for k, v in scores.items() if k != "twin"}, name))
     table = pd.concat(tables, ignore_index=True)
-    signs = tracks.over_tracks(tracks.against(table))
+    signs = tracks.sign_tests(tracks.compare_with_baselines(table))
     assert signs.loc["up", ["above", "n", "p_corrected"]].tolist() == [6, 6, 4 / 64]
     # Alone it is the sign test, but two more flips put all of `mixed` on one side.
     assert binomtest(6, 6).pvalue == 2 / 64
@@ -106,19 +106,21 @@ def test_tracks_count_by_their_signs_and_not_by_their_draws():
 
 def test_near_one_a_track_is_uninformative():
     table = lines({"fedavg-ft": [0.991] * 6, "up": [0.995] * 6})
-    assert tracks.against(table)["reason"].tolist() == ["at the ceiling"]
-    many = tracks.against(table.assign(errors=2.0))
+    assert tracks.compare_with_baselines(table)["reason"].tolist() == ["at the ceiling"]
+    many = tracks.compare_with_baselines(table.assign(errors=2.0))
     assert many["reason"].tolist() == [""], "a mean over clients says nothing of errors"
-    assert tracks.against(table.assign(errors=np.nan))["reason"].tolist() == [""], "not counted"
+    assert tracks.compare_with_baselines(table.assign(errors=np.nan))["reason"].tolist() == [""], (
+        "not counted"
+    )
     low = table.assign(errors=50.0, floor=50.5)
-    assert tracks.against(low)["reason"].tolist() == ["at the majority class"]
-    assert tracks.against(low.assign(floor=52.0))["reason"].tolist() == [""]
+    assert tracks.compare_with_baselines(low)["reason"].tolist() == ["at the majority class"]
+    assert tracks.compare_with_baselines(low.assign(floor=52.0))["reason"].tolist() == [""]
 
 
 def test_the_front_has_what_nothing_cheaper_matches():
     scores = {"a": [0.5], "b": [0.7], "c": [0.6], "d": [0.8], "e": [0.8]}
     table = lines(scores, a=1, b=5, c=7, d=9, e=9)
-    assert tracks.front(table, "bytes") == ["a", "b", "d"]
+    assert tracks.pareto_front(table, "bytes") == ["a", "b", "d"]
 
 
 @pytest.mark.usefixtures("any_name")
@@ -134,10 +136,10 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
     write_partition(tmp_path, "part", {"train": [[4, 6], [8, 2]], "test": [[4, 6], [8, 2]]}, "ab")
     rows_and_runs = tables.collect(planned(made), tmp_path)
     partitions = read_partitions(tmp_path, rows_and_runs[1], {})
-    table = tracks.measured("one", {"ft": "fedavg-start"}, *rows_and_runs, partitions)
+    table = tracks.measured_lines("one", {"ft": "fedavg-start"}, *rows_and_runs, partitions)
     (line,) = table.to_dict("records")
     made["runs"].append(entry("c", "local"))
-    assert tracks.measured("one", {}, *tables.collect(planned(made), tmp_path)).empty, (
+    assert tracks.measured_lines("one", {}, *tables.collect(planned(made), tmp_path)).empty, (
         "its draw lacks a run"
     )
     assert line | {"numbers": ""} == {
@@ -166,7 +168,7 @@ def test_bytes_of_a_track_are_those_of_the_rounds_that_runs_had(tmp_path: Path) 
     rows, tuned = clients([0.8], round=1, stage="personal"), {"traffic": [[3, 1, 1]], **costs}
     write_run(tmp_path, "b", rows, costs=tuned, start="a")
     made = plan([entry("a", "fedavg-start"), entry("b", "ft")])
-    [line] = tracks.measured(
+    [line] = tracks.measured_lines(
         "one", {"ft": "fedavg-start"}, *tables.collect(planned(made), tmp_path)
     ).to_dict("records")
     assert line["bytes"] == 2 * (2 * 15 + 1 * 2)
@@ -199,7 +201,7 @@ def test_every_picture_of_the_page_is_drawn():
         assert (b"UP" if "bytes" in name or "operations" in name else b"FEDAVG") in (
             picture.files()[".svg"]
         ), name
-    assert "bootstrap" in markdown.to_markdown(track_page.ranking(table, "one"))
+    assert "bootstrap" in page.to_markdown(track_page.ranking(table, "one"))
 
 
 def test_tracks_differ_in_their_clients_and_rates_alone() -> None:

@@ -37,7 +37,7 @@ from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import metrics_table
 from fl.plan import bundle as bundles
 from fl.plan import config, jobs, plan, plan_files, published_tables
-from fl.store import run_check, tree_file
+from fl.store import checkpoint, run_check
 from fl.store.store import Store
 from fl.workflow import status
 
@@ -368,14 +368,14 @@ def description(root: Path) -> Reader:
 def tensors(root: Path) -> Reader:
     path = root / "final.safetensors"
     tree = {"a": {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}, "b": {}}
-    tree_file.save_tree(tree, path)
+    checkpoint.save_tree(tree, path)
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header, rest = json.loads(content[8 : 8 + length]), content[8 + length :]
     layout = json.loads(header["__metadata__"]["tree"])
 
     def read() -> None:
-        found = tree_file.load_tree(path)
+        found = checkpoint.load_tree(path)
         assert all(isinstance(key, str) for key in found)
         if {"a"} <= {*found} and isinstance(found["a"], dict) and "w" in found["a"]:
             w = found["a"]["w"]

@@ -11,7 +11,7 @@ from contract import worlds
 from contract.test_modalities import world as two_kinds
 
 from fl.engine.simulation import Simulation
-from fl.runner import backend_choice
+from fl.runner import job
 
 LONG = {"rounds": 10_000}
 
@@ -38,24 +38,24 @@ def test_the_backend_follows_from_the_spec_and_the_data(
     simulation: Any, backend: str, why: str
 ) -> None:
     run: Simulation = simulation()
-    choice = backend_choice.choose(run)
+    choice = job.choose_backend(run)
     assert choice.backend == backend and why in choice.reason
     for seed in (1, 2):
-        assert backend_choice.choose(replace(run, seed=seed)) == choice, "the same for every seed"
+        assert job.choose_backend(replace(run, seed=seed)) == choice, "the same for every seed"
 
 
 def test_steps_of_many_calls_or_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     run = world("fedavg", **LONG)
-    monkeypatch.setattr(backend_choice, "MAX_COMPILED_CALLS", 10)
-    choice = backend_choice.choose(run)
+    monkeypatch.setattr(job, "MAX_COMPILED_CALLS", 10)
+    choice = job.choose_backend(run)
     assert choice.backend == "stacked" and "calls in a step" in choice.reason
     run.network.is_sequence = False
-    assert backend_choice.choose(run).backend == "stacked"
-    monkeypatch.setattr(backend_choice, "LARGE_STEP_FLOPS", 100)
-    choice = backend_choice.choose(run)
+    assert job.choose_backend(run).backend == "stacked"
+    monkeypatch.setattr(job, "LARGE_STEP_FLOPS", 100)
+    choice = job.choose_backend(run)
     assert choice.backend == "loop" and "operations in a step" in choice.reason
 
 
 def test_what_cannot_be_stacked_is_trained_one_by_one() -> None:
-    choice = backend_choice.choose(world("fedavg", **LONG), "a branch on data")
+    choice = job.choose_backend(world("fedavg", **LONG), "a branch on data")
     assert choice == ("loop", "clients cannot be stacked: a branch on data")

@@ -12,7 +12,7 @@ import torch
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.store import checkpoint, tree_file
+from fl.store import checkpoint
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
 INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
@@ -31,7 +31,7 @@ def any_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-def modality_state(round: int) -> tree_file.Tree:
+def modality_state(round: int) -> checkpoint.Tree:
     """A state that tells which round it is of."""
     generator = torch.Generator().manual_seed(round)
     return {
@@ -45,7 +45,9 @@ def rows_of(round: int) -> pd.DataFrame:
 
 
 def save(folder: Path, round: int) -> None:
-    checkpoint.save(folder, round, modality_state(round), {"round": round}, rows_of(round))
+    checkpoint.save_checkpoint(
+        folder, round, modality_state(round), {"round": round}, rows_of(round)
+    )
 
 
 def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
@@ -73,8 +75,8 @@ def test_every_type_survives_to_the_bit(name: str, tmp_path: Path) -> None:
         "none": any_bits(dtype, 0, 3),
         "turned": any_bits(dtype, 4, 6).T,
     }
-    tree_file.save_tree(tree, tmp_path / "tree")
-    back = tree_file.load_tree(tmp_path / "tree")
+    checkpoint.save_tree(tree, tmp_path / "tree")
+    back = checkpoint.load_tree(tmp_path / "tree")
     assert list(back) == list(tree)
     for key, tensor in tree.items():
         assert back[key].dtype == dtype
@@ -91,8 +93,8 @@ def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
         "a": {"x": column, "expanded": torch.ones(1).expand(3)},
         "grad": torch.ones(2, requires_grad=True),
     }
-    tree_file.save_tree(tree, tmp_path / "tree")
-    back = tree_file.load_tree(tmp_path / "tree")
+    checkpoint.save_tree(tree, tmp_path / "tree")
+    back = checkpoint.load_tree(tmp_path / "tree")
     assert [*back, *back["z"], *back["a"]] == [*tree, *tree["z"], *tree["a"]]
     assert back["z"]["a"] == {"deep": {}}
     assert back["empty"] == {}
@@ -106,8 +108,8 @@ def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
 
 def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
     base = torch.arange(10.0)
-    tree_file.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
-    back = tree_file.load_tree(tmp_path / "tree")
+    checkpoint.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
+    back = checkpoint.load_tree(tmp_path / "tree")
     back["all"].zero_()
     assert torch.equal(back["same"], base)
     assert torch.equal(back["part"], base[3:6])
@@ -115,16 +117,16 @@ def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
 
 def test_a_loaded_tree_outlives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "tree"
-    tree_file.save_tree({"w": torch.arange(100_000)}, path)
-    back = tree_file.load_tree(path)
+    checkpoint.save_tree({"w": torch.arange(100_000)}, path)
+    back = checkpoint.load_tree(path)
     path.write_bytes(bytes(path.stat().st_size))
     assert torch.equal(back["w"], torch.arange(100_000))
 
 
 @pytest.mark.parametrize("tree", [{"a/b": torch.ones(1)}, {"": torch.ones(1)}, {1: torch.ones(1)}])
-def test_a_key_that_cannot_be_a_name_is_refused(tree: tree_file.Tree, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_a_name_is_refused(tree: checkpoint.Tree, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key"):
-        tree_file.save_tree(tree, tmp_path / "tree")
+        checkpoint.save_tree(tree, tmp_path / "tree")
     assert names(tmp_path) == []
 
 
@@ -227,7 +229,7 @@ def test_a_full_disk_leaves_the_ones_before(small_disk: Path) -> None:
         save(folder, round)
     big = {"w": torch.zeros(200, 200, dtype=torch.float64)}
     with pytest.raises(FedloomError, match="round-000003: the disk is full; free some space"):
-        checkpoint.save(folder, 3, big, {}, rows_of(3))
+        checkpoint.save_checkpoint(folder, 3, big, {}, rows_of(3))
     assert names(folder) == ["round-000001", "round-000002"]
     assert is_of(checkpoint.load_latest(folder), 2)
     save(folder, 3)

@@ -22,8 +22,8 @@ from fl.base.errors import DataError, FedloomError
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
 from fl.store import run_check
+from fl.store.checkpoint import save_tree
 from fl.store.store import Store
-from fl.store.tree_file import save_tree
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def compute(root: Path, value: float = 1.0, weights: bool = False) -> bool:
             return False
         found = checkpoint.load_latest(work.checkpoints)
         round = found.round + 1 if found else 1
-        checkpoint.save(work.checkpoints, round, weights_of(value), {}, rows_of(value))
+        checkpoint.save_checkpoint(work.checkpoints, round, weights_of(value), {}, rows_of(value))
         assert work.finish(RECORD, rows_of(value), weights_of(value) if weights else None)
         return True
 
@@ -157,7 +157,7 @@ def test_a_run_is_removed_unless_it_is_computed(tmp_path: Path) -> None:
 def test_an_exception_keeps_the_checkpoints_and_gives_the_lease_back(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), store_of(tmp_path).open(RUN) as work:
         assert work is not None
-        checkpoint.save(work.checkpoints, 7, weights_of(7), {}, rows_of(7))
+        checkpoint.save_checkpoint(work.checkpoints, 7, weights_of(7), {}, rows_of(7))
         _ = 1 / 0
     assert names(tmp_path / f"{RUN}.partial") == ["checkpoint"]
     with store_of(tmp_path).open(RUN) as work:
@@ -252,7 +252,7 @@ def test_a_full_disk_keeps_the_checkpoints(small_disk: Path) -> None:
     store = store_of(small_disk)
     with store.open(RUN, (WEIGHTS,)) as work:
         assert work is not None
-        checkpoint.save(work.checkpoints, 1, weights_of(1), {}, rows_of(1))
+        checkpoint.save_checkpoint(work.checkpoints, 1, weights_of(1), {}, rows_of(1))
         with pytest.raises(FedloomError, match=rf"{RUN}.partial.*: the disk is full; free some"):
             work.finish(RECORD, rows_of(1), {"w": torch.zeros(100_000)})
         assert names(work.folder) == ["checkpoint", "lease.json"]
@@ -306,7 +306,7 @@ def test_of_several_processes_one_computes(left: str, tmp_path: Path) -> None:
 def hold(root: Path) -> None:
     with store_of(root).open(RUN) as work:
         assert work is not None
-        checkpoint.save(work.checkpoints, 3, weights_of(3), {}, rows_of(3))
+        checkpoint.save_checkpoint(work.checkpoints, 3, weights_of(3), {}, rows_of(3))
         (root / "holding").touch()
         until(lambda: work.lost)
         (root / "lost").touch()

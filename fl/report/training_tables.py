@@ -1,4 +1,4 @@
-"""The training settings of a study: what all methods share, and where they differ."""
+"""Tables of a study's training settings: those that all methods share, and those that differ."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ ALWAYS_SHOWN = (
     "lr",
     "schedule",
 )
-"""Keys that are told whatever they are; the others only where a study does not leave them at their
-default."""
+"""Keys that are always shown; others are shown if a study does not use their default."""
 
 
 def training_tables(facts: Facts) -> tuple[Table, ...]:
-    """Return the settings that all methods share, and a line for each method; none if unplanned."""
+    """Return the settings that all methods share, and those of each; none without a plan."""
     entries = {m: e for m, e in facts.plan.entries.items() if m in facts.methods}
     if not entries:
         return ()
     default = {key: _list([value]) for key, value in vars(Training()).items()}
-    # A grid has several values; of epochs and steps, one is none.
+    # A grid has several values; either epochs or steps are None.
     texts_by_entry = [
         {key: _list(v for v in values if v is not None) for key, values in e.training.items()}
         for e in entries.values()
@@ -60,7 +59,7 @@ def _name(key: str) -> str:
 
 
 def _named(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Models with their parameters and heads, what titles stand for, and the seeds."""
+    """Yield names and texts of models with parameters and heads, of titles, and of seeds."""
     titles = facts.plan.titles
     data = titles.get("dataset", {})
     for model, sizes in facts.plan.models.items():
@@ -89,7 +88,7 @@ def _named(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _small_clients(facts: Facts, batch: int) -> str:
-    """Return of how many clients a batch repeats samples, ``3 of 10``; empty of none."""
+    """Return how many clients have less than a batch, ``3 of 10 clients``; empty if none."""
     sizes = [p.counts["train"].sum(axis=1) for p in facts.partitions.values()]
     counts = sorted({(int(((size > 0) & (size < batch)).sum()), len(size)) for size in sizes})
     return " or ".join(f"{n} of {m} clients" for n, m in counts if n)
