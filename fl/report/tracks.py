@@ -62,7 +62,7 @@ point: the grid point that validation data chose. numbers: the versions of the c
 
 def folder_of(folder: Path) -> Path:
     """Return the config folder whose tracks are used: the package's if ``folder`` has none."""
-    return folder if studies(folder) else CONFIG
+    return folder if studies(folder) or (folder / FILE).exists() else CONFIG
 
 
 def studies(folder: Path) -> list[str]:
