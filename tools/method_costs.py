@@ -7,6 +7,8 @@ about three minutes on two cores. Run ``python -m tools.method_costs`` in a clon
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from fl.base.errors import FedloomError, Location
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "method-costs.md"
 REFERENCE = "fedavg"
 ROUNDS = 10
+PARTITION = {"clients": 8, "alpha": 0.5, "min_per_class": 1}
+SERVER_PARTITION = {**PARTITION, "server": 0.1}
+"""The partition of methods that train on samples of the server."""
 STUDY: dict[str, Any] = {
     "dataset": "digits",
-    "partition": {"dirichlet": {"clients": 8, "alpha": 0.5, "min_per_class": 1}},
     "model": {"cnn": {"channels": [8, 16]}},
     "batch_size": 32,
     "lr": 0.05,
@@ -42,9 +46,10 @@ keys unless the last column names others.*
 All numbers are relative to FedAvg: bytes to what a client uploads, operations to those of a client.
 Down and up: what a client receives and sends in a round, mean over rounds. Kept: what stays with a
 client between rounds; a memory of samples, as of kNN-Per, is not counted. Operations: matrix
-products and convolutions of a client in a round. Server: its training steps in a round. A method
-that starts from a stored model has that model's cost before its own. The model is `cnn` with
-channels 8 and 16; numbers of methods that send features or prototypes depend on its width.
+products and convolutions of a client in a round. Server: its steps on what clients sent; those on
+samples of its own are not counted. A method that starts from a stored model has that model's cost
+before its own. The model is `cnn` with channels 8 and 16; numbers of methods that send features or
+prototypes depend on its width.
 
 | method | evaluates | down | up | kept | operations | server | starts from or keys |
 |---|---|---:|---:|---:|---:|---:|---|
@@ -53,6 +58,17 @@ channels 8 and 16; numbers of methods that send features or prototypes depend on
 
 def main() -> None:
     """Measure all methods and write the page."""
+    names = registry.names("method")
+    rows, missing = measured(names)
+    text = HEAD + "\n".join(rows) + "\n"
+    if missing:
+        text += f"\nNot measured here: {'; '.join(missing)}.\n"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def measured(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the page's row of each method that can be trained here, and why the others cannot."""
+    rows, missing = [], []
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config"
         config.mkdir()
@@ -60,47 +76,75 @@ def main() -> None:
             f"results: {folder}/results\nstore: {folder}/runs\ndata: {folder}/data\n"
             "studies: [none]\n"
         )
-        measured = {name: _measure(name, config) for name in registry.names("method")}
-    rows = {name: row for name, row in measured.items() if not isinstance(row, str)}
-    model, operations = rows[REFERENCE]["bytes_up"], rows[REFERENCE]["flops"]
-    lines = []
-    for name, row in rows.items():
-        sizes = [row[key] / model for key in ("bytes_down", "bytes_up", "state_client")]
-        works = [row[key] / operations for key in ("flops", "flops_server")]
-        numbers = " | ".join(f"{value:.2f}" for value in (*sizes, *works))
-        lines.append(
-            f"| [`{name}`](methods.md#{name}) | {row['stages']} | {numbers} | {row['note']} |"
-        )
-    missing = [
-        f"`{name}` ({reason})" for name, reason in measured.items() if isinstance(reason, str)
-    ]
-    text = HEAD + "\n".join(lines) + "\n"
-    if missing:
-        text += f"\nNot measured here: {'; '.join(missing)}.\n"
-    PAGE.write_text(text, encoding="utf-8")
+        fedavg: dict[bool, dict[str, Any]] = {}
+        for name in names:
+            at_server = _declared(name).needs_server_data
+            partition = SERVER_PARTITION if at_server else PARTITION
+            if at_server not in fedavg:
+                fedavg[at_server] = _measure(REFERENCE, config, partition)
+            try:
+                row = _measure(name, config, partition)
+            except FedloomError as error:
+                reason = str(error).split(". Try:")[0].split(": ", 2)[-1]
+                missing.append(f"`{name}` ({reason})")
+                continue
+            rows.append(_row(name, row, fedavg[at_server]))
+    return rows, missing
 
 
-def _measure(name: str, config: Path) -> dict[str, Any] | str:
-    """Train a method and return its costs, or the reason why it cannot be trained here."""
+def _row(name: str, row: dict[str, Any], fedavg: dict[str, Any]) -> str:
+    sizes = [row[key] / fedavg["bytes_up"] for key in ("bytes_down", "bytes_up", "state_client")]
+    works = [row[key] / fedavg["flops"] for key in ("flops", "flops_server")]
+    numbers = [f"{value:.2f}" for value in (*sizes, *works)]
+    if _declared(name).needs_server_data:
+        numbers[-1] = "not counted"
+    link = f"[`{name}`](methods.md#{name})"
+    return f"| {' | '.join([link, row['stages'], *numbers, row['note']])} |"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A method's cost in a round, relative to FedAvg's, as the page has it.
+
+    Attributes:
+        down: Bytes that a client receives.
+        up: Bytes that a client sends.
+        operations: Operations of a client.
+    """
+
+    down: str
+    up: str
+    operations: str
+
+
+def costs() -> dict[str, Cost]:
+    """Return the costs on the page, by method."""
+    cells = (line.split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines())
+    rows = {row[0].split("`")[1]: row for row in cells if row[0].startswith("| [`")}
+    return {name: Cost(row[2], row[3], row[5]) for name, row in rows.items()}
+
+
+def _measure(name: str, config: Path, partition: dict[str, Any]) -> dict[str, Any]:
+    """Train a method and return its costs; a `FedloomError` says why it cannot be trained here."""
     declared = _declared(name)
     keys = {"method": name, "rounds": ROUNDS, "local_epochs": 1, **KEYS.get(name, {})}
     methods: dict[str, Any] = {"measured": keys}
-    note = ", ".join(f"{key}: {value}" for key, value in KEYS.get(name, {}).items())
+    notes = [f"{key}: {value}" for key, value in KEYS.get(name, {}).items()]
+    if "server" in partition:
+        notes += [f"a partition with `server: {partition['server']}`"]
     if start := _start(name):
         methods["measured"] = {**keys, "start": start}
-        note = f"from `{start}`"
+        notes = [f"from `{start}`"]
     while start:
         keys, previous = {"rounds": 2, "local_epochs": 1}, _start(start)
         methods = {start: {**keys, "start": previous} if previous else keys, **methods}
         start = previous
-    try:
-        result = fl.run(name="costs", config=str(config), methods=methods, progress=False, **STUDY)
-    except FedloomError as error:
-        return str(error).split(". Try:")[0].split(": ", 2)[-1]
+    study = {**STUDY, "partition": {"dirichlet": partition}}
+    result = fl.run(name="costs", config=str(config), methods=methods, progress=False, **study)
     runs = result.runs()
     [row] = runs[runs["method"] == "measured"].to_dict("records")
     costs = {str(key): value for key, value in row.items()}
-    return {**costs, "stages": ", ".join(declared.stages), "note": note}
+    return {**costs, "stages": ", ".join(declared.stages), "note": ", ".join(notes)}
 
 
 def _declared(name: str) -> MethodDeclaration:

@@ -14,12 +14,12 @@ from fl.api.training import Training
 from fl.base import fields, plugins, registry
 from fl.base.model_keys import Lora, ModelKeys
 from fl.base.registry import Component
-from fl.cli import catalogue
+from fl.cli import catalogue, families
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
 from fl.plan.config import Execution, Node, Settings, Study
 from fl.plan.published_tables import Best, Cells
-from tools import api_reference
+from tools import api_reference, method_costs
 
 ROOT = plugins.FL.parent
 ORIGIN = "*Generated from the code by `python -m tools.reference`: edit the docstrings there.*"
@@ -57,7 +57,33 @@ def methods() -> str:
         "[A table](method-costs.md) says what each sends, keeps and computes; "
         "[another page](peers.md), where the code of others differs from the papers."
     )
-    return _page("Methods", about, _kind("method", "##"))
+    return _page("Methods", about, chain(_families(), _kind("method", "##")))
+
+
+def _families() -> Iterator[str]:
+    """A table of each family: what its methods exchange, keep and cost."""
+    yield "## Families"
+    yield (
+        "Down, up and operations are a client's in a round, relative to FedAvg's, "
+        "[measured](method-costs.md) on a small convolutional network. *Body* is the network "
+        "without its head, the layer that makes the outputs. `fedloom methods --family FAMILY` "
+        "lists one family."
+    )
+    components, costs = registry.list_documentation("method"), method_costs.costs()
+    built_in = [each for each in components if each.file.is_relative_to(plugins.FL)]
+    for family, about in families.ABOUT.items():
+        yield f"**{family}**: {about}"
+        rows = [
+            "| method | exchanged | stays with the client | first key | down | up | operations |",
+            "|---|---|---|---|---:|---:|---:|",
+        ]
+        for member in families.members(family, built_in):
+            profile, cost = families.profile_of(member), costs[member.name]
+            assert profile is not None
+            key = "" if profile.key == "none" else f"`{profile.key}`"
+            cells = [f"[`{member.name}`](#{member.name})", profile.exchanged, profile.local, key]
+            rows.append(f"| {' | '.join([*cells, cost.down, cost.up, cost.operations])} |")
+        yield "\n".join(rows)
 
 
 def datasets() -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from fl.base import fields, registry
 from fl.base.errors import Location
 from fl.base.registry import Component
+from fl.cli import families
 
 SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
@@ -55,9 +56,16 @@ def parse_key_texts(docstring: str, keys: Iterable[str]) -> dict[str, str]:
     return {key: entries[key] for key in keys if key in entries}
 
 
-def listing(kind: str) -> Iterator[str]:
-    """Return a summary and a citation for each component of a kind; imports none of them."""
+def listing(kind: str, family: str | None = None) -> Iterator[str]:
+    """Return a summary and a citation for each component of a kind; imports none of them.
+
+    Args:
+        kind: The kind.
+        family: For methods, only those of this family; None: all.
+    """
     documentation = registry.list_documentation(kind)
+    if family is not None:
+        documentation = families.members(family, documentation)
     width = max(len(component.name) for component in documentation)
     for component in documentation:
         indent = " " * (width + 2)

@@ -169,7 +169,9 @@ def _add_lookup_commands(commands: Commands) -> None:
             nargs="?",
             help="show its keys: meaning, allowed values, default",
         )
-        sub.set_defaults(kind=kind)
+        sub.set_defaults(kind=kind, family=None)
+        if kind == "method":
+            sub.add_argument("--family", help="list only methods of a family: 'personal layers'")
     sub = commands.add(
         *(LOOK_UP, "studies", _studies),
         "list all studies: paper, methods, runs, stored runs, time",
@@ -322,7 +324,7 @@ def _list(parsed: argparse.Namespace) -> None:
     from fl.cli import catalogue
 
     lines = catalogue.details(parsed.kind, parsed.name) if parsed.name else None
-    for line in lines or catalogue.listing(parsed.kind):
+    for line in lines or catalogue.listing(parsed.kind, parsed.family):
         say(line)
 
 

@@ -2,6 +2,8 @@
 
 Mohri, Sivek, Suresh. Agnostic Federated Learning. ICML 2019. arXiv:1902.00146.
 
+Family: aggregation. Exchanged: model, loss. Local: nothing. Key: `eta_lambda`.
+
 The mixture lambda has a weight for each client and begins uniform. In each round the participants'
 models are averaged by their weights, and their weights then rise by their losses of the model that
 was sent. The paper takes one stochastic gradient step of all clients in a round; here clients train

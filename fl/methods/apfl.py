@@ -2,6 +2,8 @@
 
 Deng, Kamani, Mahdavi. Adaptive Personalized Federated Learning. 2020. arXiv:2003.13461.
 
+Family: personal model. Exchanged: model. Local: model, its share of the mixture. Key: `alpha`.
+
 Every batch trains the shared model, as in FedAvg, and the client's own model through the mixture.
 Alpha adapts at the first step of each round, by plain gradient descent at the run's rate. The
 mixture has running statistics of its own, from its own passes. The authors' code

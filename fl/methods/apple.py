@@ -3,6 +3,9 @@
 Luo, Wu. Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning. IJCAI
 2022. arXiv:2110.08394.
 
+Family: mixture of clients. Exchanged: models of all clients. Local: weights of these models,
+running statistics. Key: `eta_p`.
+
 A client gets all cores and trains its own one and its weights p, the directed relationships,
 through the sum; so its core moves p_kk times as far as the sum. The weights begin at p_0, shares of
 the samples, which clients report before round 1, and are held near it in early rounds. Their plain

@@ -3,6 +3,8 @@
 Luo, Chen, Hu, Zhang, Liang, Feng. No Fear of Heterogeneity: Classifier Calibration for Federated
 Learning with Non-IID Data. NeurIPS 2021. arXiv:2106.05001.
 
+Family: stored model. Exchanged: class moments of features, once. Local: nothing. Key: `samples`.
+
 An entry names the entry from whose model it starts (``start: fedavg``). Every client sends, once,
 the number of its samples of each class, the sum of their features and that of the products of their
 features. Mean and covariance of a class, equations 4 and 5, follow from the sums over clients. As

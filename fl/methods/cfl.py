@@ -3,6 +3,8 @@
 Sattler, Müller, Samek. Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
 Optimization under Privacy Constraints. IEEE TNNLS 2021. arXiv:1910.01991.
 
+Family: mixture of clients. Exchanged: model of a cluster. Local: nothing. Key: `eps1`.
+
 A cluster is split in two, by the cosines of its clients' updates, when its mean update is small
 (stationary) although some client's update is large. Both bounds are relative to the largest norm of
 an update in the first round, as absolute ones depend on the model. Means are weighted by samples.

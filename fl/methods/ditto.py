@@ -3,6 +3,8 @@
 Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML
 2021. arXiv:2012.04221.
 
+Family: personal model. Exchanged: model. Local: model. Key: `lam`.
+
 Both models see the same batches and take as many steps. The optimizer's state outlives a round, as
 in the reference implementation of FL4Health. Terms that a study adds hold the client's own model.
 

@@ -2,6 +2,8 @@
 
 Chen, Hu, Tan, Wei, Wu. Elastic Aggregation for Federated Optimization. CVPR 2023.
 
+Family: aggregation. Exchanged: model, sensitivity of each weight. Local: nothing. Key: `tau`.
+
 Before it trains, a client measures how sensitive its outputs are to each weight: a running mean,
 from 0, over its batches of |d ||f(x)||^2 / dw|, with the mean over a batch inside, in evaluation
 mode and without labels. The server compares the clients' mean with the largest sensitivity of this

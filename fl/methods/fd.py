@@ -3,6 +3,8 @@
 Jeong, Oh, Kim, Park, Bennis, Kim. Communication-Efficient On-Device Machine Learning: Federated
 Distillation and Augmentation under Non-IID Private Data. 2018. arXiv:1811.11479.
 
+Family: distillation. Exchanged: mean outputs by class. Local: model. Key: `gamma`.
+
 The outputs are probabilities of the model just trained, in evaluation mode. The server sends their
 sum over the clients of the last round; a client takes its own from it, so that a class has no
 target if no other client held it. (The paper gathers outputs while it trains.) PFLlib and HtFLlib

@@ -3,6 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: Adaptive Local Aggregation for Personalized Federated
 Learning. AAAI 2023. arXiv:2212.01197.
 
+Family: personal model. Exchanged: model. Local: head, a share for each of its weights. Key: `eta`.
+
 Every weight of the top layers has a share A of its own, which begins at 1, the shared weight.
 Before a client trains, A takes gradient steps on the client's batches; the body is always the
 shared one. In the paper a client's first such phase, in its second round, goes on until the loss is

@@ -3,6 +3,8 @@
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on Non-IID Data.
 AAAI 2021. arXiv:2007.03797.
 
+Family: mixture of clients. Exchanged: model. Local: model. Key: `lam`.
+
 alpha_k and lambda are constants. The paper does not bound the weight of the others; where the
 client's own weight in its mixture would be negative, it is 0 here and the weights of the others add
 up to 1. `cosine` is HeurFedAMP; pFedGraph's code has it of moves with sigma 10 and own .3. Only

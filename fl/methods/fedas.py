@@ -2,6 +2,9 @@
 
 Yang, Huang, Ye. FedAS: Bridging Inconsistency in Personalized Federated Learning. CVPR 2024.
 
+Family: personal layers. Exchanged: body, a number. Local: head, last body, mean features by class.
+Key: `align_lr`.
+
 The head stays with the client. The arrived body is trained until its features of each class are
 near the mean that the client's last body had for that class. Weights of the average are traces of
 the Fisher information: the mean over samples of the squared length of a sample's gradient. PFLlib's

@@ -3,6 +3,8 @@
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks
 from Decentralized Data. AISTATS 2017. arXiv:1602.05629.
 
+Family: aggregation. Exchanged: model. Local: nothing. Key: none.
+
 Differences from the paper: batches are drawn afresh each round from the client's own order; running
 statistics of batch normalisation are averaged like weights.
 """

@@ -2,6 +2,8 @@
 
 Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification. 2019. arXiv:1909.06335.
+
+Family: aggregation. Exchanged: model. Local: nothing. Key: `beta`.
 """
 
 from __future__ import annotations

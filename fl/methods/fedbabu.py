@@ -3,6 +3,8 @@
 Oh, Kim, Yun. FedBABU: Towards Enhanced Representation for Federated Image Classification. ICLR
 2022. arXiv:2106.06042.
 
+Family: classifier. Exchanged: model, whose head never changes. Local: nothing. Key: none.
+
 The paper's personalised results come from fine-tuning the result on each client: an entry
 ``{method: finetune, start: fedbabu}``.
 """

@@ -2,6 +2,9 @@
 
 Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization. ICLR 2021. arXiv:2102.07623.
+
+Family: personal layers. Exchanged: all but batch normalisation. Local: batch normalisation. Key:
+none.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Wu, Liu, Niu, Zhu, Tang. Bold but Cautious: Unlocking the Potential of Personalized Federated
 Learning through Cautiously Aggressive Collaboration. ICCV 2023. arXiv:2309.11103.
 
+Family: mixture of clients. Exchanged: model, which weights are critical. Local: which weights are
+critical. Key: `tau`.
+
 A weight is critical to a client if |(w_k - w) w_k|, with what it moved in a round, is among the
 largest of its tensor. A client begins with the shared model, but takes critical weights from the
 mean over itself and its partners: clients with the same critical weights. Ever fewer are partners;

@@ -2,6 +2,8 @@
 
 Xu, Wang, Wang, Yao. FedCM: Federated Learning with Client-level Momentum. 2021. arXiv:2106.10874.
 
+Family: drift. Exchanged: model; down, the server's last move. Local: nothing. Key: `alpha`.
+
 The server's move is divided by the mean length of the clients' paths, which is the number of steps
 times the rate for plain SGD at a constant rate, as in the paper, and right for momentum as well.
 Clients are weighted as in FedAvg. The direction is 0 in the first round, so that its steps are

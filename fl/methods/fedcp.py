@@ -3,6 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedCP: Separating Feature Information for Personalized
 Federated Learning via Conditional Policy. KDD 2023. arXiv:2307.01217.
 
+Family: personal layers. Exchanged: model, selector. Local: head. Key: `lam`.
+
 While clients train, the shared head and a copy of the arrived body stand still: features are held
 near those of the copy. The head that a client sends is the mean of its own and the shared one. The
 selector's noise is drawn in training only; in the authors' code (TsingZ0/PFLlib, d832e76) it is

@@ -3,6 +3,9 @@
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan. Eliminating Domain Bias for Federated Learning in
 Representation Space. NeurIPS 2023. arXiv:2311.14975.
 
+Family: personal layers. Exchanged: model; before round 1, the mean feature. Local: mean feature.
+Key: `kappa`.
+
 Before round 1, all clients train once as in FedAvg and send the mean of their features; the models
 are thrown away. The mean over clients, weighted by samples, stays fixed: it is what the features of
 a batch are held to. A trained vector of the client's own is added to the features before the head.

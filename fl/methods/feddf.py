@@ -3,6 +3,8 @@
 Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federated Learning.
 NeurIPS 2020. arXiv:2006.07242.
 
+Family: server samples. Exchanged: model. Local: nothing. Key: `server_steps`.
+
 The samples are the server's of a partition (``server``); their labels are not used. The teacher's
 probabilities are the softmax of the mean outputs of the round's clients, which count alike; the
 student begins as the mean of their models. It takes steps of Adam, whose rate falls to 0 as a

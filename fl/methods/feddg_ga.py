@@ -3,6 +3,8 @@
 Zhang, Xu, Yao, Zhang, Tian, Wang. Federated Domain Generalization with Generalization Adjustment.
 CVPR 2023.
 
+Family: aggregation. Exchanged: model, loss. Local: nothing. Key: `step`.
+
 A client's gap is its loss of the shared model minus that of the model that it trained in the round
 before. It sends the gap with its next upload, so that the weights of a round follow from the gaps
 of the round before, as in the paper. There, all clients take part in every round; here, only

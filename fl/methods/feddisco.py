@@ -3,6 +3,8 @@
 Ye, Xu, Wang, Xu, Chen, Wang. FedDisco: Federated Learning with Discrepancy-Aware Collaboration.
 ICML 2023. arXiv:2305.19229.
 
+Family: aggregation. Exchanged: model, a distance of class shares. Local: nothing. Key: `a`.
+
 Each client sends the distance between its class shares and equal shares, which tells the server
 something about its data. As in the authors' code (MediaBrain-SJTU/FedDisco, f3ea299b), the distance
 `kl` is divided by its sum over the round's clients. That code fails in a round without a positive

@@ -3,6 +3,8 @@
 Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic
 Regularization. ICLR 2021. arXiv:2111.04263.
 
+Family: drift. Exchanged: model. Local: dual variable. Key: `alpha`.
+
 As in algorithm 1, clients count alike and are not weighted by samples; running statistics of batch
 normalisation are averaged by samples. The released code divides a client's alpha by its share of
 the samples, relative to the mean client, and clips gradients at norm 10. It also scores the mean of

@@ -3,6 +3,8 @@
 Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of
 Distributions. NeurIPS 2021. arXiv:2108.10252.
 
+Family: mixture of clients. Exchanged: several models. Local: weights of the models. Key: `models`.
+
 The E-step shares each sample out among the models, by their losses at the start of the round. The
 M-step trains each model on all samples with these shares as weights; the client's new weights are
 the mean shares. Clients are scored with the mixture of probabilities, by the weights of the last

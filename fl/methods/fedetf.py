@@ -3,6 +3,8 @@
 Li, Shang, He, Lin, Wu. No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning
 with Synthetic and Fixed Classifier. ICCV 2023. arXiv:2303.10058.
 
+Family: classifier. Exchanged: body. Local: nothing. Key: `scale`.
+
 The head is a simplex equiangular tight frame that all know from the run's seed, so that none is
 sent. Features, by the model's key ``projection`` those of a projection layer as in the paper, are
 divided by their length; the scale of the logits is trained and shared. The loss is the balanced

@@ -3,6 +3,8 @@
 Jhunjhunwala, Wang, Joshi. FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023.
 arXiv:2301.09604.
 
+Family: aggregation. Exchanged: model. Local: nothing. Key: `epsilon`.
+
 Clients are weighted as in FedAvg; with equal weights the formula is the paper's. The authors' code
 (Divyansh03/FedExP, 34b05a26) multiplies epsilon by the number of participants. Running statistics
 are averaged and not extrapolated.

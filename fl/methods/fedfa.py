@@ -3,6 +3,8 @@
 Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995; Zhou, Yuan,
 Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
+Family: features. Exchanged: model, statistics of features. Local: nothing. Key: `layers`.
+
 As it stands it is FedFA^l. The papers' other methods are FedFA-C (``augment: batch``: what is left
 where clients tell each other nothing of their features), FedFA-R (``augment: random``: every
 channel's statistics are moved alike), FedFA^h (``augment: none, histograms: true``) and FedFA+

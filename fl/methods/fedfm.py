@@ -3,6 +3,8 @@
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
 
+Family: class means. Exchanged: model, mean features by class. Local: nothing. Key: `lam`.
+
 A round has two phases: the shared model goes out and anchors of its features come back; then the
 anchors go out and models come back. As in the released code, features are what goes into the
 classifier, in evaluation mode for anchors, and both sides of the contrastive loss are normalised to

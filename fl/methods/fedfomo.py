@@ -3,6 +3,8 @@
 Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized Federated Learning with First Order Model
 Optimization. ICLR 2021. arXiv:2012.08565.
 
+Family: mixture of clients. Exchanged: up a model, down several. Local: model, gains. Key: `models`.
+
 Before it trains, a client gets models that others sent in the last round. These, and the model that
 it trained itself, have the gains g_j = (L(ref) - L(w_j)) / ||w_j - ref||, with its mean validation
 loss L. It goes on from ref + sum_j a_j (w_j - ref), with a_j the positive gains divided by their

@@ -3,6 +3,8 @@
 Dai, Yang, Sun, Liu, Yong. FedGAMMA: Federated Learning with Global Sharpness-Aware Minimization.
 IEEE Transactions on Neural Networks and Learning Systems 2023.
 
+Family: sharpness. Exchanged: model, control variate. Local: control variate. Key: `rho`.
+
 Control variates are those of `scaffold`, the gradient that of `fedsam`. Running statistics of batch
 normalisation move in both looks at a batch. FL-Simulator's code (502bec6) divides by the number of
 steps of the first client for all clients; here each has its own.

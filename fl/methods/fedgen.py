@@ -3,6 +3,8 @@
 Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021.
 arXiv:2105.10056.
 
+Family: distillation. Exchanged: model; down, a generator of features. Local: nothing. Key: `alpha`.
+
 After each round, the server trains a generator of features from a label and Gaussian noise, by
 Adam, so that the mean outputs of the round's heads give the label (equation 4), and features differ
 where noise differs. From the second round on, clients add the cross-entropy of their head on

@@ -3,6 +3,9 @@
 Yi, Wang, Liu, Shi, Yu. FedGH: Heterogeneous Federated Learning with Generalized Global Header. ACM
 MM 2023. arXiv:2303.13137.
 
+Family: class means. Exchanged: up mean features by class, down the head. Local: body. Key:
+`server_lr`.
+
 Clients begin a round with the shared head and their own body, and train both; the head that comes
 out is thrown away. Every class mean of every client is one sample of the server, however many
 samples it is a mean of. The server takes all of them in each step; HtFLlib's code takes batches,

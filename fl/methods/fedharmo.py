@@ -3,6 +3,8 @@
 Jiang, Wang, Dou. HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on
 Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775.
 
+Family: features. Exchanged: model; in round 1, the mean amplitude. Local: nothing. Key: `alpha`.
+
 The slides on FedFA+ call it FedHarmo. Clients of the first round send the mean amplitude of their
 images. The mean of those, weighted by samples, is the amplitude of every image from then on, in
 tests too. The released code fixes the amplitude after the first round as well, but takes it from a

@@ -3,6 +3,8 @@
 Guo, Guo, Cao, Wu, Chang. Out-of-Distribution Generalization of Federated Learning via Implicit
 Invariant Relationships. ICML 2023. PMLR 202.
 
+Family: features. Exchanged: model, gradient of the head. Local: nothing. Key: `penalty`.
+
 Before a round's training, its clients send the gradient of the classifier's weights at the shared
 model, and the server renews a moving mean of it. In training, the squared distance of a batch's
 gradient to that mean is added to the loss; it has a gradient of its own. As in the authors' code

@@ -2,6 +2,8 @@
 
 Zhao, Barnaghi, Haddadi. Multimodal Federated Learning on IoT Data. IoTDI 2022. arXiv:2109.04833.
 
+Family: server samples. Exchanged: encoder, decoder. Local: nothing. Key: `server_epochs`.
+
 Clients train everything before the classifier as an encoder, with a decoder (`fl.blocks.decoder`)
 of what they hold, and never look at labels. The server averages both by numbers of samples and then
 trains the classifier on samples of its own (a partition's ``server``), whose features the averaged

@@ -3,6 +3,9 @@
 Wu, Wu, Lyu, Huang, Xie. Communication-Efficient Federated Learning via Knowledge Distillation.
 Nature Communications 13, 2032 (2022). arXiv:2108.13323.
 
+Family: distillation. Exchanged: model, whose changes have low rank. Local: mentor model, matrix
+between features. Key: `energy_start`.
+
 Both models see the same batches. Each has the loss CE + [KL(other || own) + MSE(z_v, W z_w)] /
 (CE_v + CE_w) with features z_v of the mentor and z_w of the mentee: who is uncertain teaches less.
 W is a matrix of the client's own. The mentee's changes are sent as the product of few singular

@@ -3,6 +3,9 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
+Family: stored model. Exchanged: nets that set rates; down, the stored model. Local: nothing. Key:
+`lr`.
+
 An entry names the entry whose model is to be personalised (``start: fedavg``). Another entry then
 personalises that model by the nets that were best: ``{method: finetune-l2p, start: fedl2p}``. The
 training keys say how clients fine-tune on the way: ``local_epochs``, ``batch_size``, and ``lr``, at

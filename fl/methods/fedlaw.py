@@ -3,6 +3,8 @@
 Li, Lin, Shang, Wu. Revisiting Weighted Aggregation in Federated Learning with Neural Networks. ICML
 2023. arXiv:2302.10911.
 
+Family: server samples. Exchanged: model. Local: nothing. Key: `server_lr`.
+
 A partition gives the server its labelled samples (``server``). As in the authors' code
 (ZexiLee/ICML-2023-FedLAW, 47f7a72), gamma is exp(g) and the weights are softmax(s), which begin at
 1 and at the clients' shares of the samples in every round; Adam with betas .5 and .999 trains g and

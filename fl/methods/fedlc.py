@@ -3,6 +3,8 @@
 Zhang, Li, Li, Xu, Wu, Ding, Wu. Federated Learning with Label Distribution Skew via Logits
 Calibration. ICML 2022. arXiv:2209.00189.
 
+Family: classifier. Exchanged: model. Local: nothing. Key: `tau`.
+
 The margin depends on the client's own numbers of samples. The paper prints the loss without the
 true class in the denominator; with it, the loss is a cross-entropy, as in the released codes that
 were compared. A class without a sample is left out of the client's softmax.

@@ -3,6 +3,8 @@
 Fan, Hu, Yao, Liu, Zhang, Zhang. Locally Estimated Global Perturbations are Better than Local
 Perturbations for Federated Sharpness-aware Minimization. ICML 2024. arXiv:2405.18890.
 
+Family: sharpness. Exchanged: model. Local: last model that arrived. Key: `rho`.
+
 The perturbation points from the model that was sent now to the one that the client got when it last
 took part; there is none in its first round. The authors' code (MediaBrain-SJTU/FedLESAM) has the
 last move of the server for all clients (``direction: server``), and indexes it by the number of the

@@ -3,6 +3,9 @@
 Huang, Jin, Zhao, Xu, Li. Federated Learning on Virtual Heterogeneous Data with Local-Global Dataset
 Distillation. TMLR 2024. arXiv:2303.02278.
 
+Family: features. Exchanged: model; down, images of the server. Local: images made of the samples.
+Key: `lam`.
+
 Before round 1 every client distils its samples into a few images per class (distribution matching,
 with a newly drawn network in every step). The rounds tau are an arithmetic sequence that begins
 with the first round. In them the server moves its own images so that their gradient points where

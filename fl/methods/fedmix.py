@@ -3,6 +3,8 @@
 Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning.
 ICLR 2021. arXiv:2107.00233.
 
+Family: features. Exchanged: model; once, mean samples. Local: nothing. Key: `lam`.
+
 Clients send the mean of all their inputs and labels (the paper's M_k = all, as in its main table),
 and the server sends all of these means on. Each step draws one of them. By the paper's proposition
 the loss is (1 - lambda) l(f(x'), y) + lambda l(f(x'), y_g) + lambda <dl/dx', x_g>, with x' = (1 -

@@ -3,6 +3,8 @@
 Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization. NeurIPS 2020. arXiv:2007.07481.
 
+Family: aggregation. Exchanged: model, length of the path. Local: nothing. Key: `mu`.
+
 How far a client went is ||a_k||_1 times the learning rate, for SGD with or without momentum and
 proximal term. tau_eff is its mean weighted by samples, so that clients that went equally far are
 averaged as by FedAvg or FedProx. This is as in the released code, except for mu > 0: there tau_eff

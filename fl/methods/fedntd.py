@@ -3,6 +3,8 @@
 Lee, Jeong, Shin, Bae, Yun. Preservation of the Global Knowledge by Not-True Distillation in
 Federated Learning. NeurIPS 2022. arXiv:2106.03097.
 
+Family: distillation. Exchanged: model. Local: nothing. Key: `beta`.
+
 Defaults are those of the authors' configuration (Lee-Gihun/FedNTD, be00ee59, `config/fedntd.json`).
 The shared model is in evaluation mode. The authors' teacher is in evaluation mode as well, except
 for the first client that the program trains.

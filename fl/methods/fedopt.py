@@ -2,6 +2,8 @@
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive Federated Optimization.
 ICLR 2021. arXiv:2003.00295 (Algorithm 2).
+
+Family: aggregation. Exchanged: model. Local: nothing. Key: `eta`.
 """
 
 from __future__ import annotations

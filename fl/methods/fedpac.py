@@ -3,6 +3,8 @@
 Xu, Tong, Huang. Personalized Federated Learning with Feature Alignment and Classifier
 Collaboration. ICLR 2023. arXiv:2306.11867.
 
+Family: class means. Exchanged: body, head, mean features by class. Local: head. Key: `lam`.
+
 A round trains the head alone, then the body. The mixture of heads minimises an estimate of the
 client's test loss, from statistics that are taken with the body that was sent; a client without
 samples is in no mixture. A client is scored with the newest shared body and its latest mixture. In

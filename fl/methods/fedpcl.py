@@ -3,6 +3,8 @@
 Tan, Long, Ma, Liu, Zhou, Jiang. Federated Learning from Pre-Trained Models: A Contrastive Learning
 Approach. NeurIPS 2022. arXiv:2209.10083.
 
+Family: class means. Exchanged: mean features by class, of all clients. Local: model. Key: `tau`.
+
 A prototype is the mean of the unit features of a class. A client gets the latest ones of each
 client, and their mean over the clients with that class, which also fills the gaps of a client.
 There is no cross-entropy, so the head is not trained, and nothing is before the first prototypes

@@ -3,6 +3,8 @@
 Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization Layers. 2019.
 arXiv:1912.00818.
 
+Family: personal layers. Exchanged: body. Local: head. Key: `layers`.
+
 Running statistics of batch normalisation go with their layer: those of the body are averaged. The
 paper says nothing about them. A client that was never drawn has the initial head on a trained body.
 """

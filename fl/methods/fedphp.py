@@ -3,6 +3,8 @@
 Li, Zhan, Shao, Li, Song. FedPHP: Federated Personalization with Inherited Private Models. ECML PKDD
 2021.
 
+Family: personal model. Exchanged: model. Local: mean of the models that it trained. Key: `mu`.
+
 The personal model v is renewed after each of a client's rounds: v <- mu v + (1 - mu) w_k, where mu
 grows with the number of rounds in which the client took part. Training is held to v from the second
 of them. As in the authors' code (lxcnju/FedRepo, 617ee015), only v has the temperature, 4. In that

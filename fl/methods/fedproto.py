@@ -3,6 +3,8 @@
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: Federated Prototype Learning across Heterogeneous
 Clients. AAAI 2022. arXiv:2105.00243.
 
+Family: class means. Exchanged: mean features by class. Local: model. Key: `lam`.
+
 The regulariser holds each sample's features to its class's prototype, by the mean square over the
 features' numbers, as in the released code (the paper: the distance between class means). Prototypes
 are of the trained model in evaluation mode; in the released code they are means of the features

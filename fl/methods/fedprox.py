@@ -3,6 +3,8 @@
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
 2020. arXiv:1812.06127.
 
+Family: drift. Exchanged: model. Local: nothing. Key: `mu`.
+
 As in the paper's experiments, clients are drawn uniformly and weighted by their samples. Clients
 that do only a part of their work are a setting of training (``stragglers``). With ``adapt``, the
 server adapts mu, one number for all, before each round to the training loss of the shared model: up

@@ -3,6 +3,8 @@
 Collins, Hassani, Mokhtari, Shakkottai. Exploiting Shared Representations for Personalized Federated
 Learning. ICML 2021. arXiv:2102.07078.
 
+Family: personal layers. Exchanged: body. Local: head. Key: `head_epochs`.
+
 The body is trained for the run's local epochs or steps (the paper: one epoch).
 
 Running statistics of batch normalisation belong to the body, and the paper says nothing about them.

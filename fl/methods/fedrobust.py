@@ -3,6 +3,8 @@
 Reisizadeh, Farnia, Pedarsani, Jadbabaie. Robust Federated Learning: The Case of Affine Distribution
 Shifts. NeurIPS 2020. arXiv:2006.08907.
 
+Family: features. Exchanged: model. Local: affine shift of inputs. Key: `eta2`.
+
 As in algorithm 1, every step goes down in w and, from the same point, up in the client's own
 (Lambda, delta), which stay with the client; tests are on inputs as they are. Clients are weighted
 by their samples, where the paper counts them alike. The reported training loss does not include the

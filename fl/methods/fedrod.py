@@ -3,6 +3,8 @@
 Chen, Chao. On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR
 2022. arXiv:2107.00778.
 
+Family: personal layers. Exchanged: model. Local: second head. Key: none.
+
 The shared model minimises the balanced softmax loss. The client's head learns, on frozen features,
 what to add to the shared outputs under the client's own class distribution. Both are trained in the
 same steps. The client's head starts at zero, so that a client that never trained predicts as the

@@ -2,6 +2,8 @@
 
 Li, Zhan. FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data. KDD
 2021.
+
+Family: classifier. Exchanged: model. Local: nothing. Key: `alpha`.
 """
 
 from __future__ import annotations

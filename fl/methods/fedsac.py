@@ -3,6 +3,8 @@
 Yan, Cui, Wuerkaixi, Zhang, Han, Niu, Sugiyama, Zhang. Balancing Similarity and Complementarity for
 Federated Learning. ICML 2024. arXiv:2405.09892.
 
+Family: mixture of clients. Exchanged: model, directions of features. Local: model. Key: `alpha`.
+
 pFedGraph with one more term. Client i's weights minimise sum_j (w_j - p_j)^2 + alpha c_ij w_j -
 beta s_ij w_j over the simplex, with p_j the shares of samples, s_ij the cosine between models and
 c_ij the cosine of the mean principal angle between the k directions in which the clients' features

@@ -3,6 +3,8 @@
 Qu, Li, Duan, Liu, Tang, Lu. Generalized Federated Learning via Sharpness Aware Minimization. ICML
 2022. arXiv:2206.02618.
 
+Family: sharpness. Exchanged: model. Local: nothing. Key: `rho`.
+
 Clients are weighted by their samples, where the paper's algorithm counts them alike (`weighting:
 uniform`), and the server's rate is 1. As in the released code of Caldarola, Caputo and Ciccone
 (ECCV 2022), running statistics of batch normalisation move in both looks at a batch. The reported

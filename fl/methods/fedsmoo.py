@@ -3,6 +3,8 @@
 Sun, Shen, Chen, Ding, Tao. Dynamic Regularized Sharpness Aware Minimization in Federated Learning:
 Approaching Global Consistency and Smooth Landscape. ICML 2023. arXiv:2305.11584.
 
+Family: sharpness. Exchanged: model, perturbation. Local: dual variables. Key: `rho`.
+
 As in the authors' code (woodenchild95/FL-Simulator, 502bec6), the shared perturbation s is rho
 times the direction of the mean of the clients' variables mu_k, without a further term whose norm is
 small, and mu_k changes at every step. Also as there, the server adds the mean dual variable of all

@@ -3,6 +3,8 @@
 Sun, Shen, Huang, Ding, Tao. FedSpeed: Larger Local Interval, Less Communication Round, and Higher
 Generalization Accuracy. ICLR 2023. arXiv:2302.10429.
 
+Family: sharpness. Exchanged: model. Local: dual variable. Key: `rho`.
+
 As in the paper's algorithm, the server averages what the round's clients send, and clients count
 alike. The authors' code (woodenchild95/FL-Simulator, 502bec6) adds the mean of the dual variables
 of all clients, also those that did not take part. Running statistics of batch normalisation move in

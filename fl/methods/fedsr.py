@@ -3,6 +3,9 @@
 Nguyen, Torr, Lim. FedSR: A Simple and Effective Domain Generalization Method for Federated
 Learning. NeurIPS 2022.
 
+Family: features. Exchanged: model, a layer above its features. Local: reference distributions by
+class. Key: `alpha_l2r`.
+
 A linear layer on the model's features gives the mean and the deviation of a representation as wide
 as they are, which goes into the model's classifier. In the released code that layer replaces the
 model's last layer, and its width is free. As there, the reference distributions r(z|y) and their

@@ -3,6 +3,9 @@
 Zhang, Liu, Hua, Cao. FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
 Learning for Data and Model Heterogeneity in Federated Learning. AAAI 2024. arXiv:2401.03230.
 
+Family: class means. Exchanged: up mean features by class, down prototypes. Local: model. Key:
+`margin`.
+
 A prototype is what a small network makes of the trained vector of its class. Each mean that a
 client sent is to be nearer to the prototype of its class than to any other, by a margin: the
 largest distance of a class's mean to its nearest other, at most ``margin``. The server takes all

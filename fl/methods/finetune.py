@@ -3,6 +3,8 @@
 Yu, Bagdasaryan, Shmatikov. Salvaging Federated Learning by Local Adaptation. 2020.
 arXiv:2002.04758.
 
+Family: stored model. Exchanged: nothing. Local: model. Key: `lr`.
+
 With FedAvg as the start this is the FedAvg-FT baseline, which many personalised methods fail to
 beat. It is a stage of its own: its entry names the entry from which it starts (``start: fedavg``),
 its round 0 is that model before personalisation, and a round is an epoch unless the study says

@@ -3,6 +3,8 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
+Family: stored model. Exchanged: nothing. Local: model. Key: `statistics`.
+
 These are the three strategies with which FedL2P is compared there: FT (BN C), FT (BN G) and FT (BN
 I). Each is an entry ``{method: finetune-bn, start: fedavg}``; a round is an epoch unless the study
 says otherwise.

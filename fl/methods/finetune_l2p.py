@@ -3,6 +3,8 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
+Family: stored model. Exchanged: down, nets that set rates. Local: model. Key: `samples`.
+
 It is an entry ``{method: finetune-l2p, start: fedl2p}``. Every client trains alone, also those held
 out of training, which the nets have never seen. Round 0 is the stored model. Before round 1 the
 client measures what goes into its layers, and keeps the rates and the beta that follow from it.

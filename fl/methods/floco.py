@@ -3,6 +3,9 @@
 Grinwald, Wiesner, Nakajima. Federated Learning over Connected Modes. NeurIPS 2024.
 arXiv:2403.03333.
 
+Family: mixture of clients. Exchanged: body, several heads; down, a point among the heads. Local:
+nothing. Key: `rho`.
+
 The head is a mixture of M endpoints, by a random point of the simplex for every batch. After a
 share of the rounds all clients train once more, from one model. What this makes of the endpoints is
 reduced to M principal components, which are projected on the simplex, and each client draws from

@@ -3,6 +3,8 @@
 Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu. Federated Mutual Learning. 2020.
 arXiv:2006.16765.
 
+Family: distillation. Exchanged: model. Local: model. Key: `alpha`.
+
 Both models see the same batches; each takes the other's probabilities as a fixed target. Here both
 have one architecture. The divergence is the mean over samples of its sum over classes. PFLlib's and
 HtFLlib's code divides by the number of classes as well, lets gradients flow into the teacher, and,

@@ -3,6 +3,8 @@
 Huang, Ye, Shi, Li, Du. Rethinking Federated Learning with Domain Shift: A Prototype View. CVPR
 2023.
 
+Family: class means. Exchanged: model, mean features by class. Local: nothing. Key: `tau`.
+
 Prototypes are a class's mean features on a client, clustered by FINCH. As in the released code, the
 clusters are its coarsest partition with more than one cluster, and the distance to a class's mean
 cluster is the mean square over features. Prototypes are of the model just trained, in evaluation

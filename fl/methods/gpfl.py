@@ -3,6 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. GPFL: Simultaneously Learning Global and Personalized Feature
 Information for Personalized Federated Learning. ICCV 2023. arXiv:2308.10279.
 
+Family: personal layers. Exchanged: body, class embeddings, conditions. Local: head. Key: `lam`.
+
 The condition of the generic features is the mean embedding, that of the personal features the mean
 by the client's class shares; both are of the embeddings that were sent. In the authors' code
 (TsingZ0/PFLlib, d832e76) they are of the client's own embeddings of before, and the distance

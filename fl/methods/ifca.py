@@ -3,6 +3,8 @@
 Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS
 2020. arXiv:2006.04088.
 
+Family: mixture of clients. Exchanged: down several models, up one. Local: nothing. Key: `models`.
+
 This is the version that averages models. All participants get all models. The models begin with
 random weights of their own, because equal ones would all be chosen alike: the first is the run's
 initial model, the others add to it noise of the size of its weights. Every client, whether it took

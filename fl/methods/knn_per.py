@@ -3,6 +3,8 @@
 Marfoq, Neglia, Vidal, Kameni. Personalized Federated Learning through Local Memorization. ICML
 2022. arXiv:2111.09360.
 
+Family: stored model. Exchanged: nothing. Local: features of the samples. Key: `lam`.
+
 Nothing is trained: an entry names the entry from whose model it starts (``start: fedavg``). A
 client remembers the features of its training samples and mixes what its neighbours say with what
 the shared model says: lambda kNN + (1 - lambda) model, equation 10. As in the released code,

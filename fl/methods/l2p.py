@@ -3,6 +3,9 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
+Family: stored model. Exchanged: down, the stored model. Local: model, nets that set rates. Key:
+`iterations`.
+
 An entry names the entry whose model is personalised (``start: fedavg``). In all rounds but the
 last, clients train their nets as in `fedl2p`, with as many iterations a round. In the last round
 they fine-tune the stored model as the nets say, by default on validation samples too. Until then a

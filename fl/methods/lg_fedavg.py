@@ -3,6 +3,8 @@
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally:
 Federated Learning with Local and Global Representations. 2020. arXiv:2001.01523.
 
+Family: personal layers. Exchanged: head. Local: body. Key: `layers`.
+
 All weights are trained together. All clients begin with one initial model, without which a shared
 top would mean nothing; the paper's runs begin with a model of FedAvg. The paper serves a new device
 by the mean output of all local models; here a client that never took part has the initial

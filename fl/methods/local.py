@@ -3,6 +3,8 @@
 The usual control, used for example by: Smith, Chiang, Sanjabi, Talwalkar. Federated Multi-Task
 Learning. NeurIPS 2017. arXiv:1705.10467.
 
+Family: reference. Exchanged: nothing. Local: model. Key: `lr`.
+
 A round is only a stretch of training here, so the optimizer's state is kept from round to round.
 """
 

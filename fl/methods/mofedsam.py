@@ -3,6 +3,8 @@
 Qu, Li, Duan, Liu, Tang, Lu. Generalized Federated Learning via Sharpness Aware Minimization. ICML
 2022. arXiv:2206.02618.
 
+Family: sharpness. Exchanged: model; down, the server's last move. Local: nothing. Key: `rho`.
+
 The server's direction is that of `fedcm`, the gradient that of `fedsam`. Running statistics of
 batch normalisation move in both looks at a batch.
 """

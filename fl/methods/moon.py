@@ -2,6 +2,8 @@
 
 Li, He, Song. Model-Contrastive Federated Learning. CVPR 2021. arXiv:2103.16257.
 
+Family: drift. Exchanged: model. Local: last model. Key: `mu`.
+
 The contrast is over what goes into the classifier; the projection head that the paper puts before
 the classifier is a key of models (``projection: 256``). In a client's first round, its last model
 is the initial one. The values of ``second`` are the paper's alternatives to the contrast (its table

@@ -3,6 +3,8 @@
 Liu, Hu, Wu, Smith. On Privacy and Personalization in Cross-Silo Federated Learning. NeurIPS 2022.
 arXiv:2206.07902.
 
+Family: personal model. Exchanged: model. Local: model. Key: `lam`.
+
 The paper's noise for privacy is left out. The optimizer's state outlives a round, as the model
 does.
 """

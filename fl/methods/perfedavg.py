@@ -3,6 +3,8 @@
 Fallah, Mokhtari, Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach. NeurIPS 2020. arXiv:2002.07948.
 
+Family: personal model. Exchanged: model. Local: nothing. Key: `alpha`.
+
 Each batch is cut in two: the step is taken on the first half, its result is judged on the second,
 and the Hessian is that of the first half (the paper draws a third batch for it). A batch of one
 sample has nothing to be judged on and teaches nothing. The personalised model is that of an entry

@@ -3,6 +3,9 @@
 McLaughlin, Su. Personalized Federated Learning via Feature Distribution Adaptation. NeurIPS 2024.
 arXiv:2411.00329.
 
+Family: personal layers. Exchanged: body, a Gaussian of features. Local: a Gaussian of features.
+Key: `beta`.
+
 A head is the linear discriminant of class means and one covariance. Clients train the body under
 the head of the shared Gaussian and their own class shares. Then they estimate the Gaussian of their
 features, and send beta times it plus 1 - beta times the shared one; the server takes the mean.

@@ -3,6 +3,8 @@
 Ye, Ni, Wu, Chen, Wang. Personalized Federated Learning with Inferred Collaboration Graphs. ICML
 2023. PMLR 202.
 
+Family: mixture of clients. Exchanged: model. Local: model. Key: `lam`.
+
 As in the released code, similarities are cosines of what each model has moved from the common
 initialisation, over all parameters, and one above 0.9 counts as 1. A client is evaluated with the
 model that it trained, before it is mixed.

@@ -3,6 +3,9 @@
 Shamsian, Navon, Fetaya, Chechik. Personalized Federated Learning using Hypernetworks. ICML 2021.
 arXiv:2103.04628.
 
+Family: mixture of clients. Exchanged: model, made from an embedding. Local: running statistics.
+Key: `hyper_lr`.
+
 Clients train the model that they are given and send how it moved. The hypernetwork and the
 embeddings take a step along the vector-Jacobian product of that, the mean over the round's clients
 (in the released code one client a step). The hypernetwork is that of the released code, with

@@ -3,6 +3,9 @@
 Ma, Zhang, Guo, Xu. Layer-wised Model Aggregation for Personalized Federated Learning. CVPR 2022.
 arXiv:2205.03993.
 
+Family: mixture of clients. Exchanged: model, mixed by layer. Local: running statistics. Key:
+`hyper_lr`.
+
 The server has a hypernetwork for each client, whose input is an embedding of the client. Its
 outputs, divided by their sum, weigh the models of all clients in each layer. A client trains its
 mixture and sends the model, which takes its place among the models. The hypernetwork takes a

@@ -3,6 +3,8 @@
 Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
 arXiv:2006.08848.
 
+Family: personal model. Exchanged: model. Local: model. Key: `lam`.
+
 Every batch is used K times in a row, in which the personal model minimises f(theta) + (lambda/2)
 ||theta - w||^2 by gradient steps; then w moves by eta lambda (w - theta). As in the released code,
 theta begins each round at the shared model and goes on from batch to batch, and clients' w are

@@ -3,6 +3,8 @@
 Li, Sanjabi, Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020.
 arXiv:1905.10497.
 
+Family: aggregation. Exchanged: model, loss. Local: nothing. Key: `q`.
+
 F_k is the mean loss of the sent model over all training samples of the client. The constant L is
 one over the rate of the round's last step. Clients count alike, as in the paper; running statistics
 are averaged by samples.

@@ -3,6 +3,8 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning. ICML 2020. arXiv:1910.06378.
 
+Family: drift. Exchanged: model, control variate. Local: control variate. Key: `eta_g`.
+
 Control variates follow option II of algorithm 1. K eta is replaced by the sum of the weights that
 the gradients of a round have in what the client moved. For plain SGD at a constant rate that is K
 eta. With momentum it is still right, where K eta is too small by up to 1 / (1 - momentum).

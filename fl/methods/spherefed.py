@@ -2,6 +2,8 @@
 
 Dong, Zhang, Li, Kung. SphereFed: Hyperspherical Federated Learning. ECCV 2022. arXiv:2207.09413.
 
+Family: classifier. Exchanged: body. Local: nothing. Key: `lr`.
+
 Features are divided by their length. The head, which all know from the run's seed and nobody sends,
 has one direction for each class; the outputs are the cosines to them. The loss is the squared
 distance of the outputs to the label's unit vector, summed over classes (a mean over classes is the

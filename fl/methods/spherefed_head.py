@@ -2,6 +2,9 @@
 
 Dong, Zhang, Li, Kung. SphereFed: Hyperspherical Federated Learning. ECCV 2022. arXiv:2207.09413.
 
+Family: stored model. Exchanged: products of features and labels, once. Local: nothing. Key:
+`ridge`.
+
 An entry names the entry from whose model it starts (``start: spherefed``). Every client sends,
 once, the sums Z'Z [d, d] and Z'Y [d, C] over its samples, with the features Z divided by their
 lengths and the labels' unit vectors Y. The head is (Z'Z + ridge I)^-1 Z'Y of the sums over clients,

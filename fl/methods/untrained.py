@@ -2,6 +2,8 @@
 
 No paper's: what other entries start from (``start: untrained``) where a model brings weights of its
 own, such as ``resnet18: {weights: imagenet}``, and the score of that model as it is.
+
+Family: reference. Exchanged: nothing. Local: nothing. Key: none.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Tang, Zhang, Shi, He, Han, Chu. Virtual Homogeneity Learning: Defending against Data Heterogeneity
 in Federated Learning. ICML 2022. arXiv:2206.02465.
 
+Family: features. Exchanged: model; once, images of a random generator. Local: these images. Key:
+`lam`.
+
 Every step takes a batch of virtual images beside the client's own. The loss has the cross-entropy
 of both, and a supervised contrast over the features of both. This contrast moves a class's samples
 to where its virtual images are, but does not move those; another contrast, of virtual images alone,

@@ -4,6 +4,8 @@ Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2
 begins with it: Huang et al. Federated Learning on Virtual Heterogeneous Data with Local-Global
 Dataset Distillation. TMLR 2024. arXiv:2303.02278.
 
+Family: reference. Exchanged: nothing. Local: images made of the samples. Key: `images`.
+
 It is a stage of its own, computed once for all seeds of a study. An entry trains on its images by
 naming it in ``train_on:`` (FedLGD with ``warmup: 0`` and ``initial: real``). A round is a stretch
 of steps; nothing is sent. The run's rate and momentum are those of the images. What is scored is a
