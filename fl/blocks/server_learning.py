@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
-from fl.api import BuildContext, Tree, sgd
+from fl.api import BuildContext, Tree, sgd, trees
 
 
 def descend(
@@ -24,12 +23,20 @@ def descend(
         momentum: Momentum of the steps, which starts anew with each call.
     """
     optimizer = sgd(momentum, 0.0)
-    state, slope = optimizer.init(params), grad(loss)
+    state = optimizer.init(params)
     for _ in range(steps):
-        gradient = slope(dict(params))
+        gradient = _gradient(loss, params)
         with torch.no_grad():
             params, state = optimizer.step(params, gradient, state, lr)
     return params
+
+
+def _gradient(loss: Callable[[Tree], Tensor], params: Tree) -> Tree:
+    """Return the gradient of a loss at parameters."""
+    with torch.enable_grad():
+        leaves = [leaf.detach().requires_grad_() for leaf in trees.leaves(params)]
+        gradients = torch.autograd.grad(loss(trees.unflatten(params, leaves)), leaves)
+    return trees.unflatten(params, gradients)
 
 
 def labels_of_means(uploads: Tree) -> tuple[Tensor, Tensor]:

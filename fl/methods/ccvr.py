@@ -111,11 +111,12 @@ class CCVR:
         scale = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp(min=JITTER)
         eye = torch.eye(width, dtype=mean.dtype, device=mean.device)
         values, vectors = torch.linalg.eigh(covariance + JITTER * scale[:, None, None] * eye)
-        roots = vectors * values.clamp(min=0).sqrt()[:, None]
+        # The symmetric root: eigenvectors of equal eigenvalues differ from processor to processor.
+        roots = (vectors * values.clamp(min=0).sqrt()[:, None]) @ vectors.mT
         generator = torch.Generator().manual_seed(rng.torch_seed(seed, "ccvr"))
         shape = (len(counts), self.samples, width)
         normal = torch.randn(shape, generator=generator, dtype=torch.float64).to(mean.device)
-        return mean[:, None] + normal @ roots.transpose(1, 2), (counts >= 2).to(mean.dtype)
+        return mean[:, None] + normal @ roots, (counts >= 2).to(mean.dtype)
 
     def trained(
         self, context: BuildContext, params: Tree, features: Tensor, weight: Tensor, steps: int

@@ -47,6 +47,7 @@ from fl.blocks.linear_layers import feature_width, linear_parameters
 from fl.blocks.server_learning import descend, empty_class_means, labels_of_means
 
 SMALLEST_SQUARE = 1e-12
+"""Floor of squared distances."""
 
 
 @declare("personal", title="FedTGP")
@@ -148,6 +149,8 @@ def prototypes(params: Tree) -> Tensor:
 
 
 def distances_between(first: Tensor, second: Tensor) -> Tensor:
-    """Euclidean distances of rows [m, d] and [C, d], [m, C]."""
-    squares = (first[:, None] - second[None]).square().sum(-1)
-    return squares.clamp(min=SMALLEST_SQUARE).sqrt()
+    """Return Euclidean distances of rows [m, d] and [C, d], [m, C]; no gradient flows at 0."""
+    # The difference of squares leaves enough digits in double precision.
+    a, b = first.double(), second.double()
+    squares = a.square().sum(-1)[:, None] + b.square().sum(-1) - 2 * a @ b.T
+    return squares.clamp(min=SMALLEST_SQUARE).sqrt().to(first.dtype)
