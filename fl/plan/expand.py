@@ -26,7 +26,7 @@ from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.published_tables import read_table
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
-from fl.plan.scenario import Scenario, check_partition, check_same_task
+from fl.plan.scenario import Scenario, check_same_task
 from fl.plan.study_checks import (
     check_analyses,
     check_partition_seed,
@@ -180,20 +180,18 @@ def expand(
     for dataset in components.datasets:
         with problems.collected():
             check_same_task(dataset, task)
-    for dataset, scheme in itertools.product(components.datasets, components.schemes):
-        with problems.collected():
-            if not components.models:
-                check_partition(scheme.spec, dataset.spec, scheme.location)
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
     heads: dict[str, str] = {}
     for dataset, scheme, model in itertools.product(
-        components.datasets, components.schemes, components.models
+        components.datasets, components.schemes or [None], components.models or [None]
     ):
+        scenario = Scenario.of(dataset, scheme, model, task, problems)
+        if scenario is None:
+            continue
         with problems.collected():
-            scenario = Scenario.of(dataset, scheme, model, task)
             expanded = _ExpandedScenario(study, scenario, components, location)
-            if checked:
+            if checked and model:
                 expanded.rehearse(rehearsals, parameters[model.text], heads)
             problems.errors += expanded.problems.errors
             for run in () if problems.errors else expanded.runs():
@@ -271,8 +269,8 @@ class _ExpandedScenario:
         self.problems = ConfigProblems()
         self.scenarios: dict[str, Scenario] = {}
         for entry in components.entries:
-            with self.problems.collected():
-                self.scenarios[entry.label] = entry.scenario(scenario)
+            if own_scenario := entry.scenario(scenario, self.problems):
+                self.scenarios[entry.label] = own_scenario
         own_scenarios = [own for own in self.scenarios.values() if own is not scenario]
         self._distinct = [scenario, *own_scenarios]
         self.rehearsed: dict[tuple[str, str], Rehearsed] = {}

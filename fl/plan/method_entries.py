@@ -210,13 +210,19 @@ class MethodEntry:
                 problem += f"starts, has {stored}"
                 raise self._error("precision", problem, ", ".join(allowed))
 
-    def scenario(self, study_scenario: Scenario) -> Scenario:
-        """Return the scenario of the entry: the study's, with its own data set and partition."""
+    def scenario(self, study_scenario: Scenario, problems: ConfigProblems) -> Scenario | None:
+        """Return the scenario of the entry: the study's, with its own data set and partition.
+
+        Args:
+            study_scenario: The study's scenario.
+            problems: Collects what is wrong with the entry's own; None is returned if it is of no
+                use (`Scenario.of`).
+        """
         if self._dataset is None and self._scheme is None:
             return study_scenario
         dataset = self._dataset or study_scenario.dataset
         scheme = self._scheme or study_scenario.scheme
-        return Scenario.of(dataset, scheme, study_scenario.model, study_scenario.task)
+        return Scenario.of(dataset, scheme, study_scenario.model, study_scenario.task, problems)
 
     def check(self, scenarios: Mapping[str, Scenario]) -> None:
         """Raise `ConfigError` if the entry cannot work in its scenario.

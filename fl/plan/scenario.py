@@ -168,6 +168,25 @@ def _check_own_table(scheme: ComponentSpec, data: Any, location: Location) -> No
         raise ConfigError(location, str(error)) from None
 
 
+def _any_scheme(location: Location) -> Choice:
+    """Return a partition with samples in every split, in place of a wrong one.
+
+    With it, methods are checked of which nothing else is known. It has no number of clients, and
+    no run is made of it.
+    """
+    component = registry.find("partition scheme", "homogeneous", location)
+    return Choice(component, {"val": 0.2, "test": 0.2, SERVER: 0.2}, {}, location)
+
+
+def _any_model(task: Task, location: Location) -> Choice:
+    """Return a model of a task, in place of a wrong one; it is not built."""
+    models = registry.components("model")
+    component = next(
+        c for c in models if serves(c.target, task.model_task) or serves(c.target, task.name)
+    )
+    return Choice(component, {}, {}, location)
+
+
 Holding = Literal["first", "all", "one", "some"]
 """What a client holds of each sample, and a model is for.
 
@@ -193,18 +212,48 @@ class Scenario:
     task: Task
 
     @classmethod
-    def of(cls, dataset: Choice, scheme: Choice, model: Choice, task: Task) -> Scenario:
-        """Return the scenario; raise `ConfigError` if its components do not go together."""
-        check_same_task(dataset, task)
-        problems = ConfigProblems()
-        for choice in (scheme, model):
-            with problems.collected():
-                _check_task(choice.component, task, dataset, choice.location)
-        with problems.collected():
-            check_partition(scheme.spec, dataset.spec, scheme.location)
-        problems.raise_all()
+    def of(
+        cls,
+        dataset: Choice,
+        scheme: Choice | None,
+        model: Choice | None,
+        task: Task,
+        problems: ConfigProblems,
+    ) -> Scenario | None:
+        """Return the scenario, or None if nothing more can be checked in it.
+
+        Of a wrong partition there is a scenario, too, so that errors of methods are told with it.
+
+        Args:
+            dataset: The data set.
+            scheme: The partition; None if that of the study is not understood.
+            model: The model; None if that of the study is not understood.
+            task: The study's task.
+            problems: Collects what is wrong.
+        """
+        serving, fitting = ConfigProblems(), ConfigProblems()
+        with serving.collected():
+            check_same_task(dataset, task)
+        if model:
+            with serving.collected():
+                _check_task(model.component, task, dataset, model.location)
+            with serving.collected():
+                model = with_token_keys(model, dataset)
+        if scheme:
+            with fitting.collected():
+                _check_task(scheme.component, task, dataset, scheme.location)
+            with fitting.collected():
+                check_partition(scheme.spec, dataset.spec, scheme.location)
+            if fitting.errors and "path" in scheme.values:
+                scheme = None  # The table may lack any column.
+        problems.errors += serving.errors + fitting.errors
+        is_known = scheme and model
+        if serving.errors or not (is_known or len(modalities_of(dataset.spec)) < 2):
+            return None
+        scheme = scheme or _any_scheme(dataset.location)
+        model = model or _any_model(task, dataset.location)
         partition = replace(scheme, id=partitioning.partition_id(scheme.spec, dataset.id))
-        return cls(dataset, partition, with_token_keys(model, dataset), task)
+        return cls(dataset, partition, model, task)
 
     def has_split(self, split: str) -> bool:
         """Whether there are samples of ``val`` or ``server``."""

@@ -94,6 +94,57 @@ def test_an_error_raises_no_second_one(tmp_path: Path, study: dict[str, Any], pl
     assert sorted(found) == places.split()
 
 
+WRONG_METHODS: dict[str, Any] = {
+    "fedavg": {"batch_size": 5000},
+    "scaffold": {"terms": {"mmd-d": {"layers": ["x"]}}, "lr": [0.1, 0.2]},
+    "ft": {"method": "finetune", "start": "fedavg", "early_stopping": 3},
+}
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        {"dirichlet": {"clients": 400, "alpha": 0.5}},
+        {"dirichlet": {"clients": 4, "alpha": 0.5, "test": "published"}},
+        {"domain": {"clients_per_domain": 2}},
+        {"dirichlt": {"clients": 4}},
+        {"dirichlet": {"clients": -4, "alpha": 0.5}},
+        {"file": {"path": "absent.csv"}},
+    ],
+)
+def test_methods_are_checked_without_a_partition_that_fits(
+    tmp_path: Path, partition: dict[str, Any]
+) -> None:
+    keys = next(iter(partition.values()))
+    partition = {next(iter(partition)): keys | ({} if "path" in keys else {"val": 0.1})}
+    study = {"partitions": [partition], "methods": WRONG_METHODS, "seeds": "per-draw"}
+    found = {line.split(": ")[1] for line in errors(tmp_path, study)}
+    assert any(key.startswith("partitions.0") for key in found)
+    assert found - {key for key in found if key.startswith("partitions.0")} == {
+        "methods.fedavg.batch_size",
+        "methods.scaffold",
+    }
+
+
+def test_methods_are_checked_without_a_right_model(tmp_path: Path) -> None:
+    study = {
+        "models": [{"mlp": {"hidn": [3]}}],
+        "partitions": [{"dirichlet": {"clients": 4, "alpha": 0.5, "val": 0}}],
+        "methods": {
+            "fedavg": {"lr": [0.1, 0.2]},
+            "fedprox": {"class_weights": "balanced", "batch_size": 5000},
+            "feddf": None,
+        },
+    }
+    found = [line.split(": ")[1] for line in errors(tmp_path, study)]
+    assert sorted(found) == [
+        "methods.fedavg",
+        "methods.feddf",
+        "methods.fedprox.batch_size",
+        "models.0.mlp.hidn",
+    ]
+
+
 def test_a_misspelt_key_is_not_missing_too(tmp_path: Path) -> None:
     config = planning.write_config(tmp_path, {})
     path = config / "studies" / "tiny.yaml"
