@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -87,4 +88,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m tools.comparison", description=__doc__).parse_args()
     sys.exit(main())

@@ -5,6 +5,7 @@ Docstrings, comments and blank lines do not count. Run ``python -m tools.lines``
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
@@ -93,4 +94,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m tools.lines", description=__doc__).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

@@ -6,6 +6,7 @@ about three minutes on two cores. Run ``python -m tools.method_costs`` in a clon
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -158,4 +159,5 @@ def _start(name: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m tools.method_costs", description=__doc__).parse_args()
     main()

@@ -5,6 +5,7 @@ The archives come into ``data/raw``, where a study looks for them; it prepares w
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,7 @@ def fetch_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m tools.package_data", description=__doc__).parse_args()
     try:
         fetch_all(Path("data/raw"))
     except FedloomError as error:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
 import subprocess
@@ -24,9 +25,8 @@ COLOURS = 64
 """Colours of the picture, which keep its file small."""
 
 
-def main(arguments: list[str]) -> int:
-    """Write the picture of a page, by default of the quickstart's report."""
-    page = Path(arguments[0]) if arguments else PAGE
+def main(page: Path) -> int:
+    """Write the picture of a report's page."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None or not page.exists():
         print(f"needs chromium and {page}, which `make demo` writes", file=sys.stderr)
@@ -44,4 +44,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser("python -m tools.picture", description=__doc__)
+    parser.add_argument("page", type=Path, nargs="?", default=PAGE)
+    sys.exit(main(parser.parse_args().page))

@@ -4,6 +4,7 @@ code. ``python -m tools.reference`` writes them, and a test holds them to the co
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -223,4 +224,5 @@ def write(root: Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m tools.reference", description=__doc__).parse_args()
     write()

@@ -7,9 +7,9 @@ page links, such as a study, come into its folder ``files``. The navigation is t
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import yaml
@@ -105,4 +105,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser("python -m tools.site", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    write(parser.parse_args().folder)

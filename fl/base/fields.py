@@ -20,7 +20,7 @@ import logging
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple
@@ -200,20 +200,25 @@ class ParsedKeys(NamedTuple):
 
 
 def parse_keys(
-    target: type | Callable[..., Any], values: Mapping[str, Any] | None, location: Location
+    target: type | Callable[..., Any],
+    values: Mapping[str, Any] | None,
+    location: Location,
+    other_keys: Collection[str] = (),
 ) -> ParsedKeys:
     """Return what is right of the declared keys of ``target``, and what is wrong.
 
-    A key is not called missing where an unknown key seems to be its misspelling.
+    A key is not called missing where an unknown key seems to be its misspelling. ``other_keys``
+    may stand beside them in a config, and are named to a user who misspells one.
     """
     declared = fields(target)
     try:
         values = with_current_names(target, mapping(values, location), location)
     except ConfigError as error:
         return ParsedKeys({}, {*declared}, single_errors(error))
-    wrong_keys, problems = misspelt_keys(values, declared), ConfigProblems()
+    existing = [*declared, *other_keys]
+    wrong_keys, problems = misspelt_keys(values, existing), ConfigProblems()
     problems.errors += [
-        unknown_name(location / key, "key", key, declared) for key in values if key not in declared
+        unknown_name(location / key, "key", key, existing) for key in values if key not in declared
     ]
     resolved = {}
     for name, field in declared.items():
@@ -238,15 +243,24 @@ def misspelt_keys(values: Iterable[str], declared: Iterable[str]) -> set[str]:
 
 
 def parse(
-    target: type | Callable[..., Any], values: Mapping[str, Any] | None, location: Location
+    target: type | Callable[..., Any],
+    values: Mapping[str, Any] | None,
+    location: Location,
+    other_keys: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return all declared keys of ``target``, with values checked and defaults filled in.
+
+    Args:
+        target: A dataclass or function.
+        values: The values of a config.
+        location: Their location.
+        other_keys: Keys that may stand beside them, and are taken out before.
 
     Raises:
         ConfigError: For unknown keys, missing keys, wrong types and numbers out of bounds, all at
             once.
     """
-    parsed = parse_keys(target, values, location)
+    parsed = parse_keys(target, values, location, other_keys)
     ConfigProblems(parsed.errors).raise_all()
     return parsed.values
 

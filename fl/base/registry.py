@@ -13,7 +13,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -106,19 +106,24 @@ class Component(Documentation):
 
     target: Any
 
-    def parse(self, values: Mapping[str, Any] | None, location: Location) -> dict[str, Any]:
+    def parse(
+        self,
+        values: Mapping[str, Any] | None,
+        location: Location,
+        other_keys: Collection[str] = (),
+    ) -> dict[str, Any]:
         """Return the config keys, checked and with defaults; see `fl.base.fields.parse`.
 
         Keys of every model are among them if they are set.
         """
         if self.kind != "model":
-            return fields.parse(self.target, values, location)
+            return fields.parse(self.target, values, location, other_keys)
         values = fields.mapping(values, location)
         values = fields.with_current_names(self.target, values, location)
         declared, common = self.declared, self._common
         problems, resolved = ConfigProblems(), dict[str, Any]()
         problems.errors += [
-            unknown_name(location / key, "key", key, declared)
+            unknown_name(location / key, "key", key, [*declared, *other_keys])
             for key in values
             if key not in declared
         ]

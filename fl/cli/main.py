@@ -21,6 +21,7 @@ from fl.cli import doctor, new_files, run_command, store_commands
 from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, SNAKEMAKE, Commands, loading, say
 from fl.cli.store_commands import readable
 from fl.plan import config, selection
+from fl.store.run_record import run_of
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -153,7 +154,12 @@ def _add_daily_commands(commands: Commands) -> None:
         *(DAILY, "explain", _explain),
         "show a run's settings, and its differences from the nearest run",
     )
-    sub.add_argument("run_prefix", metavar="RUN", help="a run's id, or its first characters")
+    sub.add_argument(
+        "run_prefix",
+        metavar="RUN",
+        type=run_of,
+        help="a run's id, its first characters, or its folder",
+    )
     sub.add_argument(
         "studies", nargs="*", help="studies that plan the run (default: those in config.yaml)"
     )

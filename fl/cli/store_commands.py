@@ -24,6 +24,7 @@ from fl.base.units import config_text, quantity, size
 from fl.cli.commands import PUBLISH, Commands, aligned, printable, say
 from fl.plan import config
 from fl.store import run_check
+from fl.store.run_record import run_of
 from fl.store.store import Store
 
 UNFINISHED, DAMAGED = "unfinished", "damaged"
@@ -57,13 +58,15 @@ def add(commands: Commands) -> None:
     sub.add_argument("--json", action="store_true", help="print complete records as JSON")
 
     sub = command("verify", _verify, "compare every file of finished runs with its hash")
-    sub.add_argument("runs", nargs="*", help="only these runs")
+    sub.add_argument("runs", nargs="*", type=run_of, help="only these runs")
     sub.add_argument(
         "--remove", action="store_true", help="remove damaged runs, so that they are trained again"
     )
 
     sub = command("gc", _gc, "list runs that no study in config/studies needs")
-    sub.add_argument("runs", nargs="*", help="only these runs, whatever code made them")
+    sub.add_argument(
+        "runs", nargs="*", type=run_of, help="only these runs, whatever code made them"
+    )
     sub.add_argument("--yes", action="store_true", help="remove these runs")
     sub.add_argument(
         "--other-code", action="store_true", help="also runs that other code than today's made"

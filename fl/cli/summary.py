@@ -58,7 +58,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             lacking = sum(run.run in repeated for run in runs)
             note = f" ({lacking} without {WEIGHTS})" if lacking else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
-            yield f"  {method:16} {counts}   {' / '.join(setting)}"
+            yield f"  {method:16} {counts}   {study.setting_title(*setting)}"
             if every_run:
                 yield from (f"    {_run_line(run, store, repeated, damages)}" for run in runs)
         yield from (f"  head of {model}: {head}" for model, head in study.heads.items())
@@ -167,7 +167,7 @@ def results(facts: Facts) -> Iterator[str]:
     for summary, group in ((facts.summary, ""), (unseen, ", clients held out of training")):
         for setting, rows in summary.groupby(SETTING, sort=False):
             if rows["n_clients"].any() or not group:
-                yield f"{' / '.join(map(str, setting))}: test {unit(metric)}{group}"
+                yield f"{study.setting_title(*setting)}: test {unit(metric)}{group}"
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:

@@ -25,6 +25,7 @@ from fl.cli.store_commands import (
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
 from fl.plan import config
+from fl.store.run_record import run_of
 from fl.store.store import Store
 
 LICENCE = "https://spdx.org/licenses/Apache-2.0"
@@ -44,7 +45,12 @@ def add_commands(commands: Commands) -> None:
     parser = commands.add(
         PUBLISH, "recompute", _recompute, "train a stored run again and compare its metrics"
     )
-    parser.add_argument("run_prefix", metavar="RUN", help="a run's id, or its first characters")
+    parser.add_argument(
+        "run_prefix",
+        metavar="RUN",
+        type=run_of,
+        help="a run's id, its first characters, or its folder",
+    )
     parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
     parser.add_argument(
         "--anyway", action="store_true", help="even if another version of the code trained it"
@@ -63,7 +69,7 @@ def add_commands(commands: Commands) -> None:
 def add_store_commands(command: AddCommand) -> None:
     """Add ``adopt``, ``export`` and ``import``; joins `fl.cli.store_commands.STORE_COMMANDS`."""
     sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
-    sub.add_argument("runs", nargs="*", help="only these runs")
+    sub.add_argument("runs", nargs="*", type=run_of, help="only these runs")
     sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
     for name, run, help in (
         ("export", _export_runs, "copy finished runs to another store, or to a new tar file"),

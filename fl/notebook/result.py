@@ -65,8 +65,13 @@ class Result:
 
     @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
-        """Return the main table, a row for each setting and method; see `fl.report.load`."""
+        """Return the main table, a row for each setting and method; see `fl.report.load`.
+
+        Data sets, partitions and models have their titles where the study gives them.
+        """
         table = report.load(self.study, self._results, self._store.root, metric, unseen)
+        for kind, titles in self.study.titles.items():
+            table[kind] = table[kind].replace(titles)
         return WideTable(table)
 
     @short_traceback
@@ -110,7 +115,7 @@ class Result:
         for key, value in setting.items():
             if key not in SETTING:
                 raise unknown_name(location, "argument", key, SETTING)
-            place = SETTING.index(key)
+            place, value = SETTING.index(key), self._text(key, value)
             if value not in {names[place] for names in settings}:
                 raise unknown_name(location, key, value, {names[place] for names in settings})
             settings = [names for names in settings if names[place] == value]
@@ -278,9 +283,10 @@ class Result:
         for key, value in {**setting, "method": method}.items():
             if key not in (*SETTING, "method"):
                 raise unknown_name(location, "argument", key, SETTING)
-            if value not in set(runs[key]):
+            text = self._text(key, value)
+            if text not in set(runs[key]):
                 raise unknown_name(location, key, value, set(runs[key]))
-            runs = runs[runs[key] == value]
+            runs = runs[runs[key] == text]
         # With `seeds: per-draw` a seed names a draw.
         of_seed = runs if seed is None else runs[runs["seed"] == seed]
         if len(of_seed):
@@ -303,6 +309,11 @@ class Result:
                 f"{location}: has no complete run of {method!r}{text} (planned seeds: {seeds})"
             )
         return list(selected["run"][: None if all_seeds else 1])
+
+    def _text(self, kind: str, name: str) -> str:
+        """Return a data set, partition or model as the study writes it, by its title or text."""
+        text_by_title = {title: text for text, title in self.study.titles.get(kind, {}).items()}
+        return text_by_title.get(name, name)
 
     def _models(self, run: str) -> StoredModels:
         from fl.notebook.stored import StoredModels

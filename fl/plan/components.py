@@ -143,7 +143,7 @@ def _points(kind: str, item: Any, location: Location, max_points: int) -> Iterat
     title = written.pop("title", "")
     check_size(declared, written, max_points, location)
     for point in grid(declared, written):
-        values = component.parse(point, location)
+        values = component.parse(point, location, other_keys=["title"])
         _check_title(title, values, location / "title")
         yield Choice(component, values, point, location, title_template=title)
 

@@ -184,6 +184,20 @@ class StudyPlan:
         """The ids of the bundles that train the study's runs."""
         return sorted({run.bundle for run in self.runs})
 
+    def setting_title(self, dataset: str, partition: str, model: str) -> str:
+        """Return a setting, or a draw of one, in one line and with the user's titles.
+
+        Args:
+            dataset: The data set as the study writes it, of a setting without the seeds of draws.
+            partition: The partition, likewise.
+            model: The model.
+        """
+        for setting in self.settings:
+            if (setting.dataset, setting.partition, setting.model) == (dataset, partition, model):
+                return setting.title.replace(" · ", " / ")
+        texts = {"dataset": dataset, "partition": partition, "model": model}
+        return " / ".join(self.titles.get(kind, {}).get(text, text) for kind, text in texts.items())
+
     def sealed(self, *presentation: Any) -> StudyPlan:
         """Return the plan with its hash, which covers ``presentation`` too."""
         return replace(self, hash=digest([as_json(self), *presentation]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fl.base.schema import StudySetting
+from fl.base.schema import DIVERGED, StudySetting
 from fl.report import (
     analysis_results,
     claims_tables,
@@ -237,6 +237,16 @@ def _means_text(facts: Facts, setting: StudySetting) -> str:
     return "; ".join(f"{facts.methods[m]} {number(v, facts.metric)}" for m, v in named)
 
 
+def _diverged(facts: Facts) -> str:
+    """``FedAvg 1 of 3``: how many runs of each method diverged, at its chosen points."""
+    chosen = facts.runs[facts.runs["selected"]]
+    counts = (
+        (chosen["state"] == DIVERGED).groupby(chosen["method"], sort=False).agg(["sum", "size"])
+    )
+    lost = counts[counts["sum"] > 0].itertuples(name=None)
+    return "; ".join(f"{facts.methods[method]} {some} of {count}" for method, some, count in lost)
+
+
 def _lines(facts: Facts) -> Figure | None:
     """Return the figure of curves over rounds; None without any."""
     metric = facts.metric
@@ -267,6 +277,8 @@ def _lines(facts: Facts) -> Figure | None:
         notes.append(
             "A method that starts from a stored model begins after the rounds of that model."
         )
+    if diverged := _diverged(facts):
+        notes.append(f"Diverged runs have no curve and count in no mean: {diverged}.")
     if shares:
         notes.append("Dashed grey: the majority class of each client, mean over clients.")
     notes += [series.note] if series.note else []

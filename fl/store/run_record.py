@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from fl.base.dataclass_json import Json, from_json
 from fl.base.fields import Cores, Index, NonNegative
@@ -25,6 +26,11 @@ CHECKPOINTS, LEASE = "checkpoint", "lease.json"
 def is_name(run: str) -> bool:
     """Whether ``run`` can be the name of a run, and of its folder."""
     return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None
+
+
+def run_of(text: str) -> str:
+    """Return the run that a user names: by its id, the first characters of it, or its folder."""
+    return PurePath(text).name.removesuffix(".partial")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fl.base.errors import FedloomError
 from fl.cli.explain import explain
 from fl.plan import plan
 from fl.plan.bundle import Member
+from fl.store import run_record
 from fl.store.store import Store
 
 SPEC: dict[str, Any] = {
@@ -149,3 +150,8 @@ def test_a_run_of_the_written_plan_is_explained_without_planning(
     )
     assert told.returncode == 0, told.stderr
     assert told.stdout.partition("\n")[0].endswith("has no other run")
+
+
+@pytest.mark.parametrize("named", ["{}", "results/runs/{}", "/a/runs/{}/", "runs/{}.partial"])
+def test_a_run_is_named_by_its_folder_too(named: str) -> None:
+    assert run_record.run_of(named.format("ab12")) == "ab12"

@@ -45,6 +45,17 @@ def test_clients_held_out_of_training_have_lines_of_their_own(tmp_path: Path, ca
 
 
 @pytest.mark.usefixtures("any_name")
+def test_lines_have_the_users_titles(tmp_path: Path, capsys):
+    long = "table(path=/a/long/path.csv, label=diagnosis)"
+    runs = [entry(f"r{seed}", "fedavg", seed=seed, dataset=long) for seed in (0, 1)]
+    titles = {"dataset": {long: "Patients"}}
+    write_plan(tmp_path / "results", plan(runs, titles=titles))
+    write_run(tmp_path / "runs", "r0", clients([0.5]))
+    text = "\n".join(shown(tmp_path, capsys))
+    assert "Patients / " in text and long not in text
+
+
+@pytest.mark.usefixtures("any_name")
 def test_the_chosen_point_of_a_grid_and_a_metric_that_is_no_share(tmp_path: Path, capsys):
     runs = [entry(f"r{mu}", "prox", point={"mu": mu, "adapt": True}) for mu in (1, 2)]
     write_plan(tmp_path / "results", plan(runs, metric="loss"))

@@ -32,6 +32,18 @@ def models(result: fl.Result) -> list[str]:
     return [str(model) for model in result.table()["model"]]
 
 
+def test_tables_have_titles_and_titles_name_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = {"mlp": {"hidden": [[3], [5]], "title": "MLP {hidden[0]}"}}
+    result = fl.run(model=model, methods=["fedavg"], **SHORT)
+    assert models(result) == ["MLP 3", "MLP 5"]
+    for name in ("MLP 5", "mlp(hidden=[5])"):
+        assert result.model("fedavg", model=name)[1].out_features == 5
+    assert result.plot(model="MLP 5")
+
+
 def test_a_function_makes_the_model_and_what_it_reads_names_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

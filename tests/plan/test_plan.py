@@ -838,6 +838,19 @@ def test_titles_decide_no_identity(config: Path):
     }
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"models": [{"mlp": {"hidden": [8], "titel": "MLP"}}]},
+        {"datasets": [{"synthetic": {"clients": 3, "titel": "Drawn"}}]},
+        {"partitions": [{"natural": {"titel": "Own"}}]},
+        {"analyses": [{"confusion": {"titel": "Own"}}]},
+    ],
+)
+def test_a_misspelt_title_is_told(config: Path, wrong: dict[str, Any]):
+    assert "titel: unknown key 'titel' (did you mean 'title'?)" in refused(config, **wrong)
+
+
 def test_a_title_is_text_and_of_one_alone(config: Path):
     both = {"hidden": [[8], [16]]}
     assert "'MLP' for mlp(hidden=[8]) and for mlp(hidden=[16])" in refused(

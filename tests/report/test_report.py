@@ -345,6 +345,16 @@ def test_a_report_is_made_from_whatever_there_is(tmp_path, state):
     assert {link[1:] for link in page.links} <= set(page.ids)
 
 
+def test_curves_say_which_runs_diverged(tmp_path):
+    runs = [entry(run, "fedavg", seed=seed) for seed, run in enumerate("abc")]
+    small(tmp_path, *runs, entry("d", "local"), baseline="local")
+    for run in "abcd":
+        state = "diverged" if run in "ac" else "complete"
+        write_run(tmp_path / "runs", run, clients([0.5, 0.7]), state=state)
+    page, *_ = made(tmp_path)
+    assert "Diverged runs have no curve and count in no mean: fedavg 2 of 3." in page.text
+
+
 def test_unseen_clients_have_a_table_of_their_own(tmp_path):
     results = tmp_path / "results"
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
