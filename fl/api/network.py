@@ -82,6 +82,9 @@ class _Call:
 CONSTRUCTION_SEED = 0
 """Seed under which modules are built whose own weights are not used, apart from frozen ones."""
 
+EXAMPLES = 2
+"""Number of samples with which a module is probed."""
+
 IDLE = _Call(UNALTERED, PLAIN)
 """The call of a module that runs no pass."""
 
@@ -420,19 +423,22 @@ class Network:
         with replace_functions(RandomNumbers(None, nested)) if nested else nullcontext():
             return self._run({**params, **buffers}, dict(buffers), x, _Call(UNALTERED, around))
 
-    def probe(self, x: Inputs) -> None:
+    def probe(self, x: Inputs) -> tuple[int, ...]:
         """Detect whether a pass over inputs of the shape of x draws random numbers, for `random`.
 
         Args:
             x: Inputs, [b, ...].
 
+        Returns:
+            The shape of the outputs for one sample.
+
         Raises:
             FedloomError: If it draws numbers that do not depend on the batch's keys. A run would
-                then depend on the runs before it.
+                then depend on the runs before it. Also if there is not a row of outputs for each
+                sample.
         """
         if self._origin is not self:
-            self._origin.probe(x)
-            return
+            return self._origin.probe(x)
         self._probed = True
         variables = self.init(0)
         x = map_inputs(_example, x)
@@ -461,6 +467,12 @@ class Network:
             raise FedloomError(
                 "the model has two different outputs for the same input and keys", advice=ADVICE
             )
+        if first.ndim < 2 or len(first) != EXAMPLES:
+            raise FedloomError(
+                f"the model's outputs for {EXAMPLES} samples are {list(first.shape)}",
+                f"[{EXAMPLES}, ...], a row for each sample",
+            )
+        return tuple(first.shape[1:])
         self._random = self._random or draws.has_drawn
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
 
@@ -608,8 +620,8 @@ def _images_last(x: Tensor) -> Tensor:
 
 
 def _example(x: Tensor) -> Tensor:
-    """Return two inputs of the shape and type of ``x``, [b, ...], on the CPU."""
-    zeros = torch.zeros((2, *x.shape[1:]), dtype=x.dtype)
+    """Return `EXAMPLES` inputs of the shape and type of ``x``, [b, ...], on the CPU."""
+    zeros = torch.zeros((EXAMPLES, *x.shape[1:]), dtype=x.dtype)
     if not x.is_floating_point():
         return zeros
     return torch.arange(zeros.numel()).sin().to(x.dtype).reshape(zeros.shape)

@@ -199,16 +199,28 @@ class ParsedKeys(NamedTuple):
     errors: list[ConfigError]
 
 
+def unknown_key(location: Location, key: str, names: Iterable[str]) -> ConfigError:
+    """Return the error of an unknown key."""
+    return unknown_name(location, "key", key, names)
+
+
 def parse_keys(
     target: type | Callable[..., Any],
     values: Mapping[str, Any] | None,
     location: Location,
     other_keys: Collection[str] = (),
+    unknown: Callable[[Location, str, Iterable[str]], ConfigError] = unknown_key,
 ) -> ParsedKeys:
     """Return what is right of the declared keys of ``target``, and what is wrong.
 
-    A key is not called missing where an unknown key seems to be its misspelling. ``other_keys``
-    may stand beside them in a config, and are named to a user who misspells one.
+    A key is not called missing where an unknown key seems to be its misspelling.
+
+    Args:
+        target: A dataclass or function.
+        values: The values of a config.
+        location: Their location.
+        other_keys: Keys that may stand beside them in a config.
+        unknown: Returns the error of an unknown key from its location, itself, and all keys.
     """
     declared = fields(target)
     try:
@@ -218,7 +230,7 @@ def parse_keys(
     existing = [*declared, *other_keys]
     wrong_keys, problems = misspelt_keys(values, existing), ConfigProblems()
     problems.errors += [
-        unknown_name(location / key, "key", key, existing) for key in values if key not in declared
+        unknown(location / key, key, existing) for key in values if key not in declared
     ]
     resolved = {}
     for name, field in declared.items():

@@ -167,7 +167,7 @@ def results(facts: Facts) -> Iterator[str]:
     for summary, group in ((facts.summary, ""), (unseen, ", clients held out of training")):
         for setting, rows in summary.groupby(SETTING, sort=False):
             if rows["n_clients"].any() or not group:
-                yield f"{study.setting_title(*setting)}: test {unit(metric)}{group}"
+                yield f"{study.setting_title(*map(str, setting))}: test {unit(metric)}{group}"
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:

@@ -374,14 +374,23 @@ def _deal_strata(
             owner[members] = holders[0]
             continue
         exact = len(members) * counts / (last - first) + owed[holders]
-        counts = _round_to_total(exact, len(members), rng)
+        counts = round_to_total(exact, len(members), rng)
         owed[holders] = exact - counts
         owner[rng.permutation(members)] = np.repeat(holders, counts)
     return owner
 
 
-def _round_to_total(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
-    """Return whole numbers >= 0 near ``exact`` that sum to ``total``."""
+def round_to_total(exact: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Return whole numbers >= 0 near ``exact`` that sum to ``total``.
+
+    What is missing or too much is added or taken where it is nearest to ``exact``; equally near
+    ones are drawn.
+
+    Args:
+        exact: Numbers, some of which may be below 0.
+        total: The sum, >= 0.
+        rng: Draws among equals.
+    """
     counts = np.maximum(np.floor(exact + 1e-9), 0).astype(np.int64)
     while deficit := total - int(counts.sum()):
         step = 1 if deficit > 0 else -1

@@ -162,8 +162,9 @@ def _array(key: str, value: Any) -> np.ndarray:
     if any(np.ma.is_masked(item) for item in items):
         advice = "leave these samples out, or replace the values"
         raise ConfigError(CALL / key, "has masked values", advice=advice)
+    plain = [item.detach().cpu() if hasattr(item, "detach") else item for item in items]
     try:
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        array = np.asarray(plain if isinstance(value, list | tuple) else plain[0])
     except (TypeError, ValueError, RuntimeError) as error:
         raise FedloomError(f"{CALL / key}: is no array ({error})") from None
     if array.dtype == object and not array.ndim:

@@ -22,7 +22,7 @@ import numpy as np
 from fl.api.training import Training
 from fl.base import fields, files, plugins, registry
 from fl.base.digest import digest
-from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
 from fl.notebook import source
 from fl.notebook.arrays import ArrayData, is_frame, with_frame_paths
 from fl.plan import config
@@ -76,7 +76,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
             _set_once(training_keys, key, value, key)
         else:
             names = {*study_fields, *training_fields, *SINGULAR_KEYS}
-            problems.errors.append(unknown_name(CALL / key, "key", key, names))
+            problems.errors.append(config.unknown_key(CALL / key, key, names))
             wrong_keys |= {SINGULAR_KEYS.get(n, n) for n in fields.misspelt_keys([key], names)}
     if "methods" in study_keys:
         entries = _method_entries(config_value(study_keys["methods"], folder))

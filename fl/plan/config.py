@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fl.api.training import Training
 from fl.base import fields, folders, plugins, registry
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Cores, Count, Index, Positive, Seed
@@ -400,6 +401,25 @@ def read_draft(folder: Path, name: str, location: Location) -> Draft:
     return parse_draft(read_yaml(path), Location(os.path.relpath(path)))
 
 
+def unknown_key(location: Location, key: str, names: Iterable[str]) -> ConfigError:
+    """Return the error of an unknown key of a study, which may belong to another part of it.
+
+    Args:
+        location: Location of the key.
+        key: The key.
+        names: The keys that may stand there.
+    """
+    places = {
+        Study: "at the top of the study",
+        Training: "under `training` or in an entry of `methods`",
+        Execution: "under `execution`",
+    }
+    for record, place in places.items():
+        if key in fields.fields(record):
+            return ConfigError(location, f"unknown key {key!r}", advice=f"write it {place}")
+    return fields.unknown_key(location, key, names)
+
+
 def parse_draft(values: Values, location: Location) -> Draft:
     """Return a study, from its file or from the arguments of a call, as far as its keys are right.
 
@@ -407,7 +427,7 @@ def parse_draft(values: Values, location: Location) -> Draft:
         values: The keys as they are written.
         location: Location of the study.
     """
-    parsed = fields.parse_keys(Study, values, location)
+    parsed = fields.parse_keys(Study, values, location, unknown=unknown_key)
     empty: dict[str, Any] = {"datasets": [], "partitions": [], "models": [], "methods": {}}
     study = Study(**{**empty, "seeds": [], **parsed.values})
     problems = ConfigProblems(parsed.errors)

@@ -183,9 +183,9 @@ def expand(
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
     heads: dict[str, str] = {}
-    for dataset, scheme, model in itertools.product(
-        components.datasets, components.schemes or [None], components.models or [None]
-    ):
+    schemes: list[Choice | None] = [*components.schemes] or [None]
+    models: list[Choice | None] = [*components.models] or [None]
+    for dataset, scheme, model in itertools.product(components.datasets, schemes, models):
         scenario = Scenario.of(dataset, scheme, model, task, problems)
         if scenario is None:
             continue

@@ -27,7 +27,7 @@ from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.base.specs import ComponentSpec
 from fl.base.units import config_text
 from fl.plan import published_tables
-from fl.plan.config import Draft, Study, Values, second_occurrence
+from fl.plan.config import Draft, Study, Values, second_occurrence, unknown_key
 
 SIGNIFICANT_DIGITS = 3
 """Digits of a value of a random search, so that tables can show it as it is."""
@@ -499,7 +499,7 @@ def checked_layer(
             if key in declared_fields:
                 _check_key(study, declared_fields[key], value, location)
             elif key not in reserved:
-                raise unknown_name(location / key, "key", key, names)
+                raise unknown_key(location / key, key, names)
             right_values[key] = value
         except ConfigError as error:
             problems.errors.append(error)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fl.api.network import Network
+from fl.api.task import DEFAULT
 from fl.base.errors import ConfigError, FedloomError
 from fl.plan.components import Inputs
 from fl.plan.scenario import Scenario
@@ -41,7 +42,11 @@ def probed_network(
             variables = network.init(0)
             with torch.no_grad():
                 network.eval(variables["params"], variables["buffers"], x)
-        network.probe(x)
+        outputs = network.probe(x)
+        if scenario.task.name == DEFAULT and outputs[0] < inputs.classes:
+            problem = f"{model.text} has {outputs[0]} outputs, but {dataset.text} has "
+            problem += f"{inputs.classes} classes"
+            raise FedloomError(problem, advice="an output for each class")
         check_head(network.layers(LoraLinear), network.head_names)
     except FedloomError as error:
         raise ConfigError(model.location, str(error)) from None

@@ -83,6 +83,19 @@ def test_a_model_that_returns_no_tensor_is_told_so(kind: type) -> None:
         Network(lambda: Several(3, 2)).probe(torch.zeros(1, 3))
 
 
+@pytest.mark.parametrize(
+    ("narrow", "shape"), [(lambda y: y.sum(), "[]"), (lambda y: y[:1], "[1, 2]")]
+)
+def test_a_model_has_a_row_of_outputs_for_each_sample(narrow: Any, shape: str) -> None:
+    class Fewer(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return narrow(super().forward(x))
+
+    message = f"outputs for 2 samples are {shape}. Allowed: [2, ...], a row for each sample"
+    with pytest.raises(FedloomError, match=re.escape(message)):
+        Network(lambda: Fewer(3, 2)).probe(torch.zeros(1, 3))
+
+
 class Probe(nn.Module):
     """A convolution that notes what it is given and what it gives."""
 

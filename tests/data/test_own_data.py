@@ -286,6 +286,11 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         OWN,
         r"column 'height', row 42: an empty cell is no number",
     ),
+    "a number that is too large": (
+        {"height": [1.5] * 41 + [1e300] + [1.5] * 18},
+        OWN,
+        r"column 'height', row 42: '1e\+300' is no number from -3.4e\+38 to 3.4e\+38",
+    ),
     "no label": ({}, {**OWN, "label": "dx"}, r"label is 'dx', .* there are: age, height, smokes"),
     "a row without label": (
         {"diagnosis": ["ill", "well", ""] * 20},

@@ -9,7 +9,7 @@ from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
 from fl.base.errors import DataError
 from fl.data import partition
-from fl.data.splitting import SPLIT_NUMBERS, deal_in_proportion
+from fl.data.splitting import SPLIT_NUMBERS, deal_in_proportion, round_to_total
 
 DRAW = np.random.default_rng(3)
 SPLIT = DRAW.choice([0, 1, 2], 1200, p=[0.7, 0.2, 0.1]).astype(np.int8)
@@ -43,6 +43,20 @@ def test_test_samples_are_published_ones_in_the_clients_proportions(scheme):
             / (here & (SPLIT_NUMBERS["test"] != SPLIT)).sum()
         )
         assert mine.sum() == pytest.approx(due, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("exact", "total", "rounded"),
+    [
+        ([1.4, 1.3, -1.7], 1, [1, 0, 0]),
+        ([0.6, 2.7, 0.7], 4, [0, 3, 1]),
+        ([2.2, 3.9, 1.6], 6, [2, 3, 1]),
+        ([-0.8, 0.3, 1.5], 3, [0, 1, 2]),
+    ],
+)
+def test_whole_numbers_keep_their_sum(exact: list[float], total: int, rounded: list[int]):
+    found = round_to_total(np.array(exact), total, np.random.default_rng(0))
+    assert found.tolist() == rounded
 
 
 @pytest.mark.parametrize("scheme", KEYS)

@@ -57,6 +57,7 @@ FILES = {
     "pytorch": ["random_numbers", "keyed"],
     **{f"uploads/{folder}": ["*"] for folder in ("filters", "aggregations")},
     **{folder: ["*"] for folder in ("methods", "blocks", "terms", "data/schemes")},
+    "data": ["groups", "inputs", "partitioning", "scheme", "splitting", "tokens"],
 }
 MOST, SECONDS = 40, 200
 SWAPS: dict[type, type] = {

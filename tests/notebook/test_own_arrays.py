@@ -195,6 +195,7 @@ def test_every_array_that_pytorch_lacks_a_type_for_is_converted() -> None:
         fl.arrays(torch.tensor(X.astype(float), requires_grad=True), torch.tensor(Y)),
         fl.arrays(np.ma.array(X.astype(float)), Y),
         fl.arrays(with_gradients),
+        fl.arrays([torch.tensor(x.astype(float), requires_grad=True) for x in X], Y),
     ):
         assert own.arrays["x"].dtype == np.float64
         assert own.arrays["x"].dtype.isnative

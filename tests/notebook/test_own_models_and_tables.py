@@ -80,6 +80,10 @@ def test_functions_that_make_no_model_of_a_shape_are_refused(
         (lambda shape: nn.Flatten(), "write a function of shape and classes"),
         (lambda shape, classes: nn.Linear(len(weights), classes), "'weights' .ndarray., which has"),
         (lambda shape, classes, w=weights: nn.Linear(3, classes), "'w' is a ndarray. Allowed: a n"),
+        (
+            lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 1)),
+            "has 1 outputs, but .* has 10 classes. Try: an output for each class",
+        ),
     ]
     for model, problem in wrong:
         with pytest.raises(FedloomError, match=problem):

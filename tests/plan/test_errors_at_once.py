@@ -154,6 +154,22 @@ def test_a_misspelt_key_is_not_missing_too(tmp_path: Path) -> None:
     assert "missing" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        ({"device": "cuda"}, "device: unknown key 'device'. Try: write it under `execution`"),
+        ({"lr": 0.1}, "lr: unknown key 'lr'. Try: write it under `training` or in an entry of"),
+        ({"training": {"threads": 2}}, "threads: unknown key 'threads'. Try: write it under `ex"),
+        ({"methods": {"fedavg": {"seeds": [1]}}}, "seeds: unknown key 'seeds'. Try: write it at"),
+    ],
+)
+def test_a_key_of_another_part_is_told_its_place(
+    tmp_path: Path, study: dict[str, Any], message: str
+) -> None:
+    [line] = errors(tmp_path, study)
+    assert message in line
+
+
 def test_a_call_tells_all_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     call: dict[str, Any] = {

@@ -160,6 +160,7 @@ def test_attackers_flip_signs() -> None:
     assert attack.sum() == 3
     assert (sent[attack] == -2).all()
     assert (sent[~attack] == 1).all()
+    assert (stage("sign-flip", share=1.0).apply(crossing(given)).rows == -1).all()
 
 
 def test_attackers_flip_labels() -> None:

@@ -94,10 +94,14 @@ def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
         cells = pd.to_numeric(texts, errors="coerce")
     numbers = np.where(gaps, np.nan, cells.to_numpy(np.float64))
     is_valid = np.abs(numbers) <= MAX_FLOAT32
-    CellError.check(
-        ~(is_valid | gaps if empty else is_valid), lambda row: _describe_cell(values, row, "number")
-    )
+    is_wrong = ~(is_valid | gaps if empty else is_valid)
+    CellError.check(is_wrong, lambda row: _describe_cell(values, row, _number_text(numbers[row])))
     return numbers
+
+
+def _number_text(value: float) -> str:
+    """What a cell should be whose number is not accepted: a number, or a smaller one."""
+    return "number" if np.isnan(value) else f"number from -{MAX_FLOAT32:.3g} to {MAX_FLOAT32:.3g}"
 
 
 def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
