@@ -268,15 +268,20 @@ class Need(NamedTuple):
 
 def idle_keys(training: Training) -> dict[str, Need]:
     """Return what keys without an effect need, by key; keys with their default are left out."""
-    schedule = training.schedule
+    schedule, patience = training.schedule, training.early_stopping
     has_decay = schedule not in ("constant", "cosine")
     has_change = schedule != "constant" or training.warmup_rounds > 1
     decay = Need("schedule: exponential, step or drops", ("schedule",))
     change = Need("a schedule, or warmup_rounds above 1", ("schedule", "warmup_rounds"))
+    more_rounds = Need("more rounds", ("rounds",))
     conditions = {
+        "early_stopping": (patience is None or patience < training.rounds, more_rounds),
         "momentum": (training.optimizer == "sgd", Need("optimizer: sgd", ("optimizer",))),
         "lr_decay": (has_decay, decay),
-        "lr_decay_every": (schedule == "step", Need("schedule: step", ("schedule",))),
+        "lr_decay_every": (
+            schedule == "step" and training.lr_decay_every < training.rounds,
+            more_rounds if schedule == "step" else Need("schedule: step", ("schedule",)),
+        ),
         "schedule": (
             not has_decay or training.lr_decay != 1,
             Need("an lr_decay other than 1", ("lr_decay",)),

@@ -434,11 +434,13 @@ def parse_draft(values: Values, location: Location) -> Draft:
     for key in (*empty, "seeds"):
         if key in parsed.values and not parsed.values[key]:
             problems.errors.append(ConfigError(location / key, "is empty", "at least one"))
-    i = None if study.seeds == PER_DRAW else second_occurrence(study.seeds)
-    if i is not None:
-        problem = f"{study.seeds[i]} is a duplicate"
-        duplicate = ConfigError(location / "seeds" / i, problem, advice="each seed once")
-        problems.errors.append(duplicate)
+    for key, noun in (("seeds", "seed"), ("metrics", "metric")):
+        values = getattr(study, key)
+        i = None if values == PER_DRAW else second_occurrence(values)
+        if i is not None:
+            problem = f"{values[i]} is a duplicate"
+            duplicate = ConfigError(location / key / i, problem, advice=f"each {noun} once")
+            problems.errors.append(duplicate)
     return Draft(study, location, frozenset(parsed.wrong_keys), tuple(problems.errors))
 
 

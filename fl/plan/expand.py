@@ -23,7 +23,7 @@ from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Draft, Execution, Study, Values
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
-from fl.plan.published_tables import read_table
+from fl.plan.published_tables import Best, Cells, read_table
 from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
@@ -167,9 +167,13 @@ def expand(
         execution = config.override_execution(execution, study.execution, location / "execution")
     components = _components(folder, draft, execution, own_files, problems)
     check_references(draft, components.analyses, problems)
-    for i, cells in enumerate(study.published):
+    cells_by_location: dict[Location, Cells | Best] = {
+        location / "published" / i: cells for i, cells in enumerate(study.published)
+    }
+    cells_by_location |= {location / "best": study.best} if study.best else {}
+    for cells_location, cells in cells_by_location.items():
         with problems.collected():
-            read_table(folder, cells.source, cells.table, location / "published" / i)
+            read_table(folder, cells.source, cells.table, cells_location)
     if components.are_right and (count := _count(study, components)) > study.max_runs:
         problems.errors.append(too_many(count, "runs", study.max_runs, location))
         problems.raise_all()

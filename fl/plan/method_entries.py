@@ -295,7 +295,7 @@ class MethodEntry:
     def _check_training(
         self, training: config.Values, scenario: Scenario, problems: ConfigProblems
     ) -> None:
-        """Collect keys of cross-entropy without it, and too large a batch.
+        """Collect keys of cross-entropy without it, augmentation without images, large batches.
 
         The default batch size fits any data set.
         """
@@ -305,6 +305,9 @@ class MethodEntry:
                 problem += scenario.task.label_name
                 allowed = f"{default}, or a data set with class labels"
                 problems.errors.append(self._error(key, problem, allowed))
+        if training["augmentation"] != "none" and not scenario.has_images:
+            problem = f"is {training['augmentation']}, but {scenario.dataset.text} has no images"
+            problems.errors.append(self._error("augmentation", problem, "none"))
         size, batch = scenario.size, training["batch_size"]
         if size is not None and batch > max(size, Training.batch_size):
             problem = f"is {batch}, more than the {size} samples of {scenario.dataset.text}"

@@ -350,6 +350,13 @@ class Scenario:
         size: int | None = self.dataset.instance.size
         return size
 
+    @property
+    def has_images(self) -> bool:
+        """Whether some input of the data set is an image, [channels, height, width]."""
+        data = self.dataset.instance
+        shapes = [modality.shape for modality in modalities_of(self.dataset.spec)]
+        return any(len(shape) == 3 for shape in shapes or [data.shape])
+
     @cached_property
     def inputs(self) -> list[Inputs]:
         """The inputs that the model sees; of each modality where clients differ in it."""

@@ -76,6 +76,8 @@ def test_feddecorr_is_the_released_penalty_or_the_papers_and_ignores_padding() -
     paper = FedDecorr(scale="paper").penalty(padded, weight)
     assert float(paper) == pytest.approx((correlations**2).sum() / 25, abs=1e-7)
     assert float(FedDecorr().penalty(x[:1], weight[:1])) == 0
+    # Features of two samples have correlations of 1 or -1.
+    assert float(FedDecorr(scale="paper").penalty(x[:2], weight[:2])) == pytest.approx(1, abs=1e-5)
 
 
 def test_margins_are_of_own_counts_and_absent_classes_leave_the_softmax() -> None:

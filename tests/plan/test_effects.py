@@ -33,6 +33,11 @@ def entries(root: Path, methods: dict[str, Any], **training: Any) -> int:
             {"schedule": "drops", "lr_decay": 0.5, "lr_decay_every": 2},
             "lr_decay_every: is 2, but has no effect without schedule: step. Try: set schedule",
         ),
+        (
+            {"schedule": "step", "lr_decay": 0.5, "lr_decay_every": 4},
+            "lr_decay_every: is 4, .* without more rounds. Try: set more rounds, or no lr_decay_ev",
+        ),
+        ({"early_stopping": [3, 4]}, "early_stopping: is 4, .* without more rounds"),
         ({"schedule_by": "steps"}, "schedule_by: is steps, .* without a schedule, or warmup"),
         ({"partial_work": ["kept", "dropped"]}, "partial_work: is dropped, .* without stragglers"),
     ],

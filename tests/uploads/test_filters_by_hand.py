@@ -214,6 +214,9 @@ def test_krum_takes_the_one_whose_neighbours_are_near() -> None:
     # 0: 1.21 + 9; 1.1: 1.21 + 3.61; 3: 1 + 3.61; 4: 1 + 8.41; 50: 46^2 + 47^2.
     assert combined("krum", given, attackers=1) == [3.0]
     assert combined("krum", given, attackers=1, chosen=2) == [pytest.approx(2.05)]
+    # n = 6, three neighbours: 5.5 has 0.81 + 5.76 + 6.76 = 13.33, the next best, 6.4, 15.31. With
+    # its two nearest alone, 6.4 would be best; without the nearest, or with four, 2.9.
+    assert combined("krum", rows([0.7], [0.8], [2.9], [5.5], [6.4], [7.9]), attackers=1) == [5.5]
 
 
 def test_the_geometric_median_of_a_triangle_sees_its_sides_under_120_degrees() -> None:
