@@ -434,9 +434,11 @@ def parse_draft(values: Values, location: Location) -> Draft:
     for key in (*empty, "seeds"):
         if key in parsed.values and not parsed.values[key]:
             problems.errors.append(ConfigError(location / key, "is empty", "at least one"))
-    for key, noun in (("seeds", "seed"), ("metrics", "metric")):
-        values = getattr(study, key)
-        i = None if values == PER_DRAW else second_occurrence(values)
+    lists: dict[str, list[Any]] = {"metric": [*study.metrics]}
+    if isinstance(study.seeds, list):
+        lists["seed"] = study.seeds
+    for noun, values in lists.items():
+        key, i = f"{noun}s", second_occurrence(values)
         if i is not None:
             problem = f"{values[i]} is a duplicate"
             duplicate = ConfigError(location / key / i, problem, advice=f"each {noun} once")
