@@ -437,10 +437,10 @@ def parse_draft(values: Values, location: Location) -> Draft:
     lists: dict[str, list[Any]] = {"metric": [*study.metrics]}
     if isinstance(study.seeds, list):
         lists["seed"] = study.seeds
-    for noun, values in lists.items():
-        key, i = f"{noun}s", second_occurrence(values)
+    for noun, items in lists.items():
+        key, i = f"{noun}s", second_occurrence(items)
         if i is not None:
-            problem = f"{values[i]} is a duplicate"
+            problem = f"{items[i]} is a duplicate"
             duplicate = ConfigError(location / key / i, problem, advice=f"each {noun} once")
             problems.errors.append(duplicate)
     return Draft(study, location, frozenset(parsed.wrong_keys), tuple(problems.errors))
