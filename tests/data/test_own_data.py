@@ -538,6 +538,7 @@ UNREAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no category": ({"missing": "category"}, "'height', row 4: an empty cell is no number"),
     "no date": ({"dates": ["ward"], "categorical": []}, "'ward', row 1: 'a' is no date"),
+    "a label that is left out": ({"drop": ["diagnosis"]}, "'diagnosis' is named by 2 keys"),
     "two meanings": ({"dates": ["ward"]}, "column 'ward' is named by 2 keys"),
     "no column": (
         {"categorical": ["wards"]},

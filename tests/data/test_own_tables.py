@@ -64,6 +64,7 @@ SPELLINGS: dict[str, tuple[str, list[str], str]] = {
     "clients": ("hospital", ["North", "north", "south"], "'North' and 'north'"),
     "client numbers": ("hospital", ["01", "1", "2"], "'01' and '1'"),
     "categories": ("ward", ["a  b", "a b", "c"], "'a  b' and 'a b'"),
+    "invisible characters": ("ward", ["ab", "a\u200bb", "c"], "'ab' and 'a\\u200bb'"),
     "characters": ("ward", ["\u00e9a", "e\u0301a", "c"], "'e\u0301a' and '\u00e9a'"),
 }
 
@@ -183,6 +184,15 @@ STRANGE_FILES: dict[str, tuple[bytes, str]] = {
     "parquet": (b"PAR1", r"is Parquet.* Try: give it the ending \.parquet"),
     "utf-16": ("a,y\n1,b\n".encode("utf-16"), "is text in UTF-16.* Try: save it as UTF-8"),
     "nul": (b"a,y\n1,b\n2,b\0\n", "line 3 has a NUL character"),
+    "latin-1": (
+        "a,y\n1,b\n2,\u00e4\n".encode("latin-1"),
+        "line 3 .* no UTF-8, such as 0xe4.*UTF-8",
+    ),
+    "a row too long": (b"a,y\n1,b\n2,c,d\n", "fields in line 3.* Try: correct the file"),
+    "an open quote": (b'a,y\n1,b\n"2,c\n', "inside string.* Try: correct the file"),
+    "no name": (b"a,,y\n1,2,b\n3,4,c\n", "column 2 has no name in the header. Try: name it"),
+    "no last name": (b"a,y,\n1,b,2\n3,c,4\n", "column 3 has no name in the header"),
+    "a label of numbers": (b"a,y\n1,1.5\n2,2.5\n", "Try: `target: y` in place of `label`"),
     "cases": (b"a, Y\n1,b\n2,c\n", "no such column .did you mean ' Y'"),
     "blanks": (b"a, y\n1,b\n2,c\n", "no such column .did you mean ' y'"),
     "gaps": (

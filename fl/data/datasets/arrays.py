@@ -199,7 +199,8 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     if label == "target":
         _check_target(arrays["target"], len(x), name)
     else:
-        tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
+        target = "give numbers to predict as `target`"
+        tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x), target)
 
 
 def _check_target(values: np.ndarray, samples: int, name: str) -> None:

@@ -279,7 +279,7 @@ class Table(TextKeys):
             **dict.fromkeys(self.text, PROSE),
         }
         named = [*self.categorical, *self.dates, *self.text, *self.drop, *self.label_columns]
-        for column in by_key:
+        for column in (*by_key, *self.drop):
             count = named.count(column)
             if count > 1:
                 problem = f"{path}: column {column!r} is named by {count} keys"
@@ -349,7 +349,8 @@ def _survey(table: Table, stamped: str) -> Survey:
         raise DataError(f"{path}: no row has a value of {listed}", advice="name it under `drop`")
     order = {name: tables.sort_texts(values[name]) for name in values}
     if table.label is not None:
-        tables.check_classes(path, f"label {table.label!r}", order[table.label], samples)
+        target = f"`target: {table.label}` in place of `label`, if it is a number to predict"
+        tables.check_classes(path, f"label {table.label!r}", order[table.label], samples, target)
     else:
         tables.check_targets(path, f"target {table.target!r}", targets)
     for key, column in (("client", table.client), ("group", table.group)):

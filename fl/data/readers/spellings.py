@@ -20,8 +20,9 @@ MAX_LISTED_VALUES = 20
 def check_spellings(file: object, key: str, values: Iterable[str]) -> None:
     """Raise a `DataError` for values that are spellings of one value.
 
-    These are numbers of equal value, and texts that differ in blanks, in the forms of a character
-    or, if they have two letters or more, in being small, capitalised or capitals.
+    These are numbers of equal value, and texts that differ in blanks, in invisible characters, in
+    the forms of a character or, if they have two letters or more, in being small, capitalised or
+    capitals.
 
     Args:
         file: Path or name of the file, for errors.
@@ -42,7 +43,8 @@ def check_spellings(file: object, key: str, values: Iterable[str]) -> None:
 
 def _normal_form(value: str) -> str | Decimal:
     """Return what is equal for all spellings of a value."""
-    text = " ".join(unicodedata.normalize("NFKC", value).split())
+    visible = "".join(letter for letter in value if unicodedata.category(letter) != "Cf")
+    text = " ".join(unicodedata.normalize("NFKC", visible).split())
     number = TRUTH_NUMBERS.get(text.casefold(), text)
     if NUMBER_TEXT.fullmatch(number):
         return Decimal(number)

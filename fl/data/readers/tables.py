@@ -5,6 +5,7 @@ Rows are counted from 1, the first row below the header.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -21,7 +22,7 @@ from fl.base.errors import DataError, similar_name, wrap_read_errors
 from fl.base.files import is_file, is_folder
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers.archives import stream_name
-from fl.data.readers.spellings import check_spellings
+from fl.data.readers.spellings import NUMBER_TEXT, check_spellings
 from fl.data.tokens import WORD_PATTERN
 
 PIECE_ROWS = 50_000
@@ -248,6 +249,14 @@ def _check_text(path: Path) -> None:
         line = start[: start.index(b"\0")].count(b"\n") + 1
         problem = f"{path}: line {line} has a NUL character"
         raise DataError(problem, "a CSV file in UTF-8", "save it again, without the character")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # Its end may be cut off.
+    except UnicodeDecodeError as error:
+        line = start[: error.start].count(b"\n") + 1
+        problem = (
+            f"{path}: line {line} has bytes that are no UTF-8, such as {start[error.start]:#x}"
+        )
+        raise DataError(problem, "a CSV file in UTF-8", "save it as UTF-8") from None
 
 
 def _csv_names(path: Path, separator: str) -> list[str]:
@@ -270,7 +279,13 @@ def _csv_names(path: Path, separator: str) -> list[str]:
         raise ValueError(
             f"{len(header)} columns in the header, {len(first)} cells in the first row"
         )
-    return [name for name in header if name]
+    # Row numbers have no name, nor has what follows a comma at the end of lines.
+    named = {0, len(header) - 1} if not first[-1] or header[-1] else {0}
+    for i, name in enumerate(header):
+        if not name.strip() and i not in named:
+            problem = f"{path}: column {i + 1} has no name in the header"
+            raise DataError(problem, advice="name it; `drop` leaves out what is no feature")
+    return [name for name in header if name.strip()]
 
 
 def index_columns(path: Path, existing: Collection[str]) -> set[str]:
@@ -325,7 +340,8 @@ def read_pieces(
     """
     problems: dict[str, str] = {}
     first = 1
-    with wrap_read_errors(path, "cannot be read as a table"):
+    remedy = "correct the file, or get it again"
+    with wrap_read_errors(path, "cannot be read as a table", remedy):
         for piece in (_parquet if is_parquet(path) else _csv)(
             path, column_types, separator, problems
         ):
@@ -419,14 +435,25 @@ def number_texts(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
     return np.array([number[text] for text in texts], np.int64)
 
 
-def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) -> None:
-    """Raise a `DataError` for labels that cannot be classes."""
+def check_classes(
+    path: Path, key: str, classes: Sequence[str], samples: int, target: str = ""
+) -> None:
+    """Raise a `DataError` for labels that cannot be classes.
+
+    Args:
+        path: The file.
+        key: What has the labels, for errors.
+        classes: The different labels.
+        samples: Number of samples.
+        target: Advice for labels that may be numbers to predict.
+    """
     if not samples:
         raise DataError(f"{path}: has no rows", "at least one row below the header")
     if len(classes) < 2:
         raise DataError(f"{path}: {key} has one value only, {classes[0]!r}", "two classes or more")
     check_spellings(path, key, classes)
-    _check_repeated(path, key, classes, samples)
+    are_numbers = all(NUMBER_TEXT.fullmatch(name) for name in classes)
+    _check_repeated(path, key, classes, samples, target if are_numbers else "")
 
 
 def check_targets(path: Path, key: str, targets: Collection[float]) -> None:
@@ -446,11 +473,13 @@ def check_categories(path: Path, name: str, values: Sequence[str], samples: int)
     _check_repeated(path, f"column {name!r}", values, samples)
 
 
-def _check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -> None:
+def _check_repeated(
+    path: Path, key: str, values: Sequence[str], samples: int, advice: str = ""
+) -> None:
     """Raise a `DataError` for a column with different values in nearly all rows."""
     if 2 * len(values) > samples:
         problem = f"{path}: {key} has {len(values)} different values in {samples} rows"
-        raise DataError(problem, "classes of two samples or more, on average")
+        raise DataError(problem, "classes of two samples or more, on average", advice)
 
 
 def csv_rows(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
