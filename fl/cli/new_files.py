@@ -87,8 +87,9 @@ def write_component(kind: str, name: str, folder: Path) -> Path:
     if path.exists():
         raise FedloomError(f"{path}: exists already", advice="choose another name")
     text = Template(template).substitute(name=name, cls=cls, function=function)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, text.encode())
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode())
     return path
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import fields, files, registry
-from fl.base.errors import FedloomError, Location
+from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec, Spec
 from fl.base.units import config_text, quantity, size
@@ -191,11 +191,17 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _ls(parsed: argparse.Namespace) -> None:
     selected = runs_of_studies(parsed.config, parsed.studies) if parsed.studies else None
+    all_runs = [
+        (stored, stored.record.get("spec", {}).get("method", {}).get("name"))
+        for stored in stored_runs(store_of(parsed))
+    ]
+    methods = {name for _, name in all_runs if isinstance(name, str)} | {*registry.names("method")}
+    if parsed.method not in (None, *methods):
+        raise unknown_name(Location("--method"), "method", parsed.method, methods)
     runs = [
         stored
-        for stored in stored_runs(store_of(parsed))
-        if (selected is None or stored.run in selected)
-        and parsed.method in (None, stored.record.get("spec", {}).get("method", {}).get("name"))
+        for stored, name in all_runs
+        if (selected is None or stored.run in selected) and parsed.method in (None, name)
     ]
     if parsed.json:
         # JSON escapes all control characters but one.
@@ -270,15 +276,19 @@ def _added_names(spec: Spec) -> list[str]:
     return [component["name"] for _, _, component in registry.added_components(spec)]
 
 
-def _verify(parsed: argparse.Namespace) -> int:
-    store = store_of(parsed)
-    stored = store.runs()
-    if unknown := sorted({*parsed.runs} - {*stored}):
+def require_stored(store: Store, runs: Iterable[str]) -> None:
+    """Raise `FedloomError` for runs that a store does not have."""
+    if unknown := sorted({*runs} - {*store.runs()}):
         raise FedloomError(
             f"{store.root}: has no finished run {unknown[0]!r}",
             advice="list the runs with `fedloom store ls`",
         )
-    checked = parsed.runs or stored
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    store = store_of(parsed)
+    require_stored(store, parsed.runs)
+    checked = parsed.runs or store.runs()
     logging.info("checking every file of %s", quantity(len(checked), "run"))
     damaged = {
         run: problems for run in checked if (problems := run_check.find_problems(store, run))

@@ -128,6 +128,7 @@ def _adopt(parsed: argparse.Namespace) -> int:
     from fl.plan import plan
 
     store = store_of(parsed)
+    store_commands.require_stored(store, parsed.runs)
     members = plan.read_or_make(parsed.config, checked=False).members
     stored_runs = {
         planned: run

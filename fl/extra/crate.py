@@ -71,6 +71,10 @@ decides how it may be used.
 """
 
 
+ARCHIVE_SUFFIXES = (".tar", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar")
+"""Endings of archives, other than that of a crate."""
+
+
 def write(folder: Path, name: str, target: Path, licence: str) -> Iterator[str]:
     """Write the crate of a study, and return lines about its content.
 
@@ -81,9 +85,11 @@ def write(folder: Path, name: str, target: Path, licence: str) -> Iterator[str]:
         licence: Address of the licence.
 
     Raises:
-        FedloomError: If the target exists, a run is damaged, a package is missing, or a file cannot
-            be written.
+        FedloomError: If the target exists or is named as another archive, a run is damaged, a
+            package is missing, or a file cannot be written.
     """
+    if target.suffix in ARCHIVE_SUFFIXES:
+        raise FedloomError(f"{target}: has another archive's ending", "a folder, or a file *.zip")
     if target.exists():
         raise FedloomError(f"{target}: exists already", advice="choose another name")
     if importlib.util.find_spec("rocrate") is None:

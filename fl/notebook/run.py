@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base import plugins
+from fl.base import fields, plugins
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.schema import DIVERGED
 from fl.notebook import keys
@@ -78,6 +78,7 @@ def run(
     from fl.runner.runs import describe_failures
 
     folder, settings = _settings(config)
+    fields.value(bool, progress, keys.CALL / "progress")
     check_unedited()
     draft, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     _check_name(name, folder)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fl.api.training import Training
 from fl.base import fields, folders, plugins, registry
-from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, Location, meant_name, unknown_name
 from fl.base.fields import Cores, Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
@@ -417,6 +417,10 @@ def unknown_key(location: Location, key: str, names: Iterable[str]) -> ConfigErr
     for record, place in places.items():
         if key in fields.fields(record):
             return ConfigError(location, f"unknown key {key!r}", advice=f"write it {place}")
+    names = [*names]
+    schemes = registry.components("partition scheme")
+    if not meant_name(key, names) and any(key in scheme.declared for scheme in schemes):
+        return ConfigError(location, f"unknown key {key!r}", advice="write it in a partition")
     return fields.unknown_key(location, key, names)
 
 

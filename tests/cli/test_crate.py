@@ -219,3 +219,8 @@ def test_a_place_that_is_taken_is_refused(lab: Path, crate: Path) -> None:
     done = run(lab, ["export", "tiny", "--crate", str(crate)])
     assert done.returncode == 1
     assert "exists already. Try: choose another name" in done.stderr
+    done = run(lab, ["export", "tiny", "--crate", "crate.tar"])
+    assert done.returncode == 1
+    assert (
+        "crate.tar: has another archive's ending. Allowed: a folder, or a file *.zip" in done.stderr
+    )

@@ -82,6 +82,9 @@ def test_ls_filters_by_method_and_by_study(place: Planned, say: Say):
     of_study = say("ls", "tiny")
     assert other not in of_study and "4 runs" in of_study
     assert "error: " in say("ls", "no-such-study", exit_status=1)
+    message = "--method: unknown method 'fedprx' (did you mean 'fedprox'?)"
+    assert message in say("ls", "--method", "fedprx", exit_status=1)
+    assert "has no finished run 'nothing'" in say("adopt", "nothing", exit_status=1)
 
 
 def test_ls_shows_unfinished_and_damaged_runs(place: Planned, say: Say):

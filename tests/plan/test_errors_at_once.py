@@ -160,6 +160,7 @@ def test_a_misspelt_key_is_not_missing_too(tmp_path: Path) -> None:
         ({"device": "cuda"}, "device: unknown key 'device'. Try: write it under `execution`"),
         ({"lr": 0.1}, "lr: unknown key 'lr'. Try: write it under `training` or in an entry of"),
         ({"training": {"threads": 2}}, "threads: unknown key 'threads'. Try: write it under `ex"),
+        ({"clients": 4}, "clients: unknown key 'clients'. Try: write it in a partition"),
         ({"methods": {"fedavg": {"seeds": [1]}}}, "seeds: unknown key 'seeds'. Try: write it at"),
     ],
 )
@@ -168,6 +169,14 @@ def test_a_key_of_another_part_is_told_its_place(
 ) -> None:
     [line] = errors(tmp_path, study)
     assert message in line
+
+
+def test_progress_is_true_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="progress: is 'no' .str.. Allowed: true or false"):
+        fl.run(
+            dataset="digits", partition="natural", model="cnn", methods=["fedavg"], progress="no"
+        )
 
 
 def test_a_call_tells_all_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
