@@ -173,7 +173,7 @@ def test_a_key_of_another_part_is_told_its_place(
 
 def test_progress_is_true_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="progress: is 'no' .str.. Allowed: true or false"):
+    with pytest.raises(ConfigError, match=r"progress: is 'no' .str.. Allowed: true or false"):
         fl.run(
             dataset="digits", partition="natural", model="cnn", methods=["fedavg"], progress="no"
         )
