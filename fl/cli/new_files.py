@@ -122,7 +122,8 @@ def _init(parsed: argparse.Namespace) -> None:
         path = parsed.folder / name
         if path.exists():
             is_equal = path.is_file() and path.read_bytes() == source.read_bytes()
-            say(f"kept {path}, which exists{'' if is_equal else ' and differs from the new one'}")
+            difference = "" if is_equal else " and differs from the new file"
+            say(f"{path} exists{difference}: not changed")
             continue
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

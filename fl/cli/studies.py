@@ -187,7 +187,7 @@ class RequiredRuns:
 def find_required_runs(
     folder: Path,
     studies: Iterable[str],
-    anew: bool = False,
+    ignore_written: bool = False,
     candidates: Collection[str] | None = None,
 ) -> RequiredRuns:
     """Plan each study by itself, so that one that cannot be planned does not stop the others.
@@ -197,7 +197,7 @@ def find_required_runs(
     Args:
         folder: The config folder.
         studies: Names of the studies.
-        anew: Whether a plan that was written before is ignored.
+        ignore_written: Whether a plan that was written before is ignored.
         candidates: Runs of which is asked whether studies need them: as soon as all are needed, no
             further study is planned. None: all studies are planned.
 
@@ -207,7 +207,7 @@ def find_required_runs(
     settings = config.read_settings(folder)
     config.check_methods(folder)
     required = RequiredRuns()
-    written = set() if anew else plan.written_studies(folder, settings)
+    written = set() if ignore_written else plan.written_studies(folder, settings)
     log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
         if candidates is not None and required.members.keys() >= {*candidates}:

@@ -55,8 +55,8 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             groups.setdefault(key, []).append(run)
         for (method, *setting), runs in groups.items():
             stored = sum(store.has(run.run) and run.run not in damages for run in runs)
-            lacking = sum(run.run in repeated for run in runs)
-            note = f" ({lacking} without {WEIGHTS})" if lacking else ""
+            n_incomplete = sum(run.run in repeated for run in runs)
+            note = f" ({n_incomplete} without {WEIGHTS})" if n_incomplete else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
             yield f"  {method:16} {counts}   {study.setting_title(*setting)}"
             if every_run:
@@ -176,10 +176,11 @@ def results(facts: Facts) -> Iterator[str]:
 
 
 def _table(
-    rows: pd.DataFrame, metric: str, titles: dict[str, str], chosen: dict[Any, str], over: str
+    rows: pd.DataFrame, metric: str, titles: dict[str, str], chosen: dict[Any, str], replicates: str
 ) -> Iterator[str]:
     width = max(20, *(len(titles[method]) for method in rows["method"]))
-    yield f"  {'method':{width}} {'mean':>6} {f'sd over {over}':>14} {'worst client':>13}  {over}"
+    deviation = f"sd over {replicates}"
+    yield f"  {'method':{width}} {'mean':>6} {deviation:>14} {'worst client':>13}  {replicates}"
     for row in rows.to_dict("records"):
         mean, spread, worst = (number(row[key], metric) for key in ("mean", "sd_seeds", "worst"))
         line = f"  {titles[row['method']]:{width}} {mean:>6} {spread:>14} {worst:>13}"

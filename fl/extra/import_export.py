@@ -169,9 +169,9 @@ def _unpack(path: Path, folder: Path) -> None:
 def first_difference(run: str, store: Store, reference: Store) -> str:
     """Return the first file of both stores whose numbers differ; empty if there is none."""
     for name in (METRICS, WEIGHTS, TRACES):
-        entries = [each.record(run)["files"].get(name) for each in (store, reference)]
+        entries = [location.record(run)["files"].get(name) for location in (store, reference)]
         if all(entries) and entries[0] != entries[1]:
-            first, second = (dict(_arrays(each, run, name)) for each in (store, reference))
+            first, second = (dict(_arrays(location, run, name)) for location in (store, reference))
             if first.keys() != second.keys() or not all(
                 _are_equal(first[key], second[key]) for key in first
             ):
@@ -182,7 +182,7 @@ def first_difference(run: str, store: Store, reference: Store) -> str:
 def rounding_causes(run: str, store: Store, reference: Store) -> str:
     """Return differences in the computation of a run that change rounding; empty without any."""
     first, second = (
-        _computation(RunRecord.from_json(each.record(run))) for each in (store, reference)
+        _computation(RunRecord.from_json(location.record(run))) for location in (store, reference)
     )
     return ", ".join(key for key in first if first[key] != second[key])
 

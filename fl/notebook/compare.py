@@ -206,8 +206,8 @@ def compare(
         )
         published_results = published[published["track"] == track]
         results = results[results["draw"].isin(published_results["draw"])]
-        others = published_results[published_results["method"] != name]
-        lines += [others, results[results["method"] == name]]
+        other_results = published_results[published_results["method"] != name]
+        lines += [other_results, results[results["method"] == name]]
         remarks += _check_remarks(track, published_results, results)
         if (published_results["point"] == "").all():
             remarks.append(
@@ -294,18 +294,18 @@ def _budget(method: str | type, check: Mapping[str, Any] | None) -> dict[str, An
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:
     """Return a remark on whether FedAvg has its published results."""
     tables = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (published, results)]
-    before, now = tables
-    if not now["accuracy"].notna().any():
+    earlier, current = tables
+    if not current["accuracy"].notna().any():
         return [
             f"{track}: no run of {tracks.CHECK} finished, so that its published results could not "
             "be checked"
         ]
-    gap = 100 * (now["accuracy"] - before["accuracy"]).dropna()
-    if len(gap) == len(before) and (gap.abs() < 1e-3).all():
-        return [f"{track}: {tracks.CHECK} has its published results in all {len(before)} draws"]
+    gap = 100 * (current["accuracy"] - earlier["accuracy"]).dropna()
+    if len(gap) == len(earlier) and (gap.abs() < 1e-3).all():
+        return [f"{track}: {tracks.CHECK} has its published results in all {len(earlier)} draws"]
     versions = [", ".join(sorted(set(table["numbers"]))) for table in tables]
     remark = f"{track}: {tracks.CHECK} differs from its published results "
-    remark += f"({len(gap)} of {len(before)} draws): {gap.mean():+.2f} points on average, "
+    remark += f"({len(gap)} of {len(earlier)} draws): {gap.mean():+.2f} points on average, "
     remark += f"at most {gap.abs().max():.2f} in a draw"
     if versions[0] != versions[1]:
         remark += f"; published numbers are of {versions[0]}, these of {versions[1]}"

@@ -158,9 +158,11 @@ class _Dependencies:
         elif isinstance(value, LITERAL_TYPES) and _is_literal(value):
             self.definitions[name] = f"{name} = {value!r}"
         else:
-            what = "module of your own" if isinstance(value, ModuleType) else type(value).__name__
+            description = (
+                "module of your own" if isinstance(value, ModuleType) else type(value).__name__
+            )
             raise FedloomError(
-                f"{reader}: uses the variable {name!r} ({what}), which has no source",
+                f"{reader}: uses the variable {name!r} ({description}), which has no source",
                 "numbers, texts, functions and classes with source, values of installed packages",
                 "make it a field of the class, or load it inside the class",
             )

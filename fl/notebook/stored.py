@@ -71,8 +71,8 @@ class StoredModels:
                 advice="train it again by fl.run with `keep_weights=True`, or by a study with "
                 "`keep_weights: true`",
             )
-        same = sibling.simulation if sibling else None
-        simulation = simulations.make_simulation(bundle, member, same, store, CPU)
+        shared_simulation = sibling.simulation if sibling else None
+        simulation = simulations.make_simulation(bundle, member, shared_simulation, store, CPU)
         if simulation.by_modality:
             raise FedloomError(
                 f"{bundle.title}: clients of different modalities have no common model",

@@ -52,7 +52,7 @@ COUNTED = ("accuracy", "balanced_accuracy", "macro_f1")
 with the errors of the majority predictor at the `FLOOR`.
 """
 
-COLUMNS = [
+COMPARISON_COLUMNS = [
     *KEY,
     *("other", "unit", "n", "difference", "low", "high", "better", "worse"),
     *("p", "p_corrected", "p_equal", "verdict", "reason", "differences"),
@@ -62,7 +62,7 @@ VALUE_COLUMNS = ["n", "difference", "low", "high", "reason", "differences"]
 """Columns that `comparison_values` returns."""
 
 Values = dict[str, Any]
-"""Some of `COLUMNS`, for one comparison."""
+"""Some of `COMPARISON_COLUMNS`, for one comparison."""
 
 
 def flip_rule(units: int) -> str:
@@ -206,7 +206,7 @@ def compare_methods(
     settings: SettingByScenario,
     floors: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Return comparisons of each method with ``baseline``, or of all pairs; columns `COLUMNS`.
+    """Return `COMPARISON_COLUMNS` of each method and ``baseline``, or of all pairs.
 
     ``dataset``, ``partition`` and ``model`` are without the seeds of draws. ``difference`` is the
     mean over the ``n`` units (``unit``: `DRAW` or `SEED`) that both methods have; the value of a
@@ -266,7 +266,7 @@ def compare_methods(
                 records.append(about | comparison_values(units, reason))
     columns = [*KEY, "other", "unit", "better", "worse", *VALUE_COLUMNS]
     frame = pd.DataFrame(records, columns=columns)
-    return with_verdicts(frame, rising(metric), margin(metric))[COLUMNS]
+    return with_verdicts(frame, rising(metric), margin(metric))[COMPARISON_COLUMNS]
 
 
 def margin(metric: str) -> float:

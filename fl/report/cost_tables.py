@@ -20,7 +20,7 @@ from fl.report.method_tables import Record, Show, by_setting, main_table, person
 from fl.report.plots import series_of
 from fl.report.summaries import KEY, PACE_SHARES, TIMED_SHARE, stored_runs
 
-COSTS = tuple(column for column in schema.COSTS if column != "seconds")
+COST_KEYS = tuple(column for column in schema.COSTS if column != "seconds")
 
 COST_COLUMNS = (Column("time of\na run"), Column("bytes of a client\nand round"))
 
@@ -51,7 +51,7 @@ def costs_table(facts: Facts) -> Table | None:
     runs_with_traffic = facts.runs[facts.runs["traffic"].notna()].drop_duplicates("run")
     runs = summaries.pace(facts.rows, facts.runs, facts.metric)
     runs = runs.merge(
-        runs_with_traffic[["run", *COSTS]].astype(dict.fromkeys(COSTS, "float64")), on="run"
+        runs_with_traffic[["run", *COST_KEYS]].astype(dict.fromkeys(COST_KEYS, "float64")), on="run"
     )
     if runs.empty:
         return None

@@ -343,8 +343,8 @@ class Facts:
 
     def population(self, setting: StudySetting) -> float:
         """Return the accuracy of predicting the majority class of all, mean over clients."""
-        together = self.uses_all_test_samples
-        majorities = [p.majority(together, True).mean() for p in self.partitions_of(setting)]
+        all_samples = self.uses_all_test_samples
+        majorities = [p.majority(all_samples, True).mean() for p in self.partitions_of(setting)]
         return sum(majorities) / len(majorities) if majorities else float("nan")
 
     def short_name(self, setting: StudySetting) -> str:
@@ -362,8 +362,8 @@ def span(counts: pd.Series) -> str:
 
 def _rounds(runs: pd.DataFrame) -> str:
     """Return the rounds of a method's runs: ``6``, or ``6 + 2`` after those of a stored model."""
-    own, start = span(runs["rounds"]), span(runs["rounds_before"])
-    return own if start == "0" else f"{start} + {own}"
+    own_rounds, start_rounds = span(runs["rounds"]), span(runs["rounds_before"])
+    return own_rounds if start_rounds == "0" else f"{start_rounds} + {own_rounds}"
 
 
 def gather(

@@ -69,19 +69,19 @@ class Partition:
         return train[list(SKEW)].reindex(self.clients)
 
     def majority(
-        self, together: bool = False, population: bool = False, unseen: bool = False
+        self, all_samples: bool = False, population: bool = False, unseen: bool = False
     ) -> pd.Series:
         """Return the share of test samples in the most frequent training class, by client.
 
         Args:
-            together: Whether test samples are those of all trained clients, not the client's own.
+            all_samples: Whether test samples are those of all trained clients, not of the client.
             population: Whether the class is the most frequent one of all trained clients, not of
                 the client.
             unseen: Whether clients are those held out of training, not the trained ones.
         """
         train, test = self.counts["train"], self.counts["test"]
         is_unseen = np.isin(self.clients, self.unseen)
-        if together:
+        if all_samples:
             test = np.broadcast_to(test[~is_unseen].sum(axis=0), test.shape)
         if population:
             train = np.broadcast_to(train[~is_unseen].sum(axis=0), train.shape)

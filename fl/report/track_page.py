@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONTROLS = ("local", tracks.CHECK, tracks.BASELINE)
 """Entries that are no method of their own, which tables mark."""
-COSTS = {"bytes": "bytes, all clients", "operations": "operations, all clients"}
+COST_LABELS = {"bytes": "bytes, all clients", "operations": "operations, all clients"}
 UNITS = {"bytes": size, "operations": operations}
 
 RANKING = (
@@ -42,7 +42,7 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
     tests = tracks.compare_with_baselines(table)
     judged = {row["method"]: row for row in tests[tests["track"] == track].to_dict("records")}
     named, places = marked_titles(lines), tracks.ranks(scores).sort_values(kind="stable")
-    averages = lines.groupby("method")[["accuracy", "worst_tenth", *COSTS]].mean().to_dict()
+    averages = lines.groupby("method")[["accuracy", "worst_tenth", *COST_LABELS]].mean().to_dict()
     rows = []
     for method in map(str, places.index):
         low, high = claims.interval(tuple(scores[method].dropna()))
@@ -53,7 +53,7 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
             "{} ({} to {})".format(*shown) + (f", {lost} diverged" if lost else ""),
             *_tested(judged.get(method), table),
             number(averages["worst_tenth"][method], "accuracy"),
-            *(UNITS[cost](averages[cost][method]) for cost in COSTS),
+            *(UNITS[cost](averages[cost][method]) for cost in COST_LABELS),
         ]
         rows.append(Row(named[method], tuple(map(Cell, cells))))
     caption = (
@@ -173,7 +173,7 @@ def pictures(table: pd.DataFrame) -> dict[str, Picture]:
     for track in table["track"].unique():
         lines = table[table["track"] == track]
         drawn[f"{track}-ranks"] = rank_picture(table, track)
-        for cost in COSTS:
+        for cost in COST_LABELS:
             drawn[f"{track}-{cost}"] = cost_picture(lines, cost)
     return drawn
 
@@ -223,7 +223,7 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
         axes.annotate(named[str(method)], place, (3, -8), textcoords="offset points", fontsize=6.5)
     low, limit = 100 * averages["accuracy"].quantile(0.15), averages[cost].max()
     axes.set_xlim(-0.03 * limit, 1.05 * limit)
-    axes.set(xlabel=COSTS[cost], ylabel="accuracy (%)", ylim=(low, None))
+    axes.set(xlabel=COST_LABELS[cost], ylabel="accuracy (%)", ylim=(low, None))
     axes.grid(axis="y")
     return canvas
 
@@ -317,19 +317,23 @@ def plot_method(
     import matplotlib
     import matplotlib.pyplot as plt
 
-    own = tests[tests["method"] == method]
-    others = tests[tests["family"].isin(own["family"]) & (tests["method"] != method)]
+    own_tests = tests[tests["method"] == method]
+    other_tests = tests[tests["family"].isin(own_tests["family"]) & (tests["method"] != method)]
     order = [*map(str, lines["track"].unique())]
     titles = _plain_titles(lines)
     with matplotlib.rc_context(PRINT.style()):
         if axes is None:
             _, axes = plt.subplots(figsize=(5.2, 1.1 + 0.35 * len(order)))
-        heights = others["track"].map(order.index)
+        heights = other_tests["track"].map(order.index)
         label = "other methods of the family"
-        axes.plot(100 * others["difference"], heights, "|", ms=8, color=PRINT.muted, label=label)
-        places = own["track"].map(order.index).to_numpy()
-        middle, low, high = (100 * own[key].to_numpy() for key in ("difference", "low", "high"))
-        is_claim = own["verdict"].isin((claims.AHEAD, claims.BEHIND)).to_numpy()
+        axes.plot(
+            100 * other_tests["difference"], heights, "|", ms=8, color=PRINT.muted, label=label
+        )
+        places = own_tests["track"].map(order.index).to_numpy()
+        middle, low, high = (
+            100 * own_tests[key].to_numpy() for key in ("difference", "low", "high")
+        )
+        is_claim = own_tests["verdict"].isin((claims.AHEAD, claims.BEHIND)).to_numpy()
         colour, name = PRINT.colour(0), titles.get(method, method)
         for shown, filled, text in ((is_claim, True, "a claim"), (~is_claim, False, "no claim")):
             if shown.any():
@@ -347,7 +351,7 @@ def plot_method(
         axes.axvline(0, color=PRINT.muted, lw=0.8)
         axes.set_yticks(range(len(order)), order)
         axes.set(ylim=(len(order) - 0.5, -0.5))
-        baselines = " and ".join(titles[str(other)] for other in own["other"].unique())
+        baselines = " and ".join(titles[str(other)] for other in own_tests["other"].unique())
         axes.set_xlabel(f"difference of accuracy from {baselines or 'a baseline'} (points)")
         axes.grid(axis="x")
         axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=7)

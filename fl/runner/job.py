@@ -213,15 +213,15 @@ class _Job:
 
     def _make_simulations(self, device: torch.device) -> dict[str, Simulation]:
         """Make the simulations of all runs with unchanged code; they share the data."""
-        made: dict[str, Simulation] = {}
+        by_run: dict[str, Simulation] = {}
         for run, member in self._runs.members.items():
             with self._runs.record_failure(*([run] if run in self._runs.workspaces else [])):
                 check_code(member)
-                sibling = next(iter(made.values()), None)
-                made[run] = simulations.make_simulation(
+                sibling = next(iter(by_run.values()), None)
+                by_run[run] = simulations.make_simulation(
                     self._runs.bundle, member, sibling, self._store, device
                 )
-        return made
+        return by_run
 
     def _share(
         self, local: Mapping[str, Simulation], devices: Sequence[torch.device]

@@ -264,18 +264,18 @@ def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
     set_signal_handler(signal.SIG_IGN)
 
     def make_simulations(request: SimulationRequest) -> dict[str, Simulation]:
-        bundle, made = bundles[request["bundle"]], dict[str, Simulation]()
+        bundle, by_run = bundles[request["bundle"]], dict[str, Simulation]()
         device = torch.device(request["devices"][team.rank])
         simulations.prepare_process(bundle, store)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
         for run_id in request["runs"]:
-            sibling = next(iter(made.values()), None)
-            made[run_id] = simulations.make_simulation(
+            sibling = next(iter(by_run.values()), None)
+            by_run[run_id] = simulations.make_simulation(
                 bundle, members[run_id], sibling, store, device
             )
-        return made
+        return by_run
 
     # If the first process has ended, the process that started both reports that.
     with contextlib.suppress(ProcessLost):

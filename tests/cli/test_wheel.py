@@ -83,7 +83,7 @@ def test_an_empty_folder_becomes_a_workspace_that_trains(fedloom: Program) -> No
     study = folder / "config" / "studies" / "first.yaml"
     study.write_text(yaml.safe_dump(STUDY, sort_keys=False))
     said = fedloom("init")
-    assert f"kept {study.relative_to(folder)}, which exists and differs from the new one" in said
+    assert f"{study.relative_to(folder)} exists and differs from the new file: not changed" in said
     assert yaml.safe_load(study.read_text()) == STUDY
 
     said = fedloom("run", "first", "--only", "method=fedavg", "--", "--cores", "1")

@@ -186,10 +186,10 @@ def test_majority_shares_are_those_counted_by_hand(tmp_path):
     write_partition(tmp_path / "other", "part", counts, ["a", "b"], unseen=[2])
     who = read(tmp_path / "other", "part", "digits · x")
     assert who.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
-    assert who.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert who.majority(all_samples=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
     # All clients' training majority is class b.
     assert who.majority(population=True).to_dict() == {0: 1 / 4, 1: 2 / 4}
-    assert who.majority(together=True, population=True).to_dict() == {0: 3 / 8, 1: 3 / 8}
+    assert who.majority(all_samples=True, population=True).to_dict() == {0: 3 / 8, 1: 3 / 8}
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     small(tmp_path, entry("a", "fedavg"))
     page, md, latex = made(tmp_path)

@@ -286,7 +286,7 @@ def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path)
     assert (measured["n"], measured["difference"]) == (1, pytest.approx(0.2))
     assert (measured["better"], measured["worse"]) == (0.5, 0.0)
     measured = claims.compare_methods(rows, runs, "accuracy", "nobody", settings=settings)
-    assert published.empty and list(published.columns) == claims.COLUMNS
+    assert published.empty and list(published.columns) == claims.COMPARISON_COLUMNS
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
