@@ -127,9 +127,9 @@ CASES = {
     ),
     "augmentation of what is no image": Bad(
         training(augmentation="crop-flip"),
-        key="methods.fedavg",
-        value="fedavg cannot train mlp(hidden=[5]) on synthetic(alpha=1.0, clients=4, samples=40)",
-        allowed="a method, terms and training keys that fit",
+        key="training.augmentation",
+        value="is crop-flip, but synthetic(alpha=1.0, clients=4, samples=40) has no images",
+        allowed="none",
     ),
     "published test samples and no others": Bad(
         {"datasets": ["cifar10-c"], "models": ["cnn"], **homogeneous(test="published")},

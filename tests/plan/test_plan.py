@@ -503,7 +503,7 @@ def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypa
 
 def test_a_run_that_is_to_stop_early_needs_validation_samples(config: Path):
     scheme = {"dirichlet": {"clients": 4, "alpha": 1.0, "val": 0.0}}
-    said = refused(config, partitions=[scheme], training={"early_stopping": 3})
+    said = refused(config, partitions=[scheme], training={"rounds": 5, "early_stopping": 3})
     assert (
         "training.early_stopping: is set, but dirichlet" in said and "no validation samples" in said
     )
