@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,21 +28,28 @@ from torch.utils.data import DataLoader
 
 from bench import timing
 from bench.workloads import CLASSES, Workload
-from fl.api import trees
+from fl.api import classification_loss, single_pass, trees
 from fl.api.method import Pass
 from fl.api.network import Output
 from fl.api.term import Forward
 from fl.blocks.anchor_exchange import ANCHORS
 from fl.blocks.anchors import class_sums
+from fl.blocks.calibration import balanced_logits
+from fl.blocks.fixed_heads import simplex_etf
 from fl.blocks.mixing import client_rows, mix
+from fl.blocks.participation import ROUNDS
 from fl.engine.simulation import Simulation
 from fl.methods.fedala import FedALA
+from fl.methods.fedavg import FedAvg
 from fl.methods.fedcac import FedCAC, partner_weights
 from fl.methods.fedcp import kernel_discrepancy
 from fl.methods.feddisco import FedDisco
 from fl.methods.fedem import responsibilities
+from fl.methods.fedexp import FedExP
 from fl.methods.fedntd import TEACHER, not_true_distillation
 from fl.methods.fedpac import head_statistics, head_weights
+from fl.methods.fedphp import TEACHER as PHP_TEACHER
+from fl.methods.fedphp import FedPHP, inherited_term
 from fl.methods.fedtgp import FedTGP
 from fl.terms.feddecorr import FedDecorr
 from fl.terms.feduv import FedUV
@@ -263,6 +273,113 @@ def fedala(folder: Path) -> float:
     return float(torch.stack([(a - b).abs().max() for a, b in pairs]).max())
 
 
+def fedexp(folder: Path) -> float:
+    """The server's model of FedExP and the evaluated mean in three rounds of random moves."""
+    source = (folder / "FedExP/main.py").read_text()
+    begin = source.index("        for i in ind:")
+    end = source.index("            vector_to_parameters(w_vec_estimate,net_glob")
+    part = textwrap.dedent(source[begin:end])
+    run = _simulation(FedExP(epsilon=0.2))
+    server, n = run.begin().server, torch.tensor([3.0, 5, 1, 2]).double()
+    names: dict[str, Any] = {"torch": torch, "copy": copy, "args": {}, "alg": "fedexp", "c": 0}
+    names |= {"S": 4, "epsilon": 0.2 / 4, "p": n / n.sum(), "ind": range(4), "mem_mat": None}
+    names |= {"args_hyperparameters": {"eta_g": "adaptive"}, "dataset_train": [None] * 4}
+    names |= {"eta_g_tmp": [], "net_glob": _two_layers(), "grad_norm_avg_running": 0}
+    names["parameters_to_vector"] = lambda parameters: names["w_vec_estimate"]
+    names["w_vec_estimate"] = _vector(server["params"])
+    largest = 0.0
+    for number, size in enumerate((0.1, 1.0, 3.0)):
+        params = server["params"]
+        moves = [_random(params, size) for _ in range(4)]
+        names |= {"t": number, "grad_norm_sum": 0, "p_sum": 0, "grad_avg": 0}
+        names["get_grad"] = lambda net, a, h, data, alg, i, m, c: _vector(moves[i])  # noqa: B023
+        exec(part, names)
+        stack = trees.stack([trees.apply(torch.add, params, move) for move in moves])
+        squared = torch.stack([_vector(move).square().sum() for move in moves])
+        uploads = {"params": stack, "buffers": {}, "squared_length": squared}
+        server = run.method.aggregate(server, {}, uploads, n)[0]
+        found = (
+            _vector(server["params"]),
+            _vector(run.method.views["global"](server, None)["params"]),
+        )
+        released = names["w_vec_estimate"], names["w_vec_avg"]
+        # Before round 2 the code evaluates the last model alone.
+        pairs = list(zip(found, released, strict=True))[: 2 if number else 1]
+        largest = max(largest, *(float((a - b).abs().max()) for a, b in pairs))
+    print(f"  rates: {', '.join(f'{float(rate):.2f}' for rate in names['eta_g_tmp'])}")
+    return largest
+
+
+def _random(params: trees.Tree, size: float) -> trees.Tree:
+    return trees.apply(lambda w: size * torch.randn_like(w), params)
+
+
+def _vector(params: trees.Tree) -> Tensor:
+    return torch.cat([leaf.flatten() for leaf in trees.leaves(params)])
+
+
+def fedphp(folder: Path) -> float:
+    """The loss of FedPHP after the first round, and the personal model after three."""
+    source = (folder / "FedRepo/algorithms/fedphp.py").read_text()
+    names: dict[str, Any] = {"nn": nn}
+    lines = source[source.index("            criterion = nn.CrossEntropyLoss()") :]
+    functions = source[source.index("    def generate_mu") : source.index("    def update_global")]
+    exec(textwrap.dedent(functions), names)
+    logits, teacher, labels = _normal(20, 10), _normal(20, 10), torch.randint(0, 10, (20,))
+    names |= {"logits": logits, "plogits": teacher.detach(), "batch_y": labels}
+    names["self"] = SimpleNamespace(args=SimpleNamespace(reg_way="KD", reg_lamb=0.1))
+    exec(textwrap.dedent(lines[: lines.index("            optimizer.zero_grad")]), names)
+    batch = {"y": labels, "reference": {PHP_TEACHER: teacher.detach()}}
+    forward = _forward(logits, logits, **batch)
+    forward = replace(forward, work={ROUNDS: torch.tensor(1)})
+    largest = _difference(inherited_term(0.1)(forward), names["loss"], logits)
+
+    run = _simulation(FedPHP(), rounds=3)
+    client = trees.take(run.begin().clients, 0)
+    personal, work_end = _two_layers(), single_pass(run.method).end
+    personal.load_state_dict(client["inherited"]["params"])
+    server = run.begin().server
+    args = SimpleNamespace(c_ratio=1.0, max_round=3)
+    php = SimpleNamespace(args=args, cnts={0: 0})
+    php.generate_mu = lambda client: names["generate_mu"](php, client)
+    for _ in range(3):
+        trained = _two_layers()
+        names["update_hpm"](php, 0, trained, personal)
+        php.cnts[0] += 1
+        work = single_pass(run.method).begin(server, client)
+        work = {**work, "params": {n: p.detach() for n, p in trained.named_parameters()}}
+        client = {**client, **work_end(server, client, work)[0]}
+        gaps = [
+            (client["inherited"]["params"][name] - leaf).abs().max()
+            for name, leaf in personal.state_dict().items()
+        ]
+        largest = max(largest, float(torch.stack(gaps).max()))
+    return largest
+
+
+def fedetf(folder: Path) -> float:
+    """The balanced loss of FedETF, and the angles of its head, which the code has in float32."""
+    source = (folder / "ICCV-2023-FedETF/client_funct.py").read_text()
+    names: dict[str, Any] = {"F": F}
+    part = source[source.index("def balanced_softmax_loss") : source.index("def client_fedetf")]
+    exec(part, names)
+    outputs, labels = _normal(30, 6), torch.randint(0, 6, (30,))
+    counts = torch.tensor([3, 9, 1, 4, 20, 7])
+    released = names["balanced_softmax_loss"](outputs, labels, counts)
+    batch = {"y": labels, "weight": torch.ones(30).double()}
+    found = classification_loss(balanced_logits(outputs, counts.double()), batch)
+    classifiers = folder / "ICCV-2023-FedETF/models_dict/proto_classifiers.py"
+    names = {}
+    exec(classifiers.read_text().replace(".cuda()", ""), names)
+    frame = names["Proto_Classifier"](12, CLASSES).proto
+    context = SimpleNamespace(network=_simulation(FedAvg(), width=12).network, seed=0)
+    variables = context.network.init(0)
+    weight = simplex_etf(context, variables)["2.weight"]  # type: ignore[arg-type]
+    angles = float((weight @ weight.T - (frame.T @ frame).double()).abs().max())
+    print(f"  angles of the head: {angles:.1e} (single precision)")
+    return _difference(found, released, outputs)
+
+
 def fedtgp(folder: Path) -> float:
     """The prototypes of FedTGP after three steps on all means; the authors' order is random."""
     source = (folder / "HtFLlib/system/flcore/servers/servertgp.py").read_text()
@@ -309,14 +426,16 @@ def fedtgp(folder: Path) -> float:
     return float(torch.stack(gaps).max())
 
 
-def _two_layers() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, CLASSES)).double()
+def _two_layers(width: int = 6) -> nn.Module:
+    layers = nn.Linear(8, width), nn.ReLU(), nn.Linear(width, CLASSES)
+    return nn.Sequential(*layers).double()
 
 
-def _simulation(method: Any) -> Simulation:
+def _simulation(method: Any, width: int = 6, **training: Any) -> Simulation:
     """Four clients that train a network of two layers by a method, in double precision."""
     work = Workload("", 4, 24, (8,), 8, 1, momentum=0.0)
-    return timing.simulation(work, _two_layers, method=method, precision="float64")
+    make = partial(_two_layers, width)
+    return timing.simulation(work, make, method=method, precision="float64", **training)
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -352,6 +471,9 @@ COMPARISONS: tuple[tuple[str, str, Callable[[Path], float]], ...] = (
     ("PFLlib", "d832e76", fedcp),
     ("PFLlib", "d832e76", fedala),
     ("HtFLlib", "e959261", fedtgp),
+    ("FedExP", "34b05a26", fedexp),
+    ("FedRepo", "617ee015", fedphp),
+    ("ICCV-2023-FedETF", "092ace3", fedetf),
     ("FedPAC", "5770f4ff", fedpac),
 )
 """Repository, the commit at which it was compared, and the comparison."""
