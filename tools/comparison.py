@@ -17,7 +17,7 @@ from fl.report.facts import read_partitions
 from tools import pages
 
 CONFIG = Path("config")
-PAGE = Path("docs") / "comparison.md"
+PAGES = (Path("docs") / "comparison.md", Path("docs") / "comparison-table.md")
 PICTURES = Path("docs") / "comparison"
 
 
@@ -72,15 +72,16 @@ def _of_before(folder: Path, track: str) -> pd.DataFrame:
 
 
 def main() -> int:
-    """Write the kept table, the page's tables and its figures."""
+    """Write the kept table, the pages' tables and the figures."""
     try:
         table = collect(CONFIG)
         say(tracks.write(CONFIG, table))
         PICTURES.mkdir(exist_ok=True)
         for name, picture in track_page.pictures(tracks.read_published(CONFIG)).items():
             write_bytes(PICTURES / f"{name}.svg", picture.files()[".svg"])
-        write_bytes(PAGE, pages.filled(PAGE.read_text("utf-8"), CONFIG).encode())
-        say(PAGE)
+        for page in PAGES:
+            write_bytes(page, pages.filled(page.read_text("utf-8"), CONFIG).encode())
+            say(page)
     except FedloomError as error:
         say(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,10 +1,14 @@
 // Tables of the site: a click on a head sorts by its column; long tables get a field to filter rows.
+// A block `.table-filters` before a table names columns: of `data-choices` a value can be chosen, of
+// `data-limits` the largest number.
 const FILTERED = 12
+const LIMITS = [0.5, 1, 1.5, 2, 5]
+const FACTORS = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 }
 
 const number = (cell) => {
   const text = cell.textContent.trim().replace(/[−–]/g, "-").replace(/,/g, "")
-  const match = text.match(/^-?\d*\.?\d+/)
-  return match ? Number(match[0]) : NaN
+  const match = text.match(/^<?(-?\+?\d*\.?\d+)(?: ([kMGT])B?\b)?/)
+  return match ? Number(match[1]) * (FACTORS[match[2]] ?? 1) : NaN
 }
 
 const sort = (table, column, descending) => {
@@ -35,25 +39,64 @@ const makeSortable = (table) => {
   })
 }
 
-const addFilter = (table) => {
+const labelled = (control, text) => {
+  const label = document.createElement("label")
+  label.append(`${text} `, control)
+  return label
+}
+
+const selection = (options, act) => {
+  const select = document.createElement("select")
+  for (const [value, text] of options) select.add(new Option(text, value))
+  select.addEventListener("change", act)
+  return select
+}
+
+const addFilters = (table) => {
+  const rows = [...table.tBodies[0].rows]
+  const names = [...table.tHead.rows[0].cells].map((head) => head.textContent.trim())
+  const wrapped = table.closest(".md-typeset__scrollwrap") ?? table
+  const conditions = [] // Functions of a row.
+  const act = () => {
+    for (const row of rows) row.hidden = !conditions.every((condition) => condition(row))
+    count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`
+  }
   const field = document.createElement("input")
   field.type = "search"
-  field.className = "row-filter"
   field.placeholder = "Filter rows, for example: Fed"
   field.setAttribute("aria-label", "Filter the rows of the next table")
-  field.addEventListener("input", () => {
-    const words = field.value.toLowerCase().split(/\s+/)
-    for (const row of table.tBodies[0].rows) {
-      const text = row.textContent.toLowerCase()
-      row.hidden = !words.every((word) => text.includes(word))
-    }
+  field.addEventListener("input", act)
+  conditions.push((row) => {
+    const text = row.textContent.toLowerCase()
+    return field.value.toLowerCase().split(/\s+/).every((word) => text.includes(word))
   })
-  const place = table.closest(".md-typeset__scrollwrap") ?? table
-  place.before(field)
+  const count = document.createElement("output")
+  const block = document.createElement("div")
+  block.className = "row-filters"
+  let before = wrapped.previousElementSibling
+  while (before?.matches("p")) before = before.previousElementSibling // The caption.
+  const named = before?.matches(".table-filters") ? before.dataset : {}
+  for (const name of (named.choices ?? "").split(" ").filter(Boolean)) {
+    const column = names.indexOf(name)
+    const values = [...new Set(rows.map((row) => row.cells[column].textContent.trim()))].sort()
+    const select = selection([["", "all"], ...values.map((value) => [value, value])], act)
+    conditions.push((row) => !select.value || row.cells[column].textContent.trim() === select.value)
+    block.append(labelled(select, name))
+  }
+  for (const name of (named.limits ?? "").split(" ").filter(Boolean)) {
+    const column = names.indexOf(name)
+    const options = LIMITS.map((limit) => [limit, `at most ${limit} × FedAvg's`])
+    const select = selection([["", "any"], ...options], act)
+    conditions.push((row) => !select.value || number(row.cells[column]) <= Number(select.value))
+    block.append(labelled(select, name))
+  }
+  block.append(field, count)
+  wrapped.before(block)
+  act()
 }
 
 for (const table of document.querySelectorAll(".md-content table")) {
   if (!table.tHead || !table.tBodies.length || table.closest(".jupyter-wrapper")) continue
   makeSortable(table)
-  if (table.tBodies[0].rows.length > FILTERED) addFilter(table)
+  if (table.tBodies[0].rows.length > FILTERED) addFilters(table)
 }

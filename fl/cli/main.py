@@ -189,6 +189,7 @@ def _add_lookup_commands(commands: Commands) -> None:
     sub.add_argument(
         "track", nargs="?", help="print the ranking of one track (default: all tracks)"
     )
+    sub.add_argument("--long", action="store_true", help="a row for each method of each track")
 
 
 def _add_snakemake_commands(commands: Commands) -> None:
@@ -404,7 +405,10 @@ def _tracks(parsed: argparse.Namespace) -> None:
     if parsed.track and parsed.track not in set(table["track"]):
         say("There are no published results of this track.")
         return
-    view = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
+    if parsed.track:
+        view = track_page.ranking(table, parsed.track)
+    else:
+        view = (track_page.long_table if parsed.long else track_page.overview)(table)
     for line in page.to_markdown(view).splitlines():
         say(line)
 

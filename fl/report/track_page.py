@@ -97,6 +97,55 @@ def _tested(row: Mapping[Any, Any] | None, table: pd.DataFrame) -> tuple[str, ..
     )
 
 
+def long_table(table: pd.DataFrame) -> Table:
+    """Return a row for each method of each track, for pages on which readers sort and filter.
+
+    Costs are multiples of those of FedAvg on the track, so that tracks can be compared.
+    """
+    tests, plain = tracks.against(table), _plain_titles(table)
+    baseline_of = tracks.baselines(table)
+    judged = {(row["track"], row["method"]): row for row in tests.to_dict("records")}
+    rows = []
+    for track in map(str, table["track"].unique()):
+        lines, scores = table[table["track"] == track], tracks.values(table, track)
+        places = tracks.ranks(scores).sort_values(kind="stable")
+        averages = lines.groupby("method")[["worst_tenth", *COSTS]].mean()
+        shares = averages[[*COSTS]] / averages.reindex([tracks.CHECK])[[*COSTS]].iloc[0]
+        for method in map(str, places.index):
+            row = judged.get((track, method))
+            # A baseline of its own is of the family that is compared with it.
+            family = baseline_of.get(method, tracks.BASELINE)
+            cells = [
+                track,
+                plain[family],
+                number(scores[method].mean(), "accuracy"),
+                f"{places[method]:.1f}",
+                number(row["difference"], "accuracy", signed=True) if row else NOTHING,
+                probability(row["p_corrected"]) if row else NOTHING,
+                claims.verdict_text(row) if row else NOTHING,
+                number(float(averages.loc[method, "worst_tenth"]), "accuracy"),
+                *(_multiple(float(shares.loc[method, cost])) for cost in COSTS),
+            ]
+            rows.append(Row(titles(lines)[method], tuple(map(Cell, cells))))
+    caption = (
+        "All methods of all tracks: accuracy (%), mean rank over draws, mean difference in points "
+        "from the entry that names the family, and costs of a whole run as multiples of FedAvg's."
+    )
+    names = ("track", "family", "accuracy", "rank", "difference", "corrected\np")
+    heads = columns(
+        *("Method", *names, "verdict", "worst\ntenth", "bytes", "operations"),
+        text=("track", "family", "verdict"),
+    )
+    return Table("long", caption, heads, tuple(rows), note=rule(table, tests))
+
+
+def _multiple(share: float) -> str:
+    """Return a multiple as text, with two digits below 10."""
+    if not np.isfinite(share):
+        return NOTHING
+    return f"{share:.2g}" if 0 < share < 10 else f"{share:,.0f}"
+
+
 def _plain_titles(table: pd.DataFrame) -> dict[str, str]:
     return dict(zip(table["method"], table["title"], strict=True))
 

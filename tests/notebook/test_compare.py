@@ -128,7 +128,11 @@ def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
     (lab / "docs").mkdir()
     page = lab / "docs" / "comparison.md"
     page.write_text("Tracks:\n\n<!-- fl tracks tiny -->\n<!-- end -->\n\nThe end.\n")
+    long = lab / "docs" / "comparison-table.md"
+    long.write_text("<!-- fl tracks --long -->\n<!-- end -->\n")
     assert comparison.main() == 0
+    shown = [row.split(" | ")[:3] for row in long.read_text().splitlines() if "| tiny |" in row]
+    assert len(shown) == 3 and ["| Local (control)", "tiny", "FedAvg-FT"] in shown
     head, table, end = re.split(r"<!-- .*? -->\n", page.read_text())
     assert (head, end) == ("Tracks:\n\n", "\nThe end.\n")
     rows = [line.split(" | ")[0] for line in table.splitlines()[4:] if line.startswith("|")]
