@@ -33,11 +33,17 @@ PURPOSE_BY_PACKAGE = {
     "lpips": "scores of attacks",
     "nibabel": "NIfTI volumes",
     "rocrate": "crates",
+    "tokenizers": "texts by a tokenizer",
+    "transformers": "pretrained models of texts",
+    "timm": "pretrained models of images",
 }
 """What is impossible without a package, by the package's import name."""
 
-EXTRA_PACKAGES = {"dvc", "cvxpy", "dp_accounting", "skimage", "lpips", "nibabel", "rocrate"}
-"""Packages that `fedloom[extras]` has; the others are in `fedloom[workflow]`."""
+PACKAGES_BY_EXTRA = {
+    "extras": {"dvc", "cvxpy", "dp_accounting", "skimage", "lpips", "nibabel", "rocrate"},
+    "pretrained": {"tokenizers", "transformers", "timm"},
+}
+"""Packages of the optional extras; the others are in `fedloom[workflow]`."""
 
 PURPOSE_BY_PROGRAM = {"git": "commits in results", "pdflatex": "papers from tables"}
 """Purpose of programs outside Python."""
@@ -61,19 +67,19 @@ def lines(folder: Path) -> Iterator[str]:
     """
     from fl.runner import environment
 
-    yield f"fedloom   {environment.version()}, Python {platform.python_version()}"
-    yield f"training  {', '.join(_version(name) for name in TRAINING_PACKAGES)}"
-    for extra in ("workflow", "extras"):
-        yield f"{extra:9} {_missing_packages(extra)}"
+    yield f"fedloom    {environment.version()}, Python {platform.python_version()}"
+    yield f"training   {', '.join(_version(name) for name in TRAINING_PACKAGES)}"
+    for extra in ("workflow", *PACKAGES_BY_EXTRA):
+        yield f"{extra:10} {_missing_packages(extra)}"
     missing = [
         f"{name} ({purpose})"
         for name, purpose in PURPOSE_BY_PROGRAM.items()
         if not shutil.which(name)
     ]
-    yield f"programs  {_shortage(missing)}"
-    yield f"processor {environment.processor()}, {_cores()}, {_memory()}"
-    yield f"GPU       {_gpus()}"
-    yield f"Slurm     {_slurm()}"
+    yield f"programs   {_shortage(missing)}"
+    yield f"processor  {environment.processor()}, {_cores()}, {_memory()}"
+    yield f"GPU        {_gpus()}"
+    yield f"Slurm      {_slurm()}"
     yield from _folder_lines(folder)
 
 
@@ -95,10 +101,12 @@ def _version(package: str) -> str:
 
 def _missing_packages(extra: str) -> str:
     """Return which packages of an extra are missing, and for what."""
+    optional = {name for names in PACKAGES_BY_EXTRA.values() for name in names}
+    names = PACKAGES_BY_EXTRA.get(extra, PURPOSE_BY_PACKAGE.keys() - optional)
     missing = [
         f"{name} ({purpose})"
         for name, purpose in PURPOSE_BY_PACKAGE.items()
-        if (name in EXTRA_PACKAGES) == (extra == "extras") and not is_installed(name)
+        if name in names and not is_installed(name)
     ]
     advice = f"Try: python -m pip install 'fedloom[{extra}]'"
     return f"{_shortage(missing)}. {advice}" if missing else _shortage(missing)
@@ -139,7 +147,7 @@ def _slurm() -> str:
 def _folder_lines(folder: Path) -> Iterator[str]:
     """Return what is wrong with the folders of a workspace, or that all can be written."""
     if not (folder / "config.yaml").is_file():
-        yield f"folder    {Path.cwd()} is no workspace. Try: fedloom init"
+        yield f"folder     {Path.cwd()} is no workspace. Try: fedloom init"
         return
     settings = config.read_settings(folder)
     paths = [Path(path) for path in (settings.data, settings.results, settings.store)]
@@ -152,4 +160,4 @@ def _folder_lines(folder: Path) -> Iterator[str]:
     problems += filter(None, [sharing_problem(Path(settings.store))])
     free = size(shutil.disk_usage(Path.cwd()).free)
     names = ", ".join(map(str, dict.fromkeys(paths)))
-    yield f"folders   {'; '.join(problems) or f'{names} can be written'}; {free} free"
+    yield f"folders    {'; '.join(problems) or f'{names} can be written'}; {free} free"

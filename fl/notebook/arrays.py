@@ -27,6 +27,8 @@ REPEATED_SAMPLES = 32
 
 FRAME_KEYS = ("frame", "path")
 """Keys of a data set that can have a table in memory as their value."""
+SPLIT_COLUMN = "published_split"
+"""Column of the split of a row, in a table that is joined from one table for each split."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,6 +183,11 @@ def is_frame(value: Any) -> bool:
     return isinstance(value, pd.DataFrame) or is_hugging_face
 
 
+def is_frame_by_split(value: Any) -> bool:
+    """Whether a value has a table in memory by split, as a ``DatasetDict`` of Hugging Face."""
+    return isinstance(value, Mapping) and bool(value) and all(map(is_frame, value.values()))
+
+
 def with_frame_paths(keys: Mapping[str, Any], folder: Path, location: Location) -> dict[str, Any]:
     """Return keys of a data set with the path of a file in place of a table in memory.
 
@@ -197,9 +204,25 @@ def with_frame_paths(keys: Mapping[str, Any], folder: Path, location: Location) 
         raise ConfigError(location / "frame", "is given in addition to path", advice="give one")
     values = dict(keys)
     for key in FRAME_KEYS:
+        if is_frame_by_split(values.get(key)):
+            if "split" in values:
+                problem = "is given in addition to a table for each split"
+                raise ConfigError(location / "split", problem, advice="give one")
+            values |= {key: _joined(values[key]), "split": SPLIT_COLUMN}
         if is_frame(values.get(key)):
             values["path"] = str(_write_frame(values.pop(key), folder, location / key))
     return values
+
+
+def _joined(frame_by_split: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one table with the column `SPLIT_COLUMN`."""
+    tables = [
+        (frame if isinstance(frame, pd.DataFrame) else frame.to_pandas()).assign(
+            **{SPLIT_COLUMN: "val" if split == "validation" else split}
+        )
+        for split, frame in frame_by_split.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
 
 
 def _write_frame(frame: Any, folder: Path, location: Location) -> Path:

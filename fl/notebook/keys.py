@@ -24,7 +24,7 @@ from fl.base import fields, files, plugins, registry
 from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
 from fl.notebook import source
-from fl.notebook.arrays import ArrayData, is_frame, with_frame_paths
+from fl.notebook.arrays import ArrayData, is_frame, is_frame_by_split, with_frame_paths
 from fl.plan import config
 from fl.plan.config import Draft, Settings, Study
 
@@ -146,7 +146,7 @@ def config_value(value: Any, folder: Path) -> Any:
     if isinstance(value, ArrayData):
         return value.item(folder)
     if isinstance(value, Mapping):
-        if any(map(is_frame, value.values())):
+        if any(is_frame(inner) or is_frame_by_split(inner) for inner in value.values()):
             value = with_frame_paths(value, folder, CALL / "dataset")
         return {key: config_value(inner, folder) for key, inner in value.items()}
     if is_frame(value):

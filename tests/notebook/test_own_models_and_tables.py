@@ -150,6 +150,19 @@ def test_a_table_in_memory_is_a_data_set_that_its_content_names(
             fl.run(dataset=dataset, **CALL_OF_A_TABLE)
 
 
+def test_tables_by_split_are_a_published_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = frame()
+    parts = {"train": table[::2], "validation": table[1::4], "test": table[3::4]}
+    result = fl.run(dataset={"table": {"frame": parts, **KEYS}}, **CALL_OF_A_TABLE)
+    predicted = result.predictions("fedavg", split="test")
+    assert len(predicted) == len(parts["test"]), "and no other rows"
+    with pytest.raises(FedloomError, match="split: is given in addition to a table for each split"):
+        fl.run(dataset={"table": {"frame": parts, "split": "where", **KEYS}}, **CALL_OF_A_TABLE)
+
+
 def test_a_data_set_of_hugging_face_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason="needs the package datasets")
     monkeypatch.chdir(tmp_path)
@@ -157,3 +170,8 @@ def test_a_data_set_of_hugging_face_is_one(tmp_path: Path, monkeypatch: pytest.M
     result = fl.run(dataset={"table": {"frame": held, **KEYS}}, **CALL_OF_A_TABLE)
     assert len(result.curves()["client"].unique()) == 2
     assert "datasets" in sys.modules
+    parts = datasets.DatasetDict(
+        {"train": held.select(range(40)), "test": held.select(range(40, 60))}
+    )
+    result = fl.run(dataset={"table": {"frame": parts, **KEYS}}, **CALL_OF_A_TABLE)
+    assert len(result.predictions("fedavg")) == 20
