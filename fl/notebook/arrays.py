@@ -216,12 +216,11 @@ def with_frame_paths(keys: Mapping[str, Any], folder: Path, location: Location) 
 
 def _joined(frame_by_split: Mapping[str, Any]) -> pd.DataFrame:
     """Return one table with the column `SPLIT_COLUMN`."""
-    tables = [
-        (frame if isinstance(frame, pd.DataFrame) else frame.to_pandas()).assign(
-            **{SPLIT_COLUMN: "val" if split == "validation" else split}
-        )
-        for split, frame in frame_by_split.items()
-    ]
+    tables = []
+    for split, frame in frame_by_split.items():
+        table: pd.DataFrame = frame if isinstance(frame, pd.DataFrame) else frame.to_pandas()
+        name = "val" if split == "validation" else split
+        tables.append(table.assign(**{SPLIT_COLUMN: name}))
     return pd.concat(tables, ignore_index=True)
 
 

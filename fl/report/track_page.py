@@ -102,15 +102,16 @@ def long_table(table: pd.DataFrame) -> Table:
 
     Costs are multiples of those of FedAvg on the track, so that tracks can be compared.
     """
-    tests, plain = tracks.against(table), _plain_titles(table)
+    tests, plain = tracks.compare_with_baselines(table), _plain_titles(table)
     baseline_of = tracks.baselines(table)
     judged = {(row["track"], row["method"]): row for row in tests.to_dict("records")}
     rows = []
     for track in map(str, table["track"].unique()):
-        lines, scores = table[table["track"] == track], tracks.values(table, track)
+        lines, scores = table[table["track"] == track], tracks.scores_of(table, track)
         places = tracks.ranks(scores).sort_values(kind="stable")
         averages = lines.groupby("method")[["worst_tenth", *COSTS]].mean()
-        shares = averages[[*COSTS]] / averages.reindex([tracks.CHECK])[[*COSTS]].iloc[0]
+        shares = (averages / averages.reindex([tracks.CHECK]).iloc[0]).to_dict()
+        worst_tenths = averages["worst_tenth"].to_dict()
         for method in map(str, places.index):
             row = judged.get((track, method))
             # A baseline of its own is of the family that is compared with it.
@@ -123,10 +124,10 @@ def long_table(table: pd.DataFrame) -> Table:
                 number(row["difference"], "accuracy", signed=True) if row else NOTHING,
                 probability(row["p_corrected"]) if row else NOTHING,
                 claims.verdict_text(row) if row else NOTHING,
-                number(float(averages.loc[method, "worst_tenth"]), "accuracy"),
-                *(_multiple(float(shares.loc[method, cost])) for cost in COSTS),
+                number(worst_tenths[method], "accuracy"),
+                *(_multiple(shares[cost][method]) for cost in COSTS),
             ]
-            rows.append(Row(titles(lines)[method], tuple(map(Cell, cells))))
+            rows.append(Row(marked_titles(lines)[method], tuple(map(Cell, cells))))
     caption = (
         "All methods of all tracks: accuracy (%), mean rank over draws, mean difference in points "
         "from the entry that names the family, and costs of a whole run as multiples of FedAvg's."
@@ -136,7 +137,7 @@ def long_table(table: pd.DataFrame) -> Table:
         *("Method", *names, "verdict", "worst\ntenth", "bytes", "operations"),
         text=("track", "family", "verdict"),
     )
-    return Table("long", caption, heads, tuple(rows), note=rule(table, tests))
+    return Table("long", caption, heads, tuple(rows), note=_rule(table, tests))
 
 
 def _multiple(share: float) -> str:
