@@ -109,7 +109,7 @@ def long_table(table: pd.DataFrame) -> Table:
     for track in map(str, table["track"].unique()):
         lines, scores = table[table["track"] == track], tracks.scores_of(table, track)
         places = tracks.ranks(scores).sort_values(kind="stable")
-        averages = lines.groupby("method")[["worst_tenth", *COSTS]].mean()
+        averages = lines.groupby("method")[["worst_tenth", *COST_LABELS]].mean()
         shares = (averages / averages.reindex([tracks.CHECK]).iloc[0]).to_dict()
         worst_tenths = averages["worst_tenth"].to_dict()
         for method in map(str, places.index):
@@ -125,7 +125,7 @@ def long_table(table: pd.DataFrame) -> Table:
                 probability(row["p_corrected"]) if row else NOTHING,
                 claims.verdict_text(row) if row else NOTHING,
                 number(worst_tenths[method], "accuracy"),
-                *(_multiple(shares[cost][method]) for cost in COSTS),
+                *(_multiple(shares[cost][method]) for cost in COST_LABELS),
             ]
             rows.append(Row(marked_titles(lines)[method], tuple(map(Cell, cells))))
     caption = (
