@@ -33,10 +33,11 @@ KEYS = {
 
 
 def main() -> None:
-    """Print a row for each method, the most expensive for its operations first."""
+    """Print a row for each method."""
     timing.begin("processor time")
     names = sys.argv[1:] or registry.names("method")
-    reference, rows, missing = _measured(REFERENCE), [], []
+    reference, missing = _measured(REFERENCE), []
+    print("| method | time | operations | time by operations |\n|---|---:|---:|---:|")
     for name in names:
         try:
             seconds, operations = _measured(name)
@@ -44,10 +45,8 @@ def main() -> None:
             missing.append(f"{name} ({str(error)[:80]})")
             continue
         ratio, work = seconds / reference[0], operations / reference[1]
-        rows.append((ratio / work if work else 0.0, name, ratio, work))
-    print("| method | time | operations | time by operations |\n|---|---:|---:|---:|")
-    for share, name, ratio, work in sorted(rows, reverse=True):
-        print(f"| {name} | {ratio:.2f} | {work:.2f} | {share:.2f} |")
+        share = f"{ratio / work:.2f}" if work else "none"
+        print(f"| {name} | {ratio:.2f} | {work:.2f} | {share} |", flush=True)
     print(f"\nNot measured: {'; '.join(missing) or 'none'}")
 
 
@@ -56,7 +55,7 @@ def _measured(name: str) -> tuple[float, float]:
     run = _simulation(name, LONG)
     state = run.begin()
     total = costs.measure(run, state)
-    operations = total.flops * total.participants + total.flops_server
+    operations = (total.flops or 0) * (total.participants or 0) + (total.flops_server or 0)
     seconds = min(_seconds(name, LONG) - _seconds(name, SHORT) for _ in range(2))
     return seconds / (LONG - SHORT), operations
 
