@@ -41,8 +41,8 @@ def main() -> None:
     for name in names:
         try:
             seconds, operations = _measured(name)
-        except (FedloomError, AssertionError, KeyError, ValueError) as error:
-            missing.append(f"{name} ({str(error)[:80]})")
+        except (FedloomError, AssertionError, KeyError, RuntimeError, ValueError) as error:
+            missing.append(f"{name} ({' '.join(str(error).split())[:80]})")
             continue
         ratio, work = seconds / reference[0], operations / reference[1]
         share = f"{ratio / work:.2f}" if work else "none"

@@ -103,7 +103,7 @@ def feduv(folder: Path) -> float:
 
     def difference(count: int) -> float:
         outputs, features = _normal(count, 7), _normal(count, 12)
-        term: Callable[[Forward], Tensor] = FedUV().build(None)
+        term: Callable[[Forward], Tensor] = FedUV().build(None)  # type: ignore[arg-type]
         released = regulariser(outputs, outputs, features)[0]
         return _difference(term(_forward(outputs, features)), released, outputs, features)
 
@@ -115,7 +115,7 @@ def feddisco(folder: Path) -> float:
     names = _run(folder / "FedDisco/disco.py")
     draw, largest = np.random.default_rng(0), 0.0
     for distance in ("kl", "l2"):
-        method = FedDisco(distance=distance)  # type: ignore[arg-type]
+        method = FedDisco(distance=distance)
         for _ in range(20):
             counts = draw.integers(1, 30, (8, 5))
             apart = names["get_distribution_difference"](
