@@ -219,7 +219,7 @@ def test_the_runs_table_says_what_was_stacked_and_what_a_run_stands_on(tmp_path)
         **{"a0": "a0, a1", "a1": "a0, a1"},
         **{"f0": "f0", "g0": "g0", "g1": "g1"},
     }
-    assert published.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
+    assert measured.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
     before = measured["rounds_before"].dropna().to_dict()
     assert before == {"a0": 0, "a1": 0, "f0": 10, "g0": 15}, "g1's and z0's are not known"
 
@@ -286,7 +286,7 @@ def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path)
     assert (measured["n"], measured["difference"]) == (1, pytest.approx(0.2))
     assert (measured["better"], measured["worse"]) == (0.5, 0.0)
     measured = claims.compare_methods(rows, runs, "accuracy", "nobody", settings=settings)
-    assert published.empty and list(published.columns) == claims.COMPARISON_COLUMNS
+    assert measured.empty and list(measured.columns) == claims.COMPARISON_COLUMNS
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
