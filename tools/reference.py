@@ -13,13 +13,11 @@ from pathlib import Path
 
 from fl.api.training import Training
 from fl.base import fields, plugins, registry
-from fl.base.model_keys import Lora, ModelKeys
-from fl.base.registry import Component
+from fl.base.registry import Component, Lora, ModelKeys
 from fl.cli import catalogue, families
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
-from fl.plan.config import Execution, Node, Settings, Study
-from fl.plan.published_tables import Best, Cells
+from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
 from tools import api_reference, method_costs
 
 ROOT = plugins.FL.parent

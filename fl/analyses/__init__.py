@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fl.api.trees import Tree
-    from fl.base.plotting import Picture
+    from fl.blocks.plotting import Picture
     from fl.engine.simulation import Simulation
 
 

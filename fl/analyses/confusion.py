@@ -21,8 +21,8 @@ import pandas as pd
 
 from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled
 from fl.base.fields import Count
-from fl.base.plotting import Look, as_picture, axes_of, shade_image
 from fl.base.schema import GLOBAL, PERSONAL
+from fl.blocks.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
-from fl.base.plotting import Look, as_picture, axes_of, shade_image
+from fl.blocks.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
-from fl.base.plotting import Look, as_picture, axes_of, logarithmic
 from fl.base.schema import StudySetting
 from fl.blocks.gradient_dissimilarity import DISSIMILARITY_MEASURES
+from fl.blocks.plotting import Look, as_picture, axes_of, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

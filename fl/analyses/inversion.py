@@ -37,7 +37,7 @@ from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.errors import FedloomError, optional_package
 from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
-from fl.base.plotting import Look, as_picture, axes_of
+from fl.blocks.plotting import Look, as_picture, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

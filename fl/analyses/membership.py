@@ -32,8 +32,8 @@ from fl.api import trees
 from fl.api.trees import Inputs, Tree
 from fl.base import rng
 from fl.base.fields import Count, Seed
-from fl.base.plotting import Look, as_picture, axes_of
 from fl.base.schema import GLOBAL, PERSONAL
+from fl.blocks.plotting import Look, as_picture, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

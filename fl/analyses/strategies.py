@@ -21,7 +21,7 @@ import numpy as np
 
 from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabled, with_traces
 from fl.base.fields import Seed
-from fl.base.plotting import Look, as_picture, axes_of, shade_image
+from fl.blocks.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -22,7 +22,7 @@ from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.term import AdaptiveTerm, Forward, Term
 from fl.api.training import Training
-from fl.api.trees import Tree, drop
+from fl.api.trees import Tree
 from fl.base.declaration import MethodDeclaration as MethodDeclaration
 from fl.base.declaration import declaration_of as declaration_of
 
@@ -299,7 +299,6 @@ class Method:
         trace_clients: Function from the stack of all clients to values that are stored. It is no
             message: neither clients nor the server get them.
         check_clients: Function that refuses clients which the method cannot train.
-        by_modality: Method for the clients of each modality, if clients differ in modality.
         server_work: Training steps of the server, for counting only; changes no result.
         upload_bytes: Function from an upload to its bytes; None: the bytes of its tensors.
     """
@@ -314,7 +313,6 @@ class Method:
     trace: protocols.Trace | None = None
     trace_clients: protocols.Trace | None = None
     check_clients: protocols.CheckClients | None = None
-    by_modality: tuple[ModalityMethod, ...] = ()
     server_work: tuple[ServerWork, ...] = ()
     upload_bytes: Callable[[Tree], int] | None = None
 
@@ -340,33 +338,6 @@ class MethodTerm:
     def __call__(self, forward: Forward) -> Tensor:
         """Return the value of the term."""
         return self.term(forward)
-
-
-@dataclass(frozen=True)
-class ModalityMethod:
-    """Method for the clients of one modality.
-
-    Attributes:
-        name: Name of the modality.
-        method: The method of its clients.
-        missing_weights: Names of the weights that its clients do not have.
-        separate: Whether modalities share nothing. Each modality then has its own server tree under
-            its ``name``. Otherwise one server averages (`WeightedAverage`) each weight over the
-            clients that have it.
-    """
-
-    name: str
-    method: Method
-    missing_weights: frozenset[str]
-    separate: bool
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return a tree or stack without the weights that these clients do not have."""
-        return drop(tree, self.missing_weights)
-
-    def server_tree(self, server: Tree) -> Tree:
-        """Return the part of the run's server tree that these clients share."""
-        return dict(server[self.name]) if self.separate else self.restrict(server)
 
 
 def training_passes(method: Method) -> tuple[Pass, ...]:

@@ -18,17 +18,18 @@ from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
 from fl.pytorch import torch_internals
 from fl.pytorch.construction import check_tensors, seeded
-from fl.pytorch.folding import fold_layers, unwrap_stacks
-from fl.pytorch.functions import draws_random_numbers, replace_functions, uses_replaced_functions
+from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
 from fl.pytorch.heads import HeadSearch
 from fl.pytorch.random_numbers import (
     ADVICE,
     RandomNumbers,
     describe_drawing_layer,
+    draws_random_numbers,
     generator_states,
     have_generators_changed,
+    replace_functions,
+    uses_replaced_functions,
 )
-from fl.pytorch.sequences import LayerSequence
 
 NOTHING: Mapping[str, Tensor] = {}
 
@@ -386,7 +387,8 @@ class Network:
             params: Weights by name.
             buffers: Buffers by name.
             x: Inputs, [b, ...].
-            nested: Whether a gradient is computed through a gradient, see `fl.pytorch.functions`.
+            nested: Whether a gradient is computed through a gradient, see
+                `fl.pytorch.random_numbers`.
             key: Keys of the batch, [b], if it has some.
             alter: Functions that change outputs of layers that were named to `alter`; they get and
                 return tensors of the network's own type.

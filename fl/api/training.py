@@ -66,7 +66,7 @@ class Training:
             clients by a share are rounded, a half to the even number: 0.25 of 10 clients are 2, and
             0.35 of 10 are 4.
         stragglers: Share of a round's clients that do only a part of the local training: a random
-            number of its epochs (or steps, with `local_steps`); see `fl.engine.stragglers`.
+            number of its epochs (or steps, with `local_steps`); see `fl.engine.batches`.
         partial_work: Whether the work of stragglers is `kept` and averaged like that of others, or
             `dropped`. Dropped clients take no part in the round, but one client always does.
         precision: Type of weights and inputs. `mixed` is float32, but layers compute in bfloat16

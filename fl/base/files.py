@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fl.base.errors import DataError, FedloomError
+from fl.base.errors import DataError, FedloomError, wrap_read_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -369,3 +369,24 @@ def find_damage(path: Path, described: Mapping[str, Any], hashed: bool = True) -
             raise
         return f"{path}: cannot be read ({error.strerror})"
     return None
+
+
+def read_parquet(path: str | Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
+    """Return the table in a Parquet file, and the metadata of its schema.
+
+    The notes of pandas on types and indices are ignored.
+
+    Raises:
+        DataError: If the file does not exist, is damaged, or has two columns with the same name.
+    """
+    import pyarrow.parquet as pq
+
+    with wrap_read_errors(path, "cannot be read as Parquet"):
+        with pq.ParquetFile(path) as file:
+            stored = file.read()
+        names = stored.column_names
+        table = stored.to_pandas(ignore_metadata=True)
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{path}: has two columns {name!r}", advice="rename one of them")
+    return table, dict(stored.schema.metadata or {})

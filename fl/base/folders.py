@@ -1,4 +1,7 @@
-"""Folders named by a config or a command line: replace variables, refuse unusable names."""
+"""Folders named by a config or a command line: replace variables, refuse unusable names.
+
+`WORKFLOW` and `CONFIG` come with the package: the workflow, example studies, published numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fl.base.errors import ConfigError, Location
+from fl.base.plugins import FL
 
 VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})", re.ASCII)
 
@@ -91,3 +95,8 @@ def _faults(text: str) -> dict[str, bool]:
         "begins with a dash": text.startswith("-"),
         "is an address": "://" in text,
     }
+
+
+SHARED_FOLDERS = FL / "share" if (FL / "share").is_dir() else FL.parent
+WORKFLOW = SHARED_FOLDERS / "workflow"
+CONFIG = SHARED_FOLDERS / "config"

@@ -15,10 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fl.base import plugin_code, plugins, registry, syntax
-from fl.base.digest import digest as digest
+from fl.base import plugin_code, plugins, registry
 from fl.base.errors import Location
 from fl.base.files import parse_json, sha256
+from fl.base.hashes import digest as digest
+from fl.base.hashes import hash_bytes, hash_code
 from fl.base.specs import ComponentSpec, Spec
 
 ROOT = plugins.FL
@@ -26,7 +27,10 @@ NUMBERS = ROOT / "numbers.json"
 
 CORE, DATA = "core", "data"
 ROOMS = {
-    CORE: ("base", "pytorch", "api", "blocks", "engine", "extra/uploads.py"),
+    CORE: (
+        *("base", "pytorch", "api", "blocks", "engine"),
+        *("extra/uploads.py", "extra/modality_rounds.py", "extra/modality_runs.py"),
+    ),
     DATA: ("base", "data"),
 }
 """Rooms, and single files, of the two shared roots; files of components do not belong to them.
@@ -237,8 +241,7 @@ def certify(versions: Mapping[str, int]) -> None:
     hashes = {root: root_hash(root) for root in roots()}
     paths = {path for root in hashes for path in _paths(root)}
     hashes_by_file = {
-        file_label(path): [syntax.hash_bytes(path.read_bytes()), syntax.hash_code(path)]
-        for path in paths
+        file_label(path): [hash_bytes(path.read_bytes()), hash_code(path)] for path in paths
     }
     content: dict[str, Mapping[str, int | str | list[str] | dict[str, list[str]]]]
     content = {
@@ -320,9 +323,9 @@ def _files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, str]:
 
 
 def _hash(path: Path, certified: tuple[str, str] | None) -> str:
-    if certified is not None and certified[0] == syntax.hash_bytes(path.read_bytes()):
+    if certified is not None and certified[0] == hash_bytes(path.read_bytes()):
         return certified[1]
-    return syntax.hash_code(path)
+    return hash_code(path)
 
 
 def file_label(path: Path) -> str:

@@ -5,6 +5,9 @@ line of its docstring is the summary, the second paragraph the citation, the res
 file defines one dataclass with a ``build`` or ``read`` method, or, for a partition scheme, one
 function with the name of the file. Their annotated fields are the config keys, which the docstring
 explains (`fl.cli.catalogue`).
+
+A component's config keys can be read from its source, because importing it may load torch, for
+seconds (`find_declaration`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fl.base import error_text, fields, plugins, source_reader
+from fl.base import fields, plugins
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
-from fl.base.model_keys import ModelKeys
+from fl.base.fields import Count, Positive
 from fl.base.specs import ComponentSpec, MethodSpec, component_specs
 
 ROOT = plugins.FL
@@ -203,7 +207,7 @@ def find_declaration(kind: str, name: str, location: Location) -> Component:
     """
     path = file(kind, name, location)
     # A plugin's file is imported, so that its author sees its errors.
-    target = source_reader.dataclass_of(path) if path.is_relative_to(ROOT) else None
+    target = dataclass_of(path) if path.is_relative_to(ROOT) else None
     if target is None:
         return find(kind, name, location)
     text = ast.get_docstring(ast.parse(path.read_bytes()))
@@ -258,7 +262,7 @@ def _documentation(kind: str, name: str, file: Path, docstring: str | None) -> D
 
 
 def _broken(location: Location, module: str, error: BaseException) -> ConfigError:
-    problem = f"{module} cannot be imported ({error_text.describe(error)})"
+    problem = f"{module} cannot be imported ({plugins.describe(error)})"
     return ConfigError(location, problem)
 
 
@@ -325,3 +329,127 @@ def _target(module: Any, location: Location) -> Any:
         problem = f"{module.__name__} has {len(classes)} dataclasses with `build` or `read`"
         raise ConfigError(location, problem, "exactly one")
     return classes[0]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters of linear layers.
+
+    Attributes:
+        rank: Rank of the product that is added to a layer's weights.
+        alpha: The product counts alpha / rank times.
+        layers: Patterns of names of linear layers; the head is never adapted.
+    """
+
+    rank: Count = 8
+    alpha: Positive = 16.0
+    layers: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The kind of adapters, with its keys."""
+
+    lora: Lora
+
+
+@dataclass(frozen=True)
+class ModelKeys:
+    """The keys of every model.
+
+    Attributes:
+        trainable: Patterns of names of the weights that are trained; the others are frozen.
+        adapter: Layers that are trained in place of the model's weights.
+    """
+
+    trainable: tuple[str, ...] | None = None
+    adapter: Adapter | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], location: Location) -> ModelKeys:
+        """Return the keys of every model among the values of a model.
+
+        Raises:
+            ConfigError: For a value that is not allowed.
+        """
+        common = {key: values[key] for key in fields.fields(cls) if key in values}
+        return cls(**fields.parse(cls, common, location))
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The keys that are set, as specs have them."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+
+
+def dataclass_of(file: Path) -> type | None:
+    """Return a dataclass with the config keys of the component in a file.
+
+    It also has the component's docstring, ``training`` and plain class variables. None if the file
+    cannot be understood without importing it.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+        [entry] = [node for node in tree.body if isinstance(node, ast.ClassDef) and _builds(node)]
+        names, keys = _names(tree), []
+        namespace: dict[str, Any] = {"__doc__": ast.get_docstring(entry)}
+        calls = [node for node in entry.decorator_list if isinstance(node, ast.Call)]
+        for keyword in [keyword for call in calls for keyword in call.keywords]:
+            if keyword.arg == "training":
+                namespace["training"] = ast.literal_eval(keyword.value)
+        for node in entry.body:
+            if not isinstance(node, ast.AnnAssign):
+                continue
+            if not ast.unparse(node.annotation).startswith("ClassVar"):
+                default = dataclasses.MISSING if node.value is None else _value(node.value, names)
+                hint = _value(node.annotation, names)
+                keys.append((ast.unparse(node.target), hint, dataclasses.field(default=default)))
+            elif isinstance(node.value, ast.Constant):
+                namespace[ast.unparse(node.target)] = node.value.value
+            elif node.value is not None and ast.unparse(node.target) in ("tasks", "modalities"):
+                namespace[ast.unparse(node.target)] = _value(node.value, names)
+        if entry.bases:
+            return None
+        return dataclasses.make_dataclass(entry.name, keys, namespace=namespace, kw_only=True)
+    except Exception:  # The caller imports the file, which shows the error.
+        return None
+
+
+def _builds(node: ast.ClassDef) -> bool:
+    return any(
+        isinstance(inner, ast.FunctionDef) and inner.name in ("build", "read")
+        for inner in node.body
+    )
+
+
+def _names(tree: ast.Module) -> dict[str, Any]:
+    """Return the names that annotations and defaults may use, with their values.
+
+    These are types of keys, and constants of this file and of the files that it imports from.
+    """
+    # As authors import it from `fl.api`, whose own file has no constants.
+    names = {**vars(fields), **vars(typing), "ALL_TASKS": ("any",)}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        package, *inner = (node.module or "").split(".")
+        file = plugins.FL.joinpath(*inner).with_suffix(".py")
+        if package == plugins.FL.name and file.is_file():
+            constants = _constants(ast.parse(file.read_bytes()), names)
+            imported = {alias.name for alias in node.names} & constants.keys()
+            names |= {name: constants[name] for name in imported}
+    return names | _constants(tree, names)
+
+
+def _constants(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constants of a file that can be evaluated, such as ``Norm = Literal[...]``."""
+    constants: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                constants[node.targets[0].id] = _value(node.value, {**names, **constants})
+            except Exception:  # Its value needs an import.
+                continue
+    return constants
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    return eval(compile(ast.Expression(node), "", "eval"), dict(names))

@@ -13,16 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.base import error_text
+from fl.base import plugins
 from fl.base.errors import EXIT_LEFT, FedloomError, Location, unknown_name
 from fl.base.files import check_writable
 from fl.base.specs import ComponentSpec
 from fl.cli import doctor, new_files, run_command, store_commands
 from fl.cli.commands import COMMANDS, DAILY, LOOK_UP, SNAKEMAKE, Commands, loading, say
 from fl.cli.store_commands import readable
-from fl.plan import config, selection
+from fl.plan import config
 from fl.store.run_record import run_of
 from fl.store.store import Store
+from fl.workflow import selection
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Bundle
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in f"error: {error}".split("\n"):
             say(line, file=sys.stderr)
     except SystemExit as error:  # Only a plugin raises it here.
-        problem = f"{error_text.describe(error)}: a plugin ended the program"
+        problem = f"{plugins.describe(error)}: a plugin ended the program"
         say(f"error: {problem}. Try: raise an exception instead", file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()
@@ -218,22 +219,22 @@ def _add_snakemake_commands(commands: Commands) -> None:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.plan import missing_runs, plan
+    from fl.plan import plan
 
     if parsed.write:
         current_plan, _ = plan.make_and_write(parsed.config, parsed.studies)
     else:
         current_plan = plan.read_or_make(parsed.config, config.split_names(parsed.studies))
     if parsed.only:
-        current_plan = plan.select(current_plan, selection.parse(parsed.only))
-    missing_runs.supply(current_plan.members, current_plan.settings)
+        current_plan = selection.select(current_plan, selection.parse(parsed.only))
+    plan.supply(current_plan.members, current_plan.settings)
     for line in summary.lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
 
 
 def _train(parsed: argparse.Namespace) -> int:
     with loading():
-        from fl.plan import bundle, jobs
+        from fl.plan import bundle
         from fl.runner import job_processes
         from fl.workflow import submission
 
@@ -243,7 +244,7 @@ def _train(parsed: argparse.Namespace) -> int:
         with loading():
             from fl.runner import team
         return team.run(bundles, store, partial(_train_missing, bundles, store, parsed.log))
-    incomplete = [planned for planned in bundles if jobs.missing_members(planned, store)]
+    incomplete = [planned for planned in bundles if bundle.missing_members(planned, store)]
     if not incomplete:
         for planned in bundles:
             logging.info("%s: all %d runs exist already", planned.title, len(planned.runs))
@@ -276,20 +277,20 @@ def _train_missing(
 ) -> int:
     """Train missing runs and print failures; return the exit status."""
     with loading():
-        from fl.plan import jobs
+        from fl.plan.bundle import missing_members, training_order
         from fl.runner import slurm
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
         from fl.runner.job_processes import Interruption
         from fl.runner.runs import describe_failures
 
     def count_missing() -> int:
-        return sum(len(jobs.missing_members(bundle, store)) for bundle in bundles)
+        return sum(len(missing_members(bundle, store)) for bundle in bundles)
 
     missing_at_start = count_missing()
     try:
         failed = [
             failure
-            for bundle in jobs.training_order(bundles, store)
+            for bundle in training_order(bundles, store)
             for failure in train_bundle(bundle, store, team, str(log or ""))
         ]
     except Interruption as error:
@@ -312,8 +313,8 @@ def _studies(parsed: argparse.Namespace) -> None:
 
 
 def _status(parsed: argparse.Namespace) -> None:
-    from fl.plan.estimate import Rates
     from fl.workflow import status
+    from fl.workflow.estimate import Rates
 
     settings = config.read_settings(parsed.config)
     store = readable(settings.store)

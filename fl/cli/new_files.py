@@ -15,7 +15,7 @@ from string import Template
 from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors, write_bytes
-from fl.base.package_data import CONFIG, WORKFLOW
+from fl.base.folders import CONFIG, WORKFLOW
 from fl.cli.commands import YOUR_OWN, Commands, say
 from fl.plan import config
 

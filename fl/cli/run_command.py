@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError, Location
 from fl.cli.commands import DAILY, Commands
-from fl.plan import config, selection
+from fl.plan import config
+from fl.workflow import selection
 
 Show = Callable[[argparse.Namespace], object]
 

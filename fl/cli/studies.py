@@ -16,10 +16,10 @@ from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.cli.commands import aligned
-from fl.plan import config, missing_runs, plan
+from fl.plan import config, plan
 from fl.plan.bundle import Member
-from fl.plan.estimate import Rates
 from fl.store.store import Store
+from fl.workflow.estimate import Rates
 
 NO_PAPER = "no paper"
 
@@ -219,7 +219,7 @@ def find_required_runs(
             required.unplanned[name] = error
         else:
             required.members.update(members)
-    missing_runs.supply(required.members, settings)
+    plan.supply(required.members, settings)
     return required
 
 

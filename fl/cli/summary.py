@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fl.base.digest import digest
+from fl.base.hashes import digest
 from fl.base.schema import SETTING, UNSEEN
 from fl.base.units import duration, quantity
-from fl.plan import analyses, jobs
-from fl.plan.bundle import Bundle
-from fl.plan.estimate import Rates, client_steps, large_metrics
+from fl.plan import analyses
+from fl.plan.bundle import Bundle, missing_members
 from fl.plan.plan import Plan
 from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.cells import number, unit
@@ -23,6 +22,8 @@ from fl.report.facts import Facts
 from fl.report.summaries import KEY, evaluated_clients, gaps
 from fl.report.tables import point_text
 from fl.store.store import Store
+from fl.workflow import jobs
+from fl.workflow.estimate import Rates, client_steps, large_metrics
 
 if TYPE_CHECKING:
     from fl.base.specs import Spec
@@ -38,9 +39,9 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     """
     members, bundles = plan.members, plan.bundles
     incomplete = {
-        name: bundle for name, bundle in bundles.items() if jobs.missing_members(bundle, store)
+        name: bundle for name, bundle in bundles.items() if missing_members(bundle, store)
     }
-    missing = [m for bundle in incomplete.values() for m in jobs.missing_members(bundle, store)]
+    missing = [m for bundle in incomplete.values() for m in missing_members(bundle, store)]
     repeated = {member.run for member in missing if store.has(member.run)}
     damages = {
         run: lines

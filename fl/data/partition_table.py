@@ -5,7 +5,7 @@ the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: trai
 or server, see `fl.base.schema.SERVER`). A column ``unseen`` (bool) may mark clients that are held
 out of training; further columns, such as ``domain``, are allowed. ``attrs["notes"]`` lists
 adjustments that a scheme made to its definition. This module checks, stores and describes tables of
-any origin; `fl.data.partition` has the schemes.
+any origin; `fl/data/schemes` has the schemes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fl.base import parquet
+from fl.base import files
 from fl.base.errors import DataError
 from fl.base.files import atomic_writer, disk_errors, parse_json
 from fl.base.folders import path_of
@@ -175,7 +175,7 @@ def read(path: str | Path) -> pd.DataFrame:
         DataError: If the file cannot be read.
     """
     try:
-        table, metadata = parquet.read(path)
+        table, metadata = files.read_parquet(path)
         notes = parse_json(metadata.get(NOTES, b"[]"))
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise ValueError("its notes are not a list of texts")
@@ -231,55 +231,3 @@ def content_hash(table: pd.DataFrame) -> str:
     if MODALITY in table:
         digest.update(b"\nmodality" + ordered[MODALITY].to_numpy().astype("<i4").tobytes())
     return digest.hexdigest()
-
-
-def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.DataFrame:
-    """Return statistics of the labels, one row per client and split with samples.
-
-    A row has n samples, n_c of them of class c. The whole table (all clients and splits) has N
-    samples, N_c of them of class c.
-
-    - ``n``: n
-    - ``label_entropy``: -sum_c (n_c/n) ln(n_c/n), in nats
-    - ``majority_share``: max_c n_c/n, the accuracy of the most frequent label as the only answer
-    - ``emd``: sum_c |n_c/n - N_c/N|, 0 to 2 (Zhao et al. 2018, arXiv:1806.00582)
-    - ``class_0`` ..: n_c
-
-    Args:
-        table: The partition table.
-        labels: Whole numbers in 0..classes-1, ``[samples]``.
-        classes: Number of classes.
-
-    Returns:
-        The rows, sorted by client and split (train, val, test, server).
-
-    Raises:
-        DataError: If a label is out of range.
-    """
-    label = np.asarray(labels)[table["sample"].to_numpy()]
-    for row in np.flatnonzero((label < 0) | (label >= classes))[:1]:
-        problem = f"sample {table['sample'].iloc[row]} has label {label[row]}"
-        _raise("statistics", problem, f"0 to {classes - 1}")
-    split = pd.Index(HOLDINGS).get_indexer(pd.Index(table["split"]))
-    group_of_row = table["client"].to_numpy().astype(np.int64) * len(HOLDINGS) + split
-    groups, group_index = np.unique(group_of_row, return_inverse=True)
-    counts = np.bincount(group_index * classes + label, minlength=len(groups) * classes)
-    counts = counts.reshape(len(groups), classes)
-
-    n = counts.sum(axis=1)
-    shares = counts / n[:, None]
-    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
-    measures = pd.DataFrame(
-        {
-            "client": (groups // len(HOLDINGS)).astype(np.int32),
-            "split": pd.array(
-                np.array(HOLDINGS, dtype=object)[groups % len(HOLDINGS)], dtype="string"
-            ),
-            "n": n.astype(np.int64),
-            "label_entropy": np.abs((shares * logs).sum(axis=1)),
-            "majority_share": shares.max(axis=1),
-            "emd": np.abs(shares - counts.sum(axis=0) / n.sum()).sum(axis=1),
-        }
-    )
-    per_class = pd.DataFrame(counts, columns=[f"class_{c}" for c in range(classes)])
-    return pd.concat([measures, per_class], axis=1)

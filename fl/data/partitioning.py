@@ -1,25 +1,18 @@
-"""Partitions that runs use, each computed once and stored under its id with statistics.
-
-The distance of domains is a two-sample statistic: A. Gretton, K. M. Borgwardt, M. J. Rasch, B.
-Schoelkopf and A. Smola. A Kernel Two-Sample Test. JMLR 2012 (equation 3, and section 8 for the
-bandwidth).
-"""
+"""Partitions that runs use, each computed once and stored under its id."""
 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fl.base import identity, registry
 from fl.base.errors import DataError, Location
-from fl.base.files import find_damage, read_sealed, write_sealed, write_table
-from fl.base.rng import generator
+from fl.base.files import find_damage, read_sealed, write_sealed
+from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.data import groups, partition_table
 from fl.data.inputs import MODALITY
@@ -30,13 +23,17 @@ from fl.data.preparation import (
     prepare_dataset,
     spec_without_defaults,
 )
-from fl.data.prepared import DESCRIPTION, SPLIT_NAMES, Prepared
-from fl.data.repeated_samples import repetition_notes
+from fl.data.prepared import DESCRIPTION, Prepared
 from fl.data.scheme import PUBLISHED_SPLIT
 
-log = logging.getLogger(__name__)
-
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
+
+DESCRIPTIONS = Seam[Callable[[pd.DataFrame, Prepared, Mapping[str, Any], Path], list[str]]](
+    "partition descriptions"
+)
+"""Functions of a new partition's table, its data set, the keys of its scheme and its folder. They
+write into the folder what reports show of a partition, and return notes.
+"""
 
 
 def partition_id(
@@ -70,9 +67,9 @@ def make_partition(
 ) -> pd.DataFrame:
     """Return the table in ``<results>/partitions/<id>``; make it if it does not exist.
 
-    The folder has ``partition.parquet``, ``statistics.parquet``, the distances of domains in
-    ``domains.parquet`` if there are domains, and ``partition.json`` with the scheme, its notes and
-    checksums.
+    The folder has ``partition.parquet``, what `DESCRIPTIONS` write (``statistics.parquet``, and the
+    distances of domains in ``domains.parquet`` if there are domains), and ``partition.json`` with
+    the scheme, its notes and checksums.
 
     Raises:
         DataError: If a file was changed after it was written.
@@ -143,24 +140,19 @@ def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
     component = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = apply_scheme(component.target, values, prepared, component.name)
-    notes = [*prepared.notes, *table.attrs.get("notes", []), *_split_notes(values, prepared)]
-    notes += [] if prepared.split is None else repetition_notes(table, prepared)
-    table.attrs["notes"] = notes
     folder.mkdir(parents=True, exist_ok=True)
+    notes = [*prepared.notes, *table.attrs.get("notes", [])]
+    for describe in DESCRIPTIONS.hooks():
+        notes += describe(table, prepared, values, folder)
+    table.attrs["notes"] = notes
     partition_table.write(table, folder / TABLE_FILE)
-    # Samples with masks or targets have no classes, so all are counted as one.
-    classes = list(prepared.classes) if prepared.has_classes else ["samples"]
-    labels = prepared.y if prepared.has_classes else np.zeros_like(prepared.y)
-    statistics = partition_table.statistics(table, labels, len(classes))
-    write_table(folder / "statistics.parquet", statistics)
-    _write_domain_distances(table, prepared, folder)
     record = {
         "dataset": prepared.name,
         "scheme": component.name,
         "params": values,
-        "notes": table.attrs.get("notes", []),
+        "notes": notes,
         "unseen": partition_table.unseen_clients(table).tolist(),
-        "classes": classes,
+        "classes": list(prepared.classes) if prepared.has_classes else ["samples"],
         "content": partition_table.content_hash(table),
     }
     if MODALITY in table:
@@ -168,19 +160,6 @@ def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
     if domains := client_domains(table, prepared):
         record["domains"] = domains
     write_sealed(folder / RECORD_FILE, record, [TABLE_FILE])
-
-
-def _split_notes(values: Mapping[str, Any], prepared: Prepared) -> list[str]:
-    """Return a note if a test split that is part of the user's own data is dealt like the rest."""
-    if prepared.split is None or "path" not in prepared.params:
-        return []
-    count = int((prepared.split == SPLIT_NAMES.index("test")).sum())
-    if not count or isinstance(values.get("test", PUBLISHED_SPLIT), str):
-        return []
-    note = f"the {count:,} samples of the data's test split are dealt like all others, as `test` "
-    note += f"is {values['test']:g}, not {PUBLISHED_SPLIT}"
-    log.warning("%s: %s", prepared.name, note)
-    return [note]
 
 
 def client_domains(table: pd.DataFrame, prepared: Prepared) -> list[str]:
@@ -227,91 +206,3 @@ def apply_scheme(
     table = scheme(prepared.y, **arrays, **values)
     partition_table.validate(table, prepared.y, source=source)
     return table if prepared.group is None else groups.name_groups(table, prepared, source)
-
-
-def _write_domain_distances(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:
-    """Write ``domains.parquet`` if the data set has domains and its inputs are not tokens."""
-    # Whole numbers other than the bytes of images are tokens, which have no distance.
-    tokens = prepared.x.dtype.kind in "iu" and prepared.x.dtype != np.uint8
-    if prepared.domain is None or not prepared.domains or tokens:
-        return
-    trained = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
-    distances = domain_distances(prepared.x, prepared.domain, trained)
-    for side in ("domain", "other"):
-        distances[side] = np.array(prepared.domains)[distances[side]]
-    write_table(folder / "domains.parquet", distances)
-
-
-DISTANCE_SAMPLES = 200
-"""Largest number of samples of a domain from which distances are computed."""
-DISTANCE_DIMENSIONS = 64
-"""Dimension of the random projection of inputs."""
-BANDWIDTH_SAMPLES = 1000
-"""Largest number of samples, of all domains together, for the bandwidth."""
-
-
-def domain_distances(x: np.ndarray, domains: np.ndarray, chosen: np.ndarray) -> pd.DataFrame:
-    """Return the unbiased squared MMD of each pair of domains.
-
-    MMD^2(a, b) = mean_{i != j} k(a_i, a_j) + mean_{i != j} k(b_i, b_j) - 2 mean_{i, j} k(a_i, b_j)
-    with k(u, v) = exp(-|u - v|^2 / (2 s^2)), and s the median distance between two samples of any
-    domain. Its mean is 0 if two domains do not differ, so it may be negative; it is 2 at most. Up
-    to 200 fixed samples of a domain are used. Their stored inputs are projected to 64 dimensions
-    by a fixed Gaussian matrix.
-
-    Args:
-        x: Inputs ``[samples, ...]``.
-        domains: Domain of each sample, whole numbers ``[samples]``.
-        chosen: Indices of the samples to use. A domain with fewer than two of them is left out.
-
-    Returns:
-        A row for each pair of domains: ``domain``, ``other`` (the larger number) and ``mmd2``.
-    """
-    numbers, points = [], []
-    features = int(np.prod(x.shape[1:]))
-    matrix = generator(0, "projection").standard_normal((features, DISTANCE_DIMENSIONS), np.float32)
-    for name in np.unique(domains[chosen]):
-        members = chosen[domains[chosen] == name]
-        drawn = generator(0, "distance", int(name)).permutation(members)[:DISTANCE_SAMPLES]
-        if len(drawn) > 1:
-            numbers.append(int(name))
-            inputs = np.asarray(x[np.sort(drawn)], np.float32).reshape(len(drawn), -1)
-            points.append((inputs @ (matrix / np.sqrt(features))).astype(np.float64))
-    scale = _bandwidth(points)
-    within_means = [_mean_kernel(a, a, scale) for a in points]
-    rows = [
-        (
-            numbers[i],
-            numbers[j],
-            within_means[i] + within_means[j] - 2 * _mean_kernel(points[i], points[j], scale),
-        )
-        for i in range(len(points))
-        for j in range(i + 1, len(points))
-    ]
-    table = pd.DataFrame(rows, columns=["domain", "other", "mmd2"])
-    return table.astype({"domain": "int32", "other": "int32", "mmd2": "float64"})
-
-
-def _bandwidth(points: list[np.ndarray]) -> float:
-    """Return 2 s^2, computed from equally many samples of each domain."""
-    if not points:
-        return 1.0
-    pooled = np.concatenate([a[: max(2, BANDWIDTH_SAMPLES // len(points))] for a in points])
-    squares = _squared_distances(pooled, pooled)[np.triu_indices(len(pooled), 1)]
-    return 2 * float(np.median(squares)) or 1.0
-
-
-def _mean_kernel(a: np.ndarray, b: np.ndarray, scale: float) -> float:
-    """Return the mean of k over pairs, without pairs of a sample with itself if ``a`` is ``b``."""
-    kernel = np.exp(-_squared_distances(a, b) / scale)
-    if a is b:
-        return float((kernel.sum() - len(a)) / (len(a) * (len(a) - 1)))
-    return float(kernel.mean())
-
-
-def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return squared distances [len(a), len(b)]; exactly 0 between a sample and itself."""
-    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    if a is b:
-        np.fill_diagonal(squares, 0.0)
-    return np.maximum(squares, 0.0)

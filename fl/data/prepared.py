@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from fl.base.digest import digest
 from fl.base.errors import DataError
 from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, write_sealed
+from fl.base.hashes import digest
 from fl.data.inputs import IDENTITY_NORMALISATION
 from fl.data.own_files import change_stamp
 
@@ -133,7 +133,7 @@ class Writer:
             inputs: Normalisation of further inputs, and of targets, by array; the other ones are
                 tokens.
             vocabulary: Number of words with a token of their own, if it is the training samples of
-                a partition that decide which words these are (`fl.data.tokens.rank_words`).
+                a partition that decide which words these are (`fl.data.inputs.rank_words`).
             words: All words of x by their numbers, in this case.
             notes: What a reader of results should know of the data, such as a number of samples
                 that were left out. Reports have it below partitions.

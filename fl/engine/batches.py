@@ -3,10 +3,17 @@
 The order is keyed by (seed, client, round). Every batch is full: the last batch of an epoch is
 filled with further samples of the same client, which have weight 0 in the loss. So batch statistics
 are always over `batch_size` samples, and stacks of clients keep one shape.
+
+Some clients of a round, the stragglers, do only part of their work (system heterogeneity).
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
+2020. arXiv:1812.06127 (section 5.2). As in that paper, a straggler does a number of local epochs
+that is uniform in 1, ..., E; if a study sets steps, a number of steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,7 +23,6 @@ import numpy as np
 from fl.api.method import Refresh, Sampling
 from fl.api.training import Training
 from fl.base import rng
-from fl.engine.stragglers import FULL_WORK, shorten_training
 
 
 @dataclass(frozen=True)
@@ -303,3 +309,64 @@ def _epoch(
     index = np.resize(order, steps * size)
     weight = np.arange(steps * size) < len(order)
     return index.reshape(steps, size), weight.reshape(steps, size)
+
+
+FULL_WORK = Fraction(1)
+
+
+def draw_stragglers(clients: Sequence[int], training: Training, seed: int, round_: int) -> set[int]:
+    """Draw the clients of a round that do only part of their work.
+
+    Each client has a random number by (seed, client, round); those with the smallest numbers are
+    stragglers.
+
+    Args:
+        clients: The clients of the round.
+        training: Settings of training, with the share of stragglers. If their work is dropped, at
+            least one client is no straggler.
+        seed: Seed of the run.
+        round_: Number of the round.
+
+    Returns:
+        The stragglers.
+    """
+    count = round(training.stragglers * len(clients))
+    if training.partial_work == "dropped":
+        count = min(count, len(clients) - 1)
+    if not count:
+        return set()
+    numbers = {k: rng.generator(seed, "straggler", k, round_).random() for k in clients}
+    return set(sorted(clients, key=numbers.__getitem__)[:count])
+
+
+def draw_work_shares(
+    clients: Sequence[int], stragglers: set[int], training: Training, seed: int, round_: int
+) -> list[Fraction]:
+    """Draw the share of its work that each client of a round does, above 0 and up to 1.
+
+    Args:
+        clients: The clients of the round.
+        stragglers: Those that do only part of their work.
+        training: Settings of training.
+        seed: Seed of the run.
+        round_: Number of the round.
+
+    Returns:
+        The share of each client.
+    """
+    full_length = training.local_steps or training.local_epochs or 1
+
+    def share(client: int) -> Fraction:
+        generator = rng.generator(seed, "work of a straggler", client, round_)
+        return Fraction(int(generator.integers(1, full_length + 1)), full_length)
+
+    return [share(client) if client in stragglers else FULL_WORK for client in clients]
+
+
+def shorten_training(training: Training, share: Fraction) -> Training:
+    """Reduce the length of a pass to a share of it, rounded up to whole epochs or steps."""
+    if share == FULL_WORK:
+        return training
+    if training.local_steps is not None:
+        return replace(training, local_steps=math.ceil(training.local_steps * share))
+    return replace(training, local_epochs=math.ceil((training.local_epochs or 1) * share))

@@ -13,7 +13,6 @@ import pandas as pd
 from fl.api.method import REAL
 from fl.base import rng
 from fl.base.schema import GROUP, SERVER, UNSEEN
-from fl.data.inputs import MODALITY
 
 NO_SAMPLES = np.zeros(0, np.int64)
 UNSEEN_VAL = "unseen-val"
@@ -59,7 +58,6 @@ class ClientData:
         absent_clients: Clients that take part in no round, in ascending order.
         union_test_samples: The test samples of all clients, if models are scored on them in
             addition to the client's own.
-        modality: Modality of every client, int64 [clients]; None if clients do not differ in it.
         server: The server's own samples, which no client has, int64 [m].
         groups: Group of each sample by its number, texts; None if the data set has no groups.
     """
@@ -67,7 +65,6 @@ class ClientData:
     samples: Mapping[str, Sequence[np.ndarray]]
     absent_clients: tuple[int, ...] = ()
     union_test_samples: np.ndarray | None = None
-    modality: np.ndarray | None = None
     server: np.ndarray = field(default_factory=lambda: NO_SAMPLES)
     groups: np.ndarray | None = None
 
@@ -105,9 +102,6 @@ class ClientData:
         union = np.sort(join_samples(by_split.get("test", ())))
         if test == TEST_UNION:
             by_split["test"] = [union if len(numbers) else numbers for numbers in by_split["test"]]
-        modality = None
-        if MODALITY in table:
-            modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
         groups = None
         if GROUP in table:
             groups = np.full(table["sample"].max() + 1, "", object)
@@ -116,7 +110,6 @@ class ClientData:
             by_split,
             () if unseen_take_part else tuple(unseen_clients.tolist()),
             union if test == TEST_REWEIGHTED else None,
-            modality,
             np.sort(join_samples(server_samples)),
             groups,
         )
@@ -167,11 +160,6 @@ class ClientData:
         groups = np.setdiff1d(np.arange(self.clients), unseen), unseen
         sampled = [generator.permutation(group)[:count] for group in groups]
         return np.sort(np.concatenate(sampled))
-
-    def select_modality(self, modality: int) -> ClientData:
-        """Return the data in which only clients of one modality have samples and take part."""
-        assert self.modality is not None
-        return self.select_clients(np.flatnonzero(self.modality == modality))
 
     @property
     def clients(self) -> int:

@@ -1,9 +1,13 @@
 """The compiled stack: several steps of all clients as one program of `torch.compile`.
 
 Shapes never change, so the program is compiled once: the stack keeps its width, clients take turns
-in its rows (`fl.engine.turns`), the number of steps is padded to whole programs, and the tree of a
-client without remaining steps does not change. On a CPU a program is one C++ file, so that Python
-does not call each kernel.
+in its rows, the number of steps is padded to whole programs, and the tree of a client without
+remaining steps does not change. On a CPU a program is one C++ file, so that Python does not call
+each kernel.
+
+If each client had its own row, the program would train finished clients for nothing until the
+client with most steps has finished. So there are fewer rows than clients, and a row that becomes
+free goes to the next client (`Turns`).
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +30,6 @@ from fl.api.method import Pass
 from fl.api.optimizers import clipped
 from fl.api.protocols import Batch
 from fl.api.trees import Rate, Tree
-from fl.engine import turns
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches, add_reference_outputs
 from fl.engine.sample_arrays import Arrays
@@ -58,7 +62,7 @@ def _log_once(text: str) -> None:
 
 
 def stack_width(clients: int, steps_by_participant: np.ndarray | None) -> int:
-    """Return the number of clients that are trained at once, see `fl.engine.turns.stack_width`.
+    """Return the number of clients that are trained at once, see `fl.engine.compiled.turn_width`.
 
     Args:
         clients: Number of clients that are trained.
@@ -66,7 +70,7 @@ def stack_width(clients: int, steps_by_participant: np.ndarray | None) -> int:
     """
     if steps_by_participant is None:
         return clients
-    return turns.stack_width(clients, _count_programs(steps_by_participant))
+    return turn_width(clients, _count_programs(steps_by_participant))
 
 
 def _count_programs(steps: np.ndarray) -> np.ndarray:
@@ -110,11 +114,11 @@ def train(
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     # A tensor of one number: a scalar would be compiled as a constant, and traced again later.
     lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
-    order = turns.assign_turns(_count_programs(schedule.steps), width)
+    order = assign_turns(_count_programs(schedule.steps), width)
     steps = STEPS_PER_PROGRAM * order.completed[:, None] + np.arange(STEPS_PER_PROGRAM)[:, None]
     active = torch.from_numpy(steps < schedule.steps[order.clients][:, None]).to(total.device)
     with torch.no_grad():
-        for begin, end, clients in turns.split_spells(order):
+        for begin, end, clients in split_spells(order):
             rows = torch.from_numpy(clients).to(total.device)
             stack: Tree = trees.apply(Tensor.contiguous, trees.take(work, rows))
             servers = trees.take(server, rows) if server_is_stacked else server
@@ -169,3 +173,78 @@ def _program(
         return trees.apply(torch.Tensor.contiguous, work), total
 
     return torch_internals.compile_function(several_steps, {"cpp_wrapper": in_one_file})
+
+
+WIDTH_UNITS, MIN_WIDTH_SHARE = 8, 0.25
+"""Widths are whole eighths of the number of clients, and at least a quarter of it. So few programs
+serve many partitions, and rounds whose clients have about equal work take only a few turns.
+"""
+
+
+class Turns(NamedTuple):
+    """The client in each row at each time, and its completed work.
+
+    Attributes:
+        clients: Clients, int64 [times, width]; the last client of a row stays in it.
+        completed: Completed work of that client, int64 [times, width]; a client has finished when
+            this equals its work.
+    """
+
+    clients: np.ndarray
+    completed: np.ndarray
+
+
+class Spell(NamedTuple):
+    """A range of times, [begin, end), in which all rows keep their clients, int64 [width]."""
+
+    begin: int
+    end: int
+    clients: np.ndarray
+
+
+def split_spells(turns: Turns) -> list[Spell]:
+    """Split turns into consecutive spells."""
+    has_change = (turns.clients[1:] != turns.clients[:-1]).any(1)
+    ends = [*(np.flatnonzero(has_change) + 1).tolist(), len(turns.clients)]
+    return [Spell(begin, end, turns.clients[begin]) for begin, end in pairwise([0, *ends])]
+
+
+def turn_width(clients: int, work: np.ndarray) -> int:
+    """Return the number of rows for a number of clients.
+
+    Args:
+        clients: Number of clients that are trained.
+        work: Work of all clients that may be trained, so that every round has the same width.
+    """
+    largest = work.max(initial=0)
+    mean_share = work.mean() / largest if largest else 1.0
+    width_share = max(MIN_WIDTH_SHARE, round(WIDTH_UNITS * mean_share) / WIDTH_UNITS)
+    return int(np.ceil(clients * width_share))
+
+
+def assign_turns(work: np.ndarray, width: int) -> Turns:
+    """Assign clients to rows: those with most work first, each to the row that is free soonest.
+
+    Args:
+        work: Work of each client, in units of one time; for at least ``width`` clients.
+        width: Number of rows.
+
+    Returns:
+        The client in each row at each time.
+    """
+    order = np.argsort(-work, kind="stable")
+    rows = [[client] for client in order[:width]]
+    ends = work[order[:width]]
+    for client in order[width:]:
+        row = int(ends.argmin())
+        rows[row].append(client)
+        ends[row] += work[client]
+    times = int(ends.max(initial=1))
+    clients, completed = np.zeros((2, times, width), np.int64)
+    for row, queue in enumerate(rows):
+        begin = 0
+        for client in queue:
+            clients[begin:, row] = client
+            completed[begin:, row] = np.arange(times - begin).clip(max=work[client])
+            begin += work[client]
+    return Turns(clients, completed)

@@ -8,7 +8,7 @@ their clients are then trained in one stack.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +16,20 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Phase, Sweep, WeightedAverage
+from fl.api.method import COUNTS, PAYLOAD, Method, Phase, Sweep, WeightedAverage
 from fl.api.trees import Tree
-from fl.engine.backends import BACKENDS, STACKING_BACKENDS, Cohort, PassResult
+from fl.engine.backends import BACKENDS, STACKING_BACKENDS, Cohort, PassResult, run_sweep
 from fl.engine.batches import Schedule, join_schedules
-from fl.engine.client_states import ClientStates
 from fl.engine.processes import WorkDivision
-from fl.engine.state import HOST, PhaseResults, Roster, RoundSchedule, Schedules, State
-from fl.engine.sweeps import run_sweep
+from fl.engine.state import (
+    HOST,
+    ClientStates,
+    PhaseResults,
+    Roster,
+    RoundSchedule,
+    Schedules,
+    State,
+)
 
 MAX_COHORT_BYTES = 2**31
 """Largest size of the trees of clients that are trained at once.
@@ -43,7 +49,7 @@ EMPTY_SCHEDULE = Schedule(
 
 
 def initial_state(
-    method: Method, variables: Tree, counts: Tensor, modality: np.ndarray | None = None
+    method: Method, variables: Tree, counts: Tensor, facts: Mapping[str, Tensor] | None = None
 ) -> State:
     """Return the state before round 1; all clients are equal except for their facts.
 
@@ -51,16 +57,14 @@ def initial_state(
         method: The method.
         variables: The variables of the network.
         counts: Training samples of every client by class, int64 [clients, classes].
-        modality: Modality of every client, [clients]; None if clients do not differ in it.
+        facts: Further facts of every client, [clients, ...].
 
     Returns:
-        The state; facts of a client are its ``id``, class counts and modality.
+        The state; facts of a client are its ``id``, its class counts, and the further ones.
     """
     server, client = method.init(variables)
-    facts = {"id": torch.arange(len(counts)), COUNTS: counts}
-    if modality is not None:
-        facts = {MODALITY: torch.from_numpy(modality), **facts}
-    return State(server, ClientStates.from_initial(trees.to(client, HOST), facts, len(counts)))
+    all_facts = {**(facts or {}), "id": torch.arange(len(counts)), COUNTS: counts}
+    return State(server, ClientStates.from_initial(trees.to(client, HOST), all_facts, len(counts)))
 
 
 def run_round(

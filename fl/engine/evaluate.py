@@ -1,24 +1,33 @@
 """Evaluation: metrics of models on the samples of each client.
 
 The shared model is evaluated on the samples of all clients in one pass. Personal models are
-stacked: several clients with all of their samples at a time (`fl.engine.view_outputs`). Metrics are
+stacked: several clients with all of their samples at a time (`ViewOutputs`). Metrics are
 computed by client afterwards. Compared with clients that are scored one after another, accuracy is
 identical, unless the two largest outputs of a sample are equal except for rounding. Losses and
 means over classes are equal to rounding, because sums may be computed in another order. The same
 state gives exactly the same numbers.
+
+A pass through the shared model contains samples of many clients, and a stacked pass many clients'
+models. If outputs of a sample depend on other samples (a `Predictor` without `is_per_sample`, or
+normalisation by the batch in evaluation mode), each client's samples of a split are a separate
+pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from fl.api.method import Method
+from fl.api import trees
+from fl.api.method import Method, Predictor, View
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION, by_class
@@ -34,7 +43,6 @@ from fl.base.schema import (
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
 from fl.engine.state import State
-from fl.engine.view_outputs import Portion, ViewOutputs, score_portions
 
 MetricValues = dict[str, np.ndarray]
 """By metric, a value for each portion, [portions]."""
@@ -209,3 +217,225 @@ def _text_column(codes: np.ndarray, texts: Sequence[str]) -> Any:
 def _text_array(texts: tuple[str, ...]) -> Any:
     """Return the texts as the array type that this version of pandas uses for texts."""
     return pd.Series([*texts, ""]).array
+
+
+logger = logging.getLogger(__name__)
+
+MEMORY_BATCH_SIZE = 1024
+"""Samples of a client in one call of a predictor's ``look``."""
+
+MAX_STACK_BYTES = 2**25
+"""Largest size of clients' trees that are stacked. Large models are evaluated one after another,
+which is faster on a CPU than batched convolutions.
+"""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """The samples of a client in a split, which are scored together."""
+
+    client: int
+    split: str
+    samples: np.ndarray
+
+
+ComputeMetrics = Callable[[Tree, np.ndarray], dict[str, np.ndarray]]
+"""Function (values, sizes) -> arrays [portions, ...]; ``values`` contains the samples of portions
+of those ``sizes``, one portion after another.
+"""
+
+
+class ViewOutputs:
+    """Computes the outputs of one view of a method for samples of clients.
+
+    Args:
+        view: The view.
+        personal: Whether the view gives each client its own model.
+        network: The network.
+        state: The state after a round.
+        arrays: The samples.
+        data: The samples of each client.
+        task: The task, whose ``look`` reduces outputs to values by sample.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        personal: bool,
+        network: Network,
+        state: State,
+        arrays: Arrays,
+        data: ClientData,
+        task: Task,
+    ) -> None:
+        def evaluate_network(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            return network.eval(variables["params"], variables["buffers"], x).outputs
+
+        plain = Predictor(view, evaluate_network, is_per_sample=True)
+        self._predictor = view if isinstance(view, Predictor) else plain
+        self._state, self._arrays, self._data, self._task = state, arrays, data, task
+        self._absent_clients = frozenset(data.absent_clients)
+        self._shared_variables = None if personal else view(state.server, None)
+        look = self._predictor.look
+        # Whether a sample has the same outputs for all clients.
+        self.is_same_for_all = self._shared_variables is not None and look is None
+        self._needs_separate_passes = (
+            look is not None or not self._predictor.is_per_sample or network.uses_batch_statistics
+        )
+        self._can_stack = True
+
+    def serves(self, client: int) -> bool:
+        """Whether a client has a model; a client that never takes part has no own model."""
+        serves_all = self._shared_variables is not None or self._predictor.serves_absent_clients
+        return serves_all or client not in self._absent_clients
+
+    @torch.no_grad()
+    def values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], Tree]]:
+        """Yield the task's values for the samples of all portions, in groups of portions.
+
+        Args:
+            portions: The portions.
+
+        Yields:
+            Indices of some portions, and the values of their samples in that order.
+        """
+        if self._needs_separate_passes:
+            for client, indices in _group_by_client(portions).items():
+                variables = self._variables(client)
+                memory = self._memory(variables, client)
+                for index in indices:
+                    yield [index], self._model_values(variables, portions[index].samples, memory)
+        elif self._shared_variables is not None:
+            samples = np.concatenate([portion.samples for portion in portions])
+            values = self._model_values(self._shared_variables, samples, {})
+            yield list(range(len(portions))), values
+        else:
+            yield from self._personal_values(portions)
+
+    def _personal_values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], Tree]]:
+        """Yield values of stacked clients, limited by samples in a pass and memory of the stack."""
+        client_bytes = trees.nbytes(self._state.server) + self._state.client_states.nbytes
+        max_clients = MAX_STACK_BYTES // max(1, client_bytes)
+        indices = _group_by_client(portions)
+        samples = {
+            client: np.concatenate([portions[index].samples for index in client_indices])
+            for client, client_indices in indices.items()
+        }
+        # Clients of similar size together, because a stack has as many samples as its first client.
+        remaining = sorted(samples, key=lambda client: (-len(samples[client]), client))
+        while remaining:
+            width = max(1, min(max_clients, self._task.chunk // len(samples[remaining[0]])))
+            group, remaining = remaining[:width], remaining[width:]
+            rows = [index for client in group for index in indices[client]]
+            yield rows, self._group_values(group, [samples[client] for client in group])
+
+    def _group_values(self, group: list[int], samples: list[np.ndarray]) -> Tree:
+        """Return the values of some clients' samples, one client after another."""
+        if len(group) > 1 and self._can_stack:
+            try:
+                return self._stacked_values(group, samples)
+            except Exception as error:  # vmap lacks an operation; the loop below does not need it.
+                self._can_stack = False
+                reason = " ".join(str(error).split())[:200]
+                logger.debug(
+                    "models are evaluated one by one (%s: %s)", type(error).__name__, reason
+                )
+        return trees.concatenate(
+            [
+                self._model_values(self._variables(client), client_samples, {})
+                for client, client_samples in zip(group, samples, strict=True)
+            ]
+        )
+
+    def _stacked_values(self, group: list[int], samples: list[np.ndarray]) -> Tree:
+        """Compute `_group_values` in one pass; clients with fewer samples repeat theirs."""
+        sizes, device = np.array(list(map(len, samples))), self._arrays.device
+        index = np.stack([np.resize(client_samples, sizes[0]) for client_samples in samples])
+        is_real = torch.from_numpy(np.arange(sizes[0]) < sizes[:, None]).to(device)
+        x = self._arrays.inputs(torch.from_numpy(index).to(device))
+
+        def outputs(server: Tree, client: Tree, batch: Tree) -> Tree:
+            variables = self._predictor(server, client)
+            return {"outputs": self._predictor.predict(variables, {}, batch["x"])}
+
+        clients = self._state.stack_clients(group, device)
+        scores = trees.vmap(outputs, (None, 0, 0))(self._state.server, clients, {"x": x})
+        labels = self._arrays.labels(torch.from_numpy(np.concatenate(samples)).to(device))
+        return self._task.look(scores["outputs"][is_real], labels)
+
+    def _variables(self, client: int) -> Tree:
+        if self._shared_variables is not None:
+            return self._shared_variables
+        return self._predictor(self._state.server, self._state.client(client, self._arrays.device))
+
+    def _model_values(self, variables: Tree, samples: np.ndarray, memory: Tree) -> Tree:
+        """Return the values of one model for some samples."""
+        values, size = [], self._task.chunk
+        for begin in range(0, len(samples), size):
+            index = torch.from_numpy(samples[begin : begin + size]).to(self._arrays.device)
+            outputs = self._predictor.predict(variables, memory, self._arrays.inputs(index))
+            values.append(self._task.look(outputs, self._arrays.labels(index)))
+        return trees.concatenate(values)
+
+    def _memory(self, variables: Tree, client: int) -> Tree:
+        """Return the predictor's memory of a client's samples."""
+        look, splits = self._predictor.look, self._data.samples
+        if look is None:
+            return {}
+        by_split: dict[str, Tree] = {}
+        for split in self._predictor.memory_splits:
+            if split not in splits or not len(splits[split][client]):
+                continue
+            index = torch.from_numpy(splits[split][client]).to(self._arrays.device)
+            values = [
+                look(variables, self._arrays.batch(numbers, torch.ones_like(numbers)))
+                for numbers in index.split(MEMORY_BATCH_SIZE)
+            ]
+            by_split[split] = trees.concatenate(values)
+        return self._predictor.build_memory(variables, by_split)
+
+
+def _group_by_client(portions: Sequence[Portion]) -> dict[int, list[int]]:
+    """Return the indices of each client's portions."""
+    indices: dict[int, list[int]] = {}
+    for index, portion in enumerate(portions):
+        indices.setdefault(portion.client, []).append(index)
+    return indices
+
+
+def score_portions(
+    models: ViewOutputs, portions: Sequence[Portion], compute_metrics: ComputeMetrics
+) -> dict[str, np.ndarray]:
+    """Compute metrics of each portion.
+
+    Args:
+        models: The outputs of a view.
+        portions: The portions.
+        compute_metrics: Function from values of samples to metrics of portions.
+
+    Returns:
+        By metric an array [portions, ...].
+    """
+    distinct, index_of = list(portions), np.arange(len(portions))
+    if models.is_same_for_all:
+        distinct, index_of = _deduplicate(portions)
+    metrics: dict[str, np.ndarray] = {}
+    for rows, values in models.values(distinct):
+        sizes = np.array([len(distinct[row].samples) for row in rows])
+        for name, row_values in compute_metrics(values, sizes).items():
+            if name not in metrics:
+                metrics[name] = np.zeros((len(distinct), *row_values.shape[1:]))
+            metrics[name][rows] = row_values
+    return {name: row_values[index_of] for name, row_values in metrics.items()}
+
+
+def _deduplicate(portions: Sequence[Portion]) -> tuple[list[Portion], np.ndarray]:
+    """Return portions with different arrays of samples, and the index of each portion in them."""
+    distinct: list[Portion] = []
+    indices = []
+    for portion in portions:
+        # Clients with the same samples share one array (`ClientData.union_test_samples`).
+        if not distinct or distinct[-1].samples is not portion.samples:
+            distinct.append(portion)
+        indices.append(len(distinct) - 1)
+    return distinct, np.array(indices)

@@ -13,11 +13,10 @@ from torch import Tensor
 from fl.api.method import Predictor, View
 from fl.api.trees import Tree
 from fl.base.schema import GROUP, PERSONAL, UNSEEN
-from fl.engine import modality_rounds
+from fl.engine.evaluate import Portion, ViewOutputs
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.engine.view_outputs import Portion, ViewOutputs
 
 PREDICTED_SPLITS = ("val", "test", UNSEEN)
 """The splits whose predictions a run stores."""
@@ -61,14 +60,13 @@ def final_predictions(simulation: Simulation, state: State) -> pd.DataFrame:
     Returns:
         The columns ``stage`` and ``split``, and those of `predict_split`.
     """
-    if simulation.by_modality:
-        tables = [
-            final_predictions(run, modality_rounds.modality_state(method, state))
-            for method, run in zip(
-                simulation.method.by_modality, simulation.by_modality, strict=True
-            )
-        ]
-        return pd.concat(tables, ignore_index=True)
+    tables = [
+        _all_predictions(subrun, subrun_state) for subrun, subrun_state in simulation.subruns(state)
+    ]
+    return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+
+
+def _all_predictions(simulation: Simulation, state: State) -> pd.DataFrame:
     data, tables = simulation.client_data, []
     task = replace(simulation.task, look=_keep_outputs)
     for stage, view in simulation.method.views.items():

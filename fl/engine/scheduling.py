@@ -20,13 +20,14 @@ from fl.engine.batches import (
     Schedule,
     balanced_class_weights,
     count_steps,
+    draw_stragglers,
+    draw_work_shares,
     schedule,
     sweep_schedule,
 )
 from fl.engine.client_data import ClientData, join_samples
 from fl.engine.sample_arrays import Arrays
 from fl.engine.state import Roster, RoundSchedule, Team
-from fl.engine.stragglers import draw_stragglers, draw_work_shares
 
 WorkShares = Sequence[Fraction]
 """Share of its work that each participant does; empty if all do all of it."""

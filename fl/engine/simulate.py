@@ -1,6 +1,10 @@
 """The rounds of runs, one after another, with evaluation.
 
 `fl.runner` shows, stores and resumes runs.
+
+Early stopping ends a run after a number of rounds without a better value on validation data. L.
+Prechelt. Early Stopping - But When? In: Neural Networks: Tricks of the Trade, 1998. This is the
+simplest of its criteria.
 """
 
 from __future__ import annotations
@@ -18,8 +22,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import Method
 from fl.base.errors import FedloomError
-from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine import engine, modality_rounds, stopping
+from fl.base.schema import GLOBAL, PERSONAL, rising
 from fl.engine.evaluate import metrics_table
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
@@ -105,14 +108,12 @@ def lockstep(
     running, total = dict(states), training.rounds
     scores: dict[Key, dict[int, float]] = {key: {} for key in running}
     if training.early_stopping is not None and rows is not None:
-        scores = {key: stopping.validation_scores(simulations[key], rows[key]) for key in running}
+        scores = {key: validation_scores(simulations[key], rows[key]) for key in running}
     for number in range(completed + 1, total + 1):
         runs = [simulations[key] for key in running]
         schedules = [run.round_schedule(number) for run in runs]
-        methods = [run.method for run in runs]
         initial_states = random_numbers.generator_states()
-        run_rounds = modality_rounds.run_rounds if methods[0].by_modality else engine.run_rounds
-        results = run_rounds(methods, list(running.values()), schedules, backend)
+        results = runs[0].run_rounds(runs, list(running.values()), schedules, backend)
         if random_numbers.have_generators_changed(initial_states):
             raise FedloomError(
                 f"round {number} used PyTorch's shared random numbers, so the run cannot be "
@@ -126,8 +127,8 @@ def lockstep(
         }
         if training.early_stopping is not None and number < total:
             for key, round_ in finished.items():
-                scores[key] |= stopping.validation_scores(simulations[key], round_.rows)
-                reason = stopping.stop_reason(scores[key], training.early_stopping)
+                scores[key] |= validation_scores(simulations[key], round_.rows)
+                reason = stop_reason(scores[key], training.early_stopping)
                 finished[key] = replace(round_, stop_reason="" if round_.has_diverged else reason)
         yield finished
         running = {key: round_.state for key, round_ in finished.items() if not round_.ends_early}
@@ -184,3 +185,33 @@ def _training_rows(method: Method, schedule: RoundSchedule, losses: Tensor) -> p
         )
     ]
     return metrics_table(rows)
+
+
+def validation_scores(simulation: Simulation, rows: pd.DataFrame) -> dict[int, float]:
+    """Return a run's score on validation data by evaluated round; more is better.
+
+    Args:
+        simulation: The run.
+        rows: Its metrics, in the columns of `fl.base.schema.METRIC_COLUMNS`.
+
+    Returns:
+        By round, the mean over clients of the task's first metric in the reported stage.
+    """
+    metric = simulation.task.metrics[0]
+    stage = PERSONAL if PERSONAL in simulation.method.views else GLOBAL
+    is_scored = (rows["split"] == "val") & (rows["metric"] == metric) & (rows["stage"] == stage)
+    scores = rows[is_scored].groupby("round")["value"].mean() * (1 if rising(metric) else -1)
+    return {int(str(number)): float(value) for number, value in scores.items()}
+
+
+def stop_reason(scores: Mapping[int, float], patience: int) -> str:
+    """Return the reason to end a run, as a text; empty if the run continues.
+
+    Args:
+        scores: Result of `validation_scores` for all rounds so far.
+        patience: Number of rounds without a better score after which a run ends.
+    """
+    best, last = max(sorted(scores), key=scores.__getitem__, default=0), max(scores, default=0)
+    if last - best < patience:
+        return ""
+    return f"stopped after round {last}: on validation data no round was better than round {best}"

@@ -81,7 +81,7 @@ def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
 def adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: Settings) -> None:
     """Adopt those runs of a plan that the store has under a name of code that is now certified.
 
-    Joins `fl.plan.missing_runs.MISSING_RUNS`. A store or a folder of results that cannot be written
+    Joins `fl.plan.plan.MISSING_RUNS`. A store or a folder of results that cannot be written
     stays as it is, with a warning.
 
     Args:

@@ -19,7 +19,6 @@ from fl.api import trees
 from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method
 from fl.api.trees import Tree
 from fl.api.uploads import without_upload_state
-from fl.engine.modality_rounds import modality_state
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.pytorch.operations import OperationCounter
@@ -50,7 +49,7 @@ def measure_or_explain(
 def measure(simulation: Simulation, state: State, completed: int | None = None) -> Costs:
     """Measure the costs of a run.
 
-    If clients differ in modality, values are means over clients, and bytes are rounded.
+    If clients have different networks, values are means over clients, and bytes are rounded.
 
     Args:
         simulation: The run.
@@ -60,10 +59,7 @@ def measure(simulation: Simulation, state: State, completed: int | None = None) 
     Returns:
         The costs.
     """
-    runs = [(simulation, state)]
-    if simulation.by_modality:
-        states = [modality_state(modality, state) for modality in simulation.method.by_modality]
-        runs = list(zip(simulation.by_modality, states, strict=True))
+    runs = simulation.subruns(state)
     client_counts = np.array([len(run.client_data.participants) for run, _ in runs])
     shares = client_counts / client_counts.sum()
     rounds = range(1, (completed or simulation.training.rounds) + 1)

@@ -21,8 +21,8 @@ import numpy as np
 
 from fl.api.training import Training
 from fl.base import fields, files, plugins, registry
-from fl.base.digest import digest
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
+from fl.base.hashes import digest
 from fl.notebook import source
 from fl.notebook.arrays import ArrayData, is_frame, is_frame_by_split, with_frame_paths
 from fl.plan import config

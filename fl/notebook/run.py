@@ -16,7 +16,7 @@ from fl.notebook import keys
 from fl.notebook.display import short_traceback
 from fl.notebook.result import Result
 from fl.plan import config as config_files
-from fl.plan import missing_runs, plan
+from fl.plan import plan
 from fl.plan.config import Settings
 
 FOLDER = Path("config")
@@ -123,7 +123,7 @@ def load(study: str, config: str | Path | None = None) -> Result:
     folder = Path(config or FOLDER)
     config_files.read_study(folder, study, Location("fl.load"))
     planned = plan.read_or_make(folder, [study])
-    missing_runs.supply(planned.members, planned.settings)
+    plan.supply(planned.members, planned.settings)
     return Result(planned.studies[study], planned.bundles, planned.settings)
 
 

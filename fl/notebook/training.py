@@ -16,9 +16,8 @@ from fl.base.units import first_of
 from fl.data import partitioning, preparation
 from fl.notebook.display import ProgressBar
 from fl.notebook.keys import CALL
-from fl.plan import jobs, missing_runs
-from fl.plan.bundle import Bundle
-from fl.plan.plan import Plan
+from fl.plan.bundle import Bundle, missing_members, training_order
+from fl.plan.plan import Plan, supply
 from fl.report import analysis_results
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
@@ -56,10 +55,10 @@ def train(
         FedloomError: If data or the store cannot be used.
     """
     store, results = Store(Path(plan.settings.store)), Path(plan.settings.results)
-    missing_runs.supply(
+    supply(
         {member.run: member for bundle in bundles.values() for member in bundle.runs}, plan.settings
     )
-    missing = {name: jobs.missing_members(bundle, store) for name, bundle in bundles.items()}
+    missing = {name: missing_members(bundle, store) for name, bundle in bundles.items()}
     missing = {name: members for name, members in missing.items() if members}
     if missing:
         check_writable(store.root)
@@ -72,7 +71,7 @@ def train(
     bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
     try:
         with _restored_threads():
-            for bundle in jobs.training_order([bundles[name] for name in missing], store):
+            for bundle in training_order([bundles[name] for name in missing], store):
                 bar.describe(f"preparing {bundle.title}")
                 _make_data(plan, bundle)
                 trained = {member.run for member in missing[bundle.bundle]} if keep_weights else ()
@@ -129,7 +128,7 @@ def unstackable(plan: Plan) -> list[str]:
     store = Store(Path(plan.settings.store))
     titles: dict[str, list[str]] = {}
     for bundle in plan.bundles.values():
-        if bundle.unstackable and jobs.missing_members(bundle, store):
+        if bundle.unstackable and missing_members(bundle, store):
             titles.setdefault(bundle.unstackable, []).append(bundle.title)
     return [
         f"{first_of(names, 'bundle')}: clients are trained one after another, which is slower, "

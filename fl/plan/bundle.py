@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fl.base.folders import Folders
 from fl.base.specs import Spec
 from fl.plan.config import Execution
 from fl.store.run_record import OPTIONAL_FILES
+from fl.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -138,3 +139,22 @@ def _check(member: Member, location: Location) -> None:
         if name not in OPTIONAL_FILES:
             raise unknown_name(location / "keep" / i, "file", name, OPTIONAL_FILES)
     fields.parse(Training, training, location / "spec" / "training")
+
+
+def missing_members(bundle: Bundle, store: Store) -> list[Member]:
+    """Return the runs of a bundle that the store lacks, or has without an optional file."""
+    return [member for member in bundle.runs if not store.has(member.run, member.keep)]
+
+
+def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
+    """Yield the bundles of a job in the order in which to train them.
+
+    Each is chosen when it is asked for. Bundles that another process trains come last, so that
+    several who share a store share the work. A bundle comes after those that it waits for.
+    """
+    remaining = {bundle.bundle: bundle for bundle in bundles}
+    while remaining:
+        ready = [bundle for bundle in remaining.values() if not remaining.keys() & {*bundle.after}]
+        ready = ready or list(remaining.values())
+        idle = (bundle for bundle in ready if not any(store.holder(m.run) for m in bundle.runs))
+        yield remaining.pop(next(idle, ready[0]).bundle)

@@ -16,7 +16,6 @@ from fl.base.errors import ConfigError, ConfigProblems, Location, meant_name, un
 from fl.base.fields import Cores, Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
-from fl.plan.published_tables import Best, Cells
 
 Values = Mapping[str, Any]
 """Values of config keys, as YAML or a call gives them."""
@@ -43,7 +42,7 @@ class Execution:
         account: Slurm account of jobs.
         qos: Slurm quality of service of jobs.
         constraint: Slurm constraint of jobs.
-        merge_minutes: Longest time of a cluster job of several bundles (see `fl.plan.jobs`); 0
+        merge_minutes: Longest time of a cluster job of several bundles (see `fl.workflow.jobs`); 0
             merges none.
         run_minutes: Expected time of a run, if no similar run has been measured.
         log: Programs to which curves are written, in ``results/logs``, see `fl.extra.loggers`.
@@ -132,6 +131,56 @@ PER_DRAW = "per-draw"
 
 PredictedMetric = Literal["macro_f1", "auroc", "calibration_error", "per_class_accuracy"]
 """Metrics of final models' predictions (`fl.base.schema.PREDICTED_METRICS`)."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Published numbers to compare a study with: cells of one table in ``published/``.
+
+    Attributes:
+        source: Name of the file.
+        table: Name of the table in that file.
+        rows: Row of the table for each method entry of the study.
+        columns: Column of the table for each data set or partition, as the report writes these; or
+            a column for each domain, to compare with means over the clients of that domain.
+        model: The model whose runs are compared, where a study has several models.
+        metric: The metric to compare, by default the study's: another metric of the task; a column
+            of the runs table on time, bytes or operations (``bytes_up``); a column of an analysis
+            of the study (``features.nmi``); ``rounds to ENTRY``: the first round with the final
+            value of that entry; ``speedup to ENTRY``: that entry's rounds divided by these.
+        unit: Amount of the metric for a published 1: 4000 bytes for a thousand 32-bit numbers.
+        round: The recorded round to compare, instead of the one that counts.
+        modality: The modality over whose clients the mean is taken; by default over all clients.
+        unseen: Whether the mean is over clients that are held out of training.
+    """
+
+    source: str
+    table: str
+    rows: dict[str, str]
+    columns: dict[str, str | dict[str, str]]
+    model: str | None = None
+    metric: str | None = None
+    unit: Positive = 1.0
+    round: Count | None = None
+    modality: str | None = None
+    unseen: bool = False
+
+
+@dataclass(frozen=True)
+class Best:
+    """Published hyper-parameters, one column of one table in ``published/``.
+
+    Attributes:
+        source: Name of the file.
+        table: Name of the table in that file.
+        column: Column of the table.
+        rows: Row of the table by entry and key. Keys of terms and alterations are ``<name>.<key>``.
+    """
+
+    source: str
+    table: str
+    column: str
+    rows: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)

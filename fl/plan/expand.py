@@ -7,14 +7,17 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import ConfigProblems, Location
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.folders import path_of
+from fl.base.schema import REWEIGHTED
+from fl.base.seams import Seam
 from fl.base.specs import Spec
 from fl.data.dataset import task_of
 from fl.data.own_files import change_stamp
@@ -23,17 +26,11 @@ from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Draft, Execution, Study, Values
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
-from fl.plan.published_tables import Best, Cells, read_table
-from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
-from fl.plan.study_checks import (
-    check_analyses,
-    check_partition_seed,
-    check_references,
-    check_traces,
-    metric_of,
-)
+
+STUDY_CHECKS = Seam[Callable[[Path, Draft, ConfigProblems], None]]("study checks")
+"""Functions of the config folder and a study that collect what is wrong with keys of extras."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def expand(
     draft: Draft,
     execution: Execution | None = None,
     own_files: OwnFiles | None = None,
-    rehearsals: dict[str, Rehearsal] | None = None,
+    cache: dict[str, object] | None = None,
     checked: bool = True,
 ) -> Expansion:
     """Return all runs of a study.
@@ -151,8 +148,8 @@ def expand(
         draft: The study.
         execution: How runs are computed where the study says nothing else.
         own_files: Finds the user's own files behind data sets.
-        rehearsals: Rehearsals of other studies, which are not repeated.
-        checked: Whether models and methods are tried. If not, the runs are the same, but no
+        cache: What `SCENARIO_CHECKS` found out for other studies, which is not repeated.
+        checked: Whether `SCENARIO_CHECKS` are called. If not, the runs are the same, but no
             model's size is known.
 
     Raises:
@@ -161,19 +158,13 @@ def expand(
     """
     study, location, problems = draft.study, draft.location, ConfigProblems(draft.errors)
     own_files = own_files or OwnFiles()
-    rehearsals = {} if rehearsals is None else rehearsals
     execution = execution or Execution()
     with problems.collected():
         execution = config.override_execution(execution, study.execution, location / "execution")
     components = _components(folder, draft, execution, own_files, problems)
     check_references(draft, components.analyses, problems)
-    cells_by_location: dict[Location, Cells | Best] = {
-        location / "published" / i: cells for i, cells in enumerate(study.published)
-    }
-    cells_by_location |= {location / "best": study.best} if study.best else {}
-    for cells_location, cells in cells_by_location.items():
-        with problems.collected():
-            read_table(folder, cells.source, cells.table, cells_location)
+    for check_study in STUDY_CHECKS.hooks():
+        check_study(folder, draft, problems)
     if components.are_right and (count := _count(study, components)) > study.max_runs:
         problems.errors.append(too_many(count, "runs", study.max_runs, location))
         problems.raise_all()
@@ -185,8 +176,9 @@ def expand(
         with problems.collected():
             check_same_task(dataset, task)
     runs: dict[tuple[str, str], Run] = {}
-    parameters: dict[str, dict[str, int]] = {model.text: {} for model in components.models}
-    heads: dict[str, str] = {}
+    findings = Findings(
+        {model.text: {} for model in components.models}, {}, {} if cache is None else cache
+    )
     schemes: list[Choice | None] = [*components.schemes] or [None]
     models: list[Choice | None] = [*components.models] or [None]
     for dataset, scheme, model in itertools.product(components.datasets, schemes, models):
@@ -194,9 +186,9 @@ def expand(
         if scenario is None:
             continue
         with problems.collected():
-            expanded = _ExpandedScenario(study, scenario, components, location)
-            if checked and model:
-                expanded.rehearse(rehearsals, parameters[model.text], heads)
+            expanded = ExpandedScenario(study, scenario, components, location)
+            for check_scenario in SCENARIO_CHECKS.hooks() if checked and model else ():
+                check_scenario(expanded, findings)
             problems.errors += expanded.problems.errors
             for run in () if problems.errors else expanded.runs():
                 runs[run.label, run.id] = run
@@ -209,8 +201,8 @@ def expand(
         location=location,
         runs=list(runs.values()),
         watched=watched,
-        parameters=parameters,
-        heads=heads,
+        parameters=findings.parameters,
+        heads=findings.heads,
         analyses=components.analyses,
         execution=execution,
     )
@@ -257,72 +249,64 @@ def _count(study: Study, components: _Components) -> int:
     return scenarios * seeds * points
 
 
-class _ExpandedScenario:
+@dataclass(frozen=True)
+class Findings:
+    """Facts about the models of a study that `SCENARIO_CHECKS` find out.
+
+    Attributes:
+        parameters: Number of trained weights, by the texts of model and data set.
+        heads: Layers that make the outputs, by the text of the model.
+        cache: Objects that are made once for all studies of a plan.
+    """
+
+    parameters: dict[str, dict[str, int]]
+    heads: dict[str, str]
+    cache: dict[str, object]
+
+
+class ExpandedScenario:
     """The runs of a study in one scenario; some entries have a scenario of their own.
 
     Attributes:
+        study: The study.
+        analyses: Its analyses.
+        distinct: The different scenarios of its entries, the study's own first.
+        right_entries: Entries of which nothing is known to be wrong.
         scenarios: The scenario of each entry by label.
-        rehearsed: What trying a point showed, by label and `Point.key`.
+        unstackable: Why clients cannot be trained in one stack, as far as `SCENARIO_CHECKS` found
+            out, by label and `Point.key`; empty if they can.
         problems: What is wrong.
     """
 
     def __init__(
         self, study: Study, scenario: Scenario, components: _Components, location: Location
     ) -> None:
-        self._study, self._components = study, components
+        self.study, self.analyses = study, components.analyses
+        self._entries = components.entries
         self.problems = ConfigProblems()
         self.scenarios: dict[str, Scenario] = {}
         for entry in components.entries:
             if own_scenario := entry.scenario(scenario, self.problems):
                 self.scenarios[entry.label] = own_scenario
         own_scenarios = [own for own in self.scenarios.values() if own is not scenario]
-        self._distinct = [scenario, *own_scenarios]
-        self.rehearsed: dict[tuple[str, str], Rehearsed] = {}
+        self.distinct = [scenario, *own_scenarios]
+        self.unstackable: dict[tuple[str, str], str] = {}
         self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
-        for own_scenario in self._distinct:
+        for own_scenario in self.distinct:
             check_analyses(components.analyses, own_scenario, self.problems)
             if study.seeds == config.PER_DRAW:
                 with self.problems.collected():
                     check_partition_seed(own_scenario.scheme, location / "seeds")
-        self._right_entries: list[MethodEntry] = []
+        self.right_entries: list[MethodEntry] = []
         for entry in components.entries:
             with self.problems.collected():
                 if entry.label in self.scenarios:
                     entry.check(self.scenarios)
-                    self._right_entries += [entry] if entry.is_right else []
-
-    def rehearse(
-        self, rehearsals: dict[str, Rehearsal], parameters: dict[str, int], heads: dict[str, str]
-    ) -> None:
-        """Try models, and methods of which nothing is known to be wrong.
-
-        Args:
-            rehearsals: Rehearsals so far, to which those of this scenario are added.
-            parameters: Number of weights by data set, to which this scenario's is added.
-            heads: Layers that make the outputs by model, to which this scenario's are added.
-        """
-        works: list[Scenario] = []
-        for scenario in self._distinct:
-            with self.problems.collected():
-                rehearsal = Rehearsal.of(scenario, rehearsals)
-                parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
-                if rehearsal.head:
-                    heads[scenario.model.text] = rehearsal.head
-                works.append(scenario)
-        for entry in self._right_entries:
-            scenario = self.scenarios[entry.label]
-            if scenario not in works:
-                continue
-            with self.problems.collected():
-                by_point = entry.rehearse(Rehearsal.of(scenario, rehearsals), scenario)
-                self.rehearsed |= {(entry.label, key): result for key, result in by_point.items()}
-        if not self.problems.errors and len(self._right_entries) == len(self._study.methods):
-            with self.problems.collected():
-                check_traces(self._components.analyses, self.rehearsed.values())
+                    self.right_entries += [entry] if entry.is_right else []
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs of all entries."""
-        for entry in self._components.entries:
+        for entry in self._entries:
             seeds = self._seeds(entry)
             # Its images are the same for all seeds.
             for seed in seeds[:1] if entry.declared.distils else seeds:
@@ -330,8 +314,8 @@ class _ExpandedScenario:
 
     def _seeds(self, entry: MethodEntry) -> list[int]:
         """Return the training seeds of an entry: the study's, or the seed of its partition."""
-        if isinstance(self._study.seeds, list):
-            return self._study.seeds
+        if isinstance(self.study.seeds, list):
+            return self.study.seeds
         return [self.scenarios[entry.label].scheme.values["seed"]]
 
     def _runs_of(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
@@ -349,7 +333,6 @@ class _ExpandedScenario:
         spec = self._spec(entry, point, parent)
         code, defaults = self._code(entry, point, spec)
         point_id = identity.point_id(spec, code, defaults)
-        rehearsed = self.rehearsed.get((entry.label, point.key)) if self.rehearsed else None
         parent_grid = parent.grid if parent else {}
         return Run(
             id=identity.run_id(point_id, seed),
@@ -367,7 +350,7 @@ class _ExpandedScenario:
             partition=scenario.scheme,
             model=scenario.model,
             execution=entry.execution,
-            unstackable=rehearsed.unstackable if rehearsed else "",
+            unstackable=self.unstackable.get((entry.label, point.key), ""),
             start=parent.id if parent else None,
         )
 
@@ -384,8 +367,8 @@ class _ExpandedScenario:
             "start": parent.point if parent and entry.starts else None,
         }
         spec |= cast("Spec", {key: specs for key, specs in point.added_components.items() if specs})
-        if self._study.test != "own":
-            spec["test"] = self._study.test
+        if self.study.test != "own":
+            spec["test"] = self.study.test
         if entry.samples_per_class or not entry.starts:
             spec["train_on"] = entry.samples_per_class or (parent.id if parent else None)
         return spec
@@ -399,3 +382,120 @@ class _ExpandedScenario:
             run_spec = RunSpec(spec)
             self._codes[key] = run_spec.code, run_spec.default_keys
         return self._codes[key]
+
+
+SCENARIO_CHECKS = Seam[Callable[[ExpandedScenario, Findings], None]]("scenario checks")
+"""Functions that check the entries of a scenario by more than their keys, before anything is
+trained. They add to `ExpandedScenario.problems`, `ExpandedScenario.unstackable` and `Findings`.
+"""
+
+
+def metric_of(draft: Draft, task: Task, dataset: Choice, problems: ConfigProblems) -> str:
+    """Return the study's metric, or the usual one of its task.
+
+    Args:
+        draft: The study.
+        task: The task of its data sets.
+        dataset: The first data set.
+        problems: Collects that the task has no such metric, or no classes where the study counts on
+            them.
+    """
+    study, location = draft.study, draft.location
+    reweighted = [REWEIGHTED] if study.test == "reweighted" else []
+    if reweighted and not task.has_classes:
+        problem = f"is reweighted, but {dataset.text} has {task.label_name}"
+        problems.errors.append(ConfigError(location / "test", problem, "own, global"))
+    for key in ("metrics", "keep_predictions"):
+        if getattr(study, key) and task.name != DEFAULT:
+            problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.label_name}"
+            allowed = "none, or data sets with class labels"
+            problems.errors.append(ConfigError(location / key, problem, allowed))
+    if study.metrics and study.scored == "best":
+        problem = "are of the final round, but scored is best"
+        allowed = "none, or scored: last"
+        problems.errors.append(ConfigError(location / "metrics", problem, allowed))
+    metrics = (*task.metrics, *reweighted)
+    is_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong_keys
+    if study.metric is not None and study.metric not in metrics and not is_reweighted:
+        problems.errors.append(unknown_name(location / "metric", "metric", study.metric, metrics))
+    return study.metric or metrics[0]
+
+
+def check_references(draft: Draft, analyses: list[Choice], problems: ConfigProblems) -> None:
+    """Collect unknown entries that keys name, and needless contrasts.
+
+    Args:
+        draft: The study.
+        analyses: Its analyses.
+        problems: Collects what is wrong.
+    """
+    study, location = draft.study, draft.location
+    if "methods" in draft.wrong_keys:
+        return
+    references: list[tuple[Location, str]] = []
+    for analysis in analyses:
+        labels = enumerate(analysis.values.get("methods", ()))
+        references += [(analysis.location / "methods" / i, label) for i, label in labels]
+    if study.ours is not None:
+        references.append((location / "ours", study.ours))
+    if study.baseline is not None:
+        references.append((location / "baseline", study.baseline))
+    elif study.contrasts and "baseline" not in draft.wrong_keys:
+        problem = "is set, but the study has no baseline, so that every pair is compared"
+        advice = "set a baseline too"
+        problems.errors.append(ConfigError(location / "contrasts", problem, advice=advice))
+    for label, reference_label in study.contrasts.items():
+        references += [(location / "contrasts" / label, name) for name in (label, reference_label)]
+    problems.errors += [
+        unknown_name(reference, "entry", label, study.methods)
+        for reference, label in references
+        if label not in study.methods
+    ]
+    for label, reference_label in study.contrasts.items():
+        is_known = (
+            study.baseline in (label, reference_label)
+            or study.contrasts.get(reference_label) == label
+        )
+        if {label, reference_label} <= {*study.methods} and (reference_label == label or is_known):
+            problem = f"is {reference_label!r}, and the two are one or compared already"
+            advice = "name pairs that nothing else tests"
+            error = ConfigError(location / "contrasts" / label, problem, advice=advice)
+            problems.errors.append(error)
+
+
+def check_partition_seed(scheme: Choice, location: Location) -> None:
+    """Raise `ConfigError` if a partition has no seed that its runs could be trained with."""
+    if "seed" not in scheme.seed_keys:
+        problem = f"is per-draw, but the partition {scheme.text} has no seed"
+        advice = "a list of seeds, or a partition scheme with the key seed"
+        raise ConfigError(location, problem, advice=advice)
+
+
+def check_analyses(
+    analyses: Iterable[Choice], scenario: Scenario, problems: ConfigProblems
+) -> None:
+    """Collect analyses that cannot read the runs of a scenario.
+
+    One may be made for another task, pass inputs of one kind through one network, or say itself
+    that it cannot: its ``check`` gets the shape of a sample and the number of clients, if it is
+    known.
+
+    Args:
+        analyses: The study's analyses.
+        scenario: The scenario.
+        problems: Collects what is wrong.
+    """
+    for analysis in analyses:
+        with problems.collected():
+            _check_analysis(analysis, scenario)
+
+
+def _check_analysis(analysis: Choice, scenario: Scenario) -> None:
+    component, location = analysis.component, analysis.location
+    scenario.check(component, location)
+    check = getattr(analysis.instance, "check", None)
+    try:
+        if check:
+            check(scenario.dataset.instance.shape, scenario.clients)
+    except FedloomError as error:
+        raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +20,13 @@ import numpy as np
 
 from fl.api.training import Training, contradictions, idle_keys, with_derived_defaults
 from fl.base import fields, registry, rng
-from fl.base.digest import digest
-from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
+from fl.base.errors import ConfigError, ConfigProblems, Location
 from fl.base.fields import Field
+from fl.base.hashes import digest
 from fl.base.registry import ADDED_KINDS, Component, entry_key
+from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.base.units import config_text
-from fl.plan import published_tables
 from fl.plan.config import Draft, Study, Values, second_occurrence, unknown_key
 
 SIGNIFICANT_DIGITS = 3
@@ -40,6 +40,13 @@ RESERVED = (
     *map(entry_key, ADDED_KINDS),
 )
 """Keys of an entry that are neither hyper-parameters nor keys of training."""
+ENTRY_VALUES = Seam[Callable[[Path, Draft, str, Mapping[str, Field]], Values | None]](
+    "entry values"
+)
+"""Functions of the config folder, a study, the label of an entry and its declared keys. They return
+values of keys that the study names elsewhere, or None if these are wrong.
+"""
+
 EXCLUSIVE = ("local_epochs", "local_steps")
 """Keys of training of which an entry sets one."""
 
@@ -292,8 +299,6 @@ def points(
         problems: Collects what is wrong with the entry; nothing that a wrong key may have caused.
     """
     study, own_location = draft.study, layers.entry.location
-    if study.grid == "published" and "best" in draft.wrong_keys:
-        return []
     hyper_fields, training_fields = fields.fields(component.target), fields.fields(Training)
     declared_fields = {**training_fields, **hyper_fields}
     fixed = getattr(component.target, "training", {})
@@ -309,7 +314,11 @@ def points(
         declared_fields |= _prefixed(name, fields.fields(added_component.component.target))
         merged |= _prefixed(name, added_component.values)
     try:
-        merged |= _published_values(folder, study, draft.location, label, declared_fields)
+        for find_values in ENTRY_VALUES.hooks():
+            values = find_values(folder, draft, label, declared_fields)
+            if values is None:
+                return []
+            merged |= values
         merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
         check_size(declared_fields, merged, study.max_runs, own_location)
     except ConfigError as error:
@@ -423,29 +432,6 @@ def _added_specs(
 def _prefixed(name: str, values: Values) -> Values:
     """Return the keys of an added component as keys of its entry: ``<name>.<key>``."""
     return {f"{name}.{key}": value for key, value in values.items()}
-
-
-def _published_values(
-    folder: Path,
-    study: Study,
-    location: Location,
-    label: str,
-    declared_fields: Mapping[str, Field],
-) -> dict[str, float]:
-    """Return the published hyper-parameters of an entry where the study has `grid: published`."""
-    best, location = study.best, location / "best"
-    if study.grid != "published":
-        return {}
-    if best is None:
-        raise ConfigError(location, "is missing, as grid is published", advice="set `best`")
-    cells = published_tables.read_table(folder, best.source, best.table, location)
-    values: dict[str, float] = {}
-    for key, row in best.rows.get(label, {}).items():
-        row_location = location / "rows" / label / key
-        if key not in declared_fields:
-            raise unknown_name(row_location, "key", key, declared_fields)
-        values[key] = published_tables.find_cell(cells, row, best.column, row_location).value
-    return values
 
 
 def checked_layers(

@@ -12,18 +12,16 @@ from typing import Any, Literal
 from fl.api.task import DEFAULT
 from fl.api.training import WEIGHTS, Training, check_stragglers
 from fl.api.uploads import check_attackers, check_noise_on_count
-from fl.base import error_text, fields, registry
+from fl.base import fields, registry
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, unknown_name
 from fl.base.fields import Count
 from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.base.schema import SERVER
-from fl.engine.backends import STACKING_BACKENDS
 from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Draft, Execution
 from fl.plan.grids import EntryLayers, Layer, Point, checked_layer, checked_layers, points
-from fl.plan.rehearsal import Rehearsal, Rehearsed, TooFew
 from fl.plan.scenario import Scenario
 
 
@@ -156,23 +154,23 @@ class MethodEntry:
             ]
             problem = f"is {start!r}, but {self.method.name} does not start from a stored model"
             allowed = f"no start; or as method {', '.join(starting)}"
-            raise self._error("start", problem, allowed)
+            raise self.error("start", problem, allowed)
         if start is None:
             allowed = ", ".join(sorted(self._study.methods.keys() - {self.label}))
             advice = "" if allowed else "another entry, such as fedavg"
-            raise self._error("start", "is missing", allowed, advice)
+            raise self.error("start", "is missing", allowed, advice)
         if start == self.label:
-            raise self._error("start", f"makes a circle: {start} <- {start}")
+            raise self.error("start", f"makes a circle: {start} <- {start}")
         if not isinstance(start, str) or start not in other_entries:
             labels = self._study.methods.keys() - {self.label}
             raise unknown_name(self.location / "start", "entry of this study", start, labels)
         parent, methods = other_entries[start], self.declared.required_starts
         name = parent.method.name
         if "global" not in parent.declared.stages:
-            raise self._error("start", f"{start!r} ({name}) has no shared model to start from")
+            raise self.error("start", f"{start!r} ({name}) has no shared model to start from")
         if methods and name not in methods:
             problem = f"{start!r} is {name}, from whose result {self.method.name} cannot go on"
-            raise self._error("start", problem, f"an entry of {' or '.join(methods)}")
+            raise self.error("start", problem, f"an entry of {' or '.join(methods)}")
         return parent
 
     def _image_entry(self, train_on: Any, other_entries: Mapping[str, MethodEntry]) -> MethodEntry:
@@ -181,12 +179,12 @@ class MethodEntry:
         if not isinstance(train_on, str) or train_on not in makers:
             allowed = "a number of images of every class, or an entry of this study that makes "
             allowed += f"virtual ones: {', '.join(makers) or 'none'}"
-            raise self._error("train_on", f"is {train_on!r}", allowed)
+            raise self.error("train_on", f"is {train_on!r}", allowed)
         if self.parent:
-            raise self._error("train_on", "is set beside start", advice="set one of both")
+            raise self.error("train_on", "is set beside start", advice="set one of both")
         if makers[train_on]._keys.get("train_on") is not None:
             problem = f"{train_on!r} does not train on all samples itself"
-            raise self._error("train_on", problem, advice="name an entry that does")
+            raise self.error("train_on", problem, advice="name an entry that does")
         return makers[train_on]
 
     def check_parents(self) -> None:
@@ -195,7 +193,7 @@ class MethodEntry:
         while entry.parent:
             if entry.parent.label in ancestors:
                 circle = " <- ".join([*ancestors, entry.parent.label])
-                raise entry._error(entry.parent_key, f"makes a circle: {circle}")
+                raise entry.error(entry.parent_key, f"makes a circle: {circle}")
             entry = entry.parent
             ancestors.append(entry.label)
         if not (self.parent and self.is_right and self.parent.is_right):
@@ -208,7 +206,7 @@ class MethodEntry:
                 problem = f"is {precision}, but the model of {self.parent.label!r}, from which it "
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
                 problem += f"starts, has {stored}"
-                raise self._error("precision", problem, ", ".join(allowed))
+                raise self.error("precision", problem, ", ".join(allowed))
 
     def scenario(self, study_scenario: Scenario, problems: ConfigProblems) -> Scenario | None:
         """Return the scenario of the entry: the study's, with its own data set and partition.
@@ -242,11 +240,6 @@ class MethodEntry:
                 location = self.location / entry_key(key) / spec["name"]
                 with problems.collected():
                     scenario.check(registry.find(kind, spec["name"], location), location)
-        train_on = self._keys.get("train_on")
-        if train_on is not None and scenario.has_several_modalities:
-            problem = f"is {train_on!r}, but clients differ in modality"
-            advice = "a partition without `modalities`, or no `train_on`"
-            problems.errors.append(self._error("train_on", problem, advice=advice))
         for point in self.points:
             self._check_training(point.training, scenario, problems)
             if self.is_right:
@@ -264,7 +257,7 @@ class MethodEntry:
             problem = f"{parent.label!r} makes images for other clients than those of "
             problem += scenario.scheme.text
             advice = "an entry of the same data set and partition"
-            raise self._error("train_on", problem, advice=advice)
+            raise self.error("train_on", problem, advice=advice)
 
     def _check_samples(self, scenario: Scenario, problems: ConfigProblems) -> None:
         """Collect that validation samples or samples of the server are lacking."""
@@ -283,7 +276,7 @@ class MethodEntry:
                 problems.errors.append(scored)
             if any(point.training["early_stopping"] for point in self.points):
                 problem = f"is set, {reason} to stop by"
-                problems.errors.append(self._error("early_stopping", problem, "null, or a val > 0"))
+                problems.errors.append(self.error("early_stopping", problem, "null, or a val > 0"))
             if self.declared.needs_validation:
                 problem = f"{self.method.name} learns by validation samples, but {scheme} has none"
                 problems.errors.append(ConfigError(self.location, problem, advice=advice))
@@ -304,14 +297,14 @@ class MethodEntry:
                 problem = f"is {training[key]!r}, but {scenario.dataset.text} has "
                 problem += scenario.task.label_name
                 allowed = f"{default}, or a data set with class labels"
-                problems.errors.append(self._error(key, problem, allowed))
+                problems.errors.append(self.error(key, problem, allowed))
         if training["augmentation"] != "none" and not scenario.has_images:
             problem = f"is {training['augmentation']}, but {scenario.dataset.text} has no images"
-            problems.errors.append(self._error("augmentation", problem, "none"))
+            problems.errors.append(self.error("augmentation", problem, "none"))
         size, batch = scenario.size, training["batch_size"]
         if size is not None and batch > max(size, Training.batch_size):
             problem = f"is {batch}, more than the {size} samples of {scenario.dataset.text}"
-            problems.errors.append(self._error("batch_size", problem, f"1 to {size}"))
+            problems.errors.append(self.error("batch_size", problem, f"1 to {size}"))
 
     def _check_participants(self, point: Point, scenario: Scenario) -> None:
         """Raise `ConfigError` if too few clients take part in a round, as far as keys tell.
@@ -358,39 +351,11 @@ class MethodEntry:
         except FedloomError as error:
             raise ConfigError(self.location, str(error)) from None
 
-    def rehearse(self, rehearsal: Rehearsal, scenario: Scenario) -> dict[str, Rehearsed]:
-        """Try each point; return what is found out, by `Point.key`.
+    def raw_value(self, key: str) -> Any:
+        """Return the value of a key of the entry as the study has it; None if it is not set."""
+        return self._keys.get(key)
 
-        Raises:
-            ConfigError: If the method cannot be built for the scenario's model or cannot train it,
-                or cannot train it with the chosen backend.
-        """
-        model, dataset = scenario.model.text, scenario.dataset.text
-        rehearsed: dict[str, Rehearsed] = {}
-        for point in self.points:
-            try:
-                rehearsed[point.key] = rehearsal.try_point(point, int(scenario.holds_out))
-            except TooFew as error:
-                problem = f"is {point.training['batch_size']}, too few for {self.label} with "
-                problem += f"{model} on {dataset} ({error})"
-                raise self._error(
-                    "batch_size", problem, f"{error.sufficient_size} or more"
-                ) from None
-            except FedloomError as error:
-                raise ConfigError(self.location, f"with {model}: {error}") from None
-            except (Exception, SystemExit) as error:
-                problem = f"{self.method.name} cannot train {model} on {dataset} "
-                problem += f"({error_text.describe(error)})"
-                advice = "a method, terms and training keys that fit this model and its inputs"
-                advice = "" if error_text.plugin_line(error) else advice
-                raise ConfigError(self.location, problem, advice=advice) from None
-            backend, reason = self.execution.backend, rehearsed[point.key].unstackable
-            if reason and backend in STACKING_BACKENDS:
-                problem = f"is {backend}, but clients of {self.label} cannot be stacked: {reason}"
-                raise ConfigError(self.location / "execution" / "backend", problem, "auto, loop")
-        return rehearsed
-
-    def _error(self, key: str, problem: str, allowed: str = "", advice: str = "") -> ConfigError:
+    def error(self, key: str, problem: str, allowed: str = "", advice: str = "") -> ConfigError:
         """Return the error for a key of the entry, at the last layer that sets it."""
         return ConfigError(self._layers.location_of(key), problem, allowed, advice)
 

@@ -2,14 +2,17 @@
 
 Snakemake parses `current_summary`. It is kept in ``<results>/plan/`` and made again only when
 config or code changed, so that reading it does not wait for the expansion.
+
+Runs that a plan needs and the store lacks may come from extras without training (`MISSING_RUNS`). A
+store or a folder of results that cannot be written stays as it is.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,23 +20,21 @@ from fl.api.training import Training
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
+from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
 from fl.data.own_files import change_stamp
-from fl.plan import config, missing_runs, plan_files
+from fl.plan import config, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Draft, Settings
 from fl.plan.plan_files import PlannedPartition, PlanSummary
-from fl.plan.selection import Selection
 from fl.plan.study_plan import StudyPlan
-from fl.pytorch import memory
 from fl.store.run_record import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
-    from fl.plan.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
 
@@ -109,29 +110,28 @@ def make_from(
         ConfigProblems(errors).raise_all()
     if checked:
         names = quantity(len(drafts), "study") if len(drafts) > 3 else ", ".join(drafts)
-        log.info("planning %s: each method is tried on its model, which takes seconds", names)
+        log.info("planning %s, which takes seconds", names)
     from fl.plan.components import OwnFiles  # These import torch, which takes seconds, too.
     from fl.plan.expand import expand
     from fl.plan.study_planning import plan_study
 
     own_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
-    rehearsals: dict[str, Rehearsal] = {}
+    cache: dict[str, object] = {}
     problems = ConfigProblems(errors)
     expansions: list[Expansion] = []
-    with memory.keeping_freed_memory():
-        for name, draft in drafts.items():
-            with problems.collected():
-                expansion = expand(
-                    folder=folder,
-                    name=name,
-                    draft=draft,
-                    execution=settings.execution,
-                    own_files=own_files,
-                    rehearsals=rehearsals,
-                    checked=checked,
-                )
-                expansions.append(expansion)
-                _check_resources(expansion, settings, folder)
+    for name, draft in drafts.items():
+        with problems.collected():
+            expansion = expand(
+                folder=folder,
+                name=name,
+                draft=draft,
+                execution=settings.execution,
+                own_files=own_files,
+                cache=cache,
+                checked=checked,
+            )
+            expansions.append(expansion)
+            _check_resources(expansion, settings, folder)
     problems.raise_all()
     runs = {run.id: run for expansion in expansions for run in expansion.runs}
     bundles = _bundles(runs, _files_to_keep(expansions, runs), settings, folder)
@@ -305,7 +305,7 @@ def current_summary(folder: Path, studies: Sequence[str] = ()) -> PlanSummary:
     summary = _valid_summary(folder, settings)
     if summary is None or [*summary.studies] != names:
         summary = make_and_write(folder, studies)[1]
-    missing_runs.supply_summary(summary, settings)
+    supply_summary(summary, settings)
     return summary
 
 
@@ -332,17 +332,6 @@ def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True
     )
 
 
-def select(plan: Plan, selection: Selection) -> Plan:
-    """Return a plan with the selected runs alone, and the bundles that these need."""
-    names = selection.bundles(plan.studies.values(), plan.bundles)
-    return replace(
-        plan,
-        studies={name: selection.study(study) for name, study in plan.studies.items()},
-        bundles={name: bundle for name, bundle in plan.bundles.items() if name in names},
-        analyses={},
-    )
-
-
 def _sorted_names(names: Iterable[Iterable[str]]) -> list[str]:
     return sorted({name for several in names for name in several})
 
@@ -356,7 +345,7 @@ def written_studies(folder: Path, settings: Settings) -> set[str]:
 def study_plan(folder: Path, name: str) -> StudyPlan:
     """Return the plan of a study for the config as it is now."""
     plan = read_or_make(folder, [name])
-    missing_runs.supply(plan.members, plan.settings)
+    supply(plan.members, plan.settings)
     return plan.studies[name]
 
 
@@ -443,3 +432,34 @@ def _summary(plan: Plan, key: str) -> PlanSummary:
 def are_unchanged(watched: Mapping[str, str]) -> bool:
     """Whether the user's files still have their stamps."""
     return all(change_stamp([Path(path)]) == expected for path, expected in watched.items())
+
+
+MISSING_RUNS = Seam[Callable[[Iterable[str], Callable[[str], Member], Settings], None]](
+    "missing runs"
+)
+"""Functions of the ids of a plan's runs, of a function that returns a run by its id, and of the
+settings.
+"""
+
+
+def supply(members: Mapping[str, Member], settings: Settings) -> None:
+    """Let extras supply runs of a plan.
+
+    Args:
+        members: The runs by id.
+        settings: The folders of the store and of results.
+    """
+    for supply_runs in MISSING_RUNS.hooks():
+        supply_runs(members, members.__getitem__, settings)
+
+
+def supply_summary(summary: PlanSummary, settings: Settings) -> None:
+    """Let extras supply runs of a written plan, of which only these are read, see `supply`."""
+    bundles = {run: name for name, bundle in summary.bundles.items() for run in bundle.runs}
+
+    def read_member(run: str) -> Member:
+        bundle = plan_files.read_bundle(Path(settings.results) / "plan", bundles[run])
+        return next(member for member in bundle.runs if member.run == run)
+
+    for supply_runs in MISSING_RUNS.hooks():
+        supply_runs(bundles, read_member, settings)

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from fl.base import identity, plugins, registry
 from fl.base.dataclass_json import Json, as_json, from_json
-from fl.base.digest import digest
 from fl.base.errors import DataError, Location
 from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import VARIABLE
+from fl.base.hashes import digest
 from fl.base.specs import ComponentSpec
 from fl.plan import bundle
 from fl.plan.analyses import PlannedAnalysis

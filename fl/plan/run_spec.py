@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from fl.data.prepared import Prepared
-    from fl.engine.assembly import MethodComponents, RunComponents
-    from fl.engine.simulation import Simulation
+    from fl.engine.simulation import MethodComponents, RunComponents, Simulation
 
 COMPONENT_KINDS = {
     "dataset": "data set",
@@ -50,7 +49,7 @@ class NamedComponent(NamedTuple):
 
 
 COMPONENT_FIELDS = {"wire": "upload_filters"}
-"""Fields of `fl.engine.assembly.MethodComponents` by key of the spec, where the two differ: run
+"""Fields of `fl.engine.simulation.MethodComponents` by key of the spec, where the two differ: run
 names contain the keys of specs, so a key of a spec stays.
 """
 
@@ -73,7 +72,7 @@ class RunSpec:
     @cached_property
     def components(self) -> RunComponents:
         """The objects that a simulation is made of."""
-        from fl.engine.assembly import RunComponents
+        from fl.engine.simulation import RunComponents
 
         return RunComponents(
             component_of("model", self.spec["model"])[1],
@@ -164,7 +163,7 @@ class RunSpec:
 
 def method_components_of(spec: MethodSpec) -> MethodComponents:
     """Return a method with the terms, alterations and upload filters that a study adds."""
-    from fl.engine.assembly import MethodComponents
+    from fl.engine.simulation import MethodComponents
 
     added_components = {
         COMPONENT_FIELDS.get(key, key): tuple(

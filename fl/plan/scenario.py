@@ -5,24 +5,25 @@ Whether a partition can be made of a data set is checked before either exists.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fl.api.task import ALL_TASKS, Task, serves, tasks_of
-from fl.base import registry
+from fl.base import fields, registry
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location, unknown_name
 from fl.base.folders import expand
 from fl.base.registry import Component, component_of
 from fl.base.schema import SERVER
+from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.data import partition_table, partitioning
 from fl.data.dataset import modalities_of, task_name
-from fl.data.inputs import ANY_MODALITIES, MODALITY, accepts_modalities, group_title, input_names
+from fl.data.inputs import ANY_MODALITIES, accepts_modalities, group_title, input_names
 from fl.plan.components import Choice, Inputs
-from fl.plan.token_keys import with_token_keys
 
 
 def has_split(scheme: ComponentSpec, split: str) -> bool:
@@ -187,14 +188,6 @@ def _any_model(task: Task, location: Location) -> Choice:
     return Choice(component, {}, {}, location)
 
 
-Holding = Literal["first", "all", "one", "some"]
-"""What a client holds of each sample, and a model is for.
-
-``first``: the data set's first input. ``all``: all of its inputs. ``one``: one of them, in which
-clients differ. ``some``: one of them or all.
-"""
-
-
 @dataclass(frozen=True)
 class Scenario:
     """A data set, a partition of it and a model that go together.
@@ -269,41 +262,6 @@ class Scenario:
         """Whether clients are held out of training."""
         return has_unseen_clients(self.scheme.spec)
 
-    @property
-    def has_several_modalities(self) -> bool:
-        """Whether clients differ in modality."""
-        return self.holding in ("one", "some")
-
-    @cached_property
-    def holding(self) -> Holding:
-        """The inputs of each sample that clients hold.
-
-        Raises:
-            ConfigError: If the model cannot work with them.
-        """
-        modalities, target = modalities_of(self.dataset.spec), self.model.component.target
-        names, takes_several = (
-            [modality.name for modality in modalities],
-            accepts_modalities(target, modalities),
-        )
-        counts = self._clients_by_modality(names)
-        if counts is None:
-            if input_names(target) and not takes_several:
-                self._refuse_one_input(names)
-            return "all" if takes_several else "first"
-        if not takes_several:
-            first, last = counts[0], counts[0] + counts[1] - 1
-            problem = f"{self.model.text} takes one kind of input, but clients {first} to {last} "
-            problem += f"of {self.scheme.text} have {names[1]}, where others have {names[0]}"
-            suitable = [
-                model.name
-                for model in registry.components("model")
-                if accepts_modalities(model.target, modalities)
-            ]
-            allowed = ", ".join(suitable) or f"one for {', '.join(names)}"
-            raise ConfigError(self.model.location, problem, allowed)
-        return "one" if len(counts) == len(names) else "some"
-
     def _refuse_one_input(self, names: list[str]) -> None:
         """Raise `ConfigError`: the model takes several inputs, and the data set has others."""
         kinds = input_names(self.model.component.target)
@@ -312,37 +270,6 @@ class Scenario:
         problem = f"{self.model.text} takes {inputs} as inputs, but {self.dataset.text} has "
         problem += inputs_found
         raise ConfigError(self.model.location, problem, advice="a model for such inputs")
-
-    def _clients_by_modality(self, names: list[str]) -> list[int] | None:
-        """Return the number of clients of each modality; None if the partition names none."""
-        scheme = self.scheme.values
-        counts, location = scheme.get("modalities"), self.scheme.location / "modalities"
-        if "path" in scheme:
-            table, location = (
-                partition_table.read_users_table(scheme),
-                self.scheme.location / "path",
-            )
-            if MODALITY in table:
-                counts = np.bincount(table.groupby("client")[MODALITY].first()).tolist()
-        if counts is None:
-            return None
-        problem, all_names = f"is {list(counts)}", " and ".join(names)
-        groups = [*names, all_names][: len(counts)]
-        if len(names) < 2:
-            problem += f", but {self.dataset.text} has one kind of input"
-            raise ConfigError(location, problem, "none")
-        if len(counts) not in (len(names), len(names) + 1):
-            allowed = f"{len(names)} numbers of clients, for {all_names}, and one more for all of "
-            raise ConfigError(location, problem, allowed + "them at once")
-        for name, count in zip(groups, counts, strict=True):
-            if not count:
-                allowed = f"1 or more for {', '.join(groups)} each"
-                raise ConfigError(location, f"{problem}: no client has {name}", allowed)
-        clients = scheme.get("clients", sum(counts))
-        if sum(counts) != clients:
-            problem += f", {sum(counts)} clients"
-            raise ConfigError(location, problem, f"{clients} together")
-        return list(counts)
 
     @property
     def size(self) -> int | None:
@@ -359,20 +286,21 @@ class Scenario:
 
     @cached_property
     def inputs(self) -> list[Inputs]:
-        """The inputs that the model sees; of each modality where clients differ in it."""
-        data = self.dataset.instance
-        if self.holding == "first":
-            return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
-        modalities = data.modalities
-        joint = Inputs("", (), data.classes, 0, modalities)
-        if self.holding == "all":
-            return [joint]
-        separate = [Inputs(m.name, m.shape, data.classes, m.tokens) for m in modalities]
-        return (
-            separate
-            if self.holding == "one"
-            else [*separate, replace(joint, name=group_title(modalities))]
-        )
+        """The inputs that the model sees; several where clients differ in them (`CLIENT_INPUTS`).
+
+        Raises:
+            ConfigError: If the model cannot work with them.
+        """
+        for find_inputs in CLIENT_INPUTS.hooks():
+            if inputs := find_inputs(self):
+                return inputs
+        data, target = self.dataset.instance, self.model.component.target
+        modalities = modalities_of(self.dataset.spec)
+        if accepts_modalities(target, modalities):
+            return [Inputs("", (), data.classes, 0, modalities)]
+        if input_names(target):
+            self._refuse_one_input([modality.name for modality in modalities])
+        return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
 
     def check(self, component: Component, location: Location) -> None:
         """Raise `ConfigError` for a method or an analysis that cannot work in the scenario.
@@ -380,7 +308,8 @@ class Scenario:
         It may be made for another task, or compute with one input where samples have several.
         """
         _check_task(component, self.task, self.dataset, location)
-        if self.holding in ("all", "some") and getattr(component.target, "one_input", False):
+        has_joint_input = any(inputs.modalities for inputs in self.inputs)
+        if has_joint_input and getattr(component.target, "one_input", False):
             names = group_title(modalities_of(self.dataset.spec))
             problem = f"{component.name} computes with one input, but {self.model.text} takes "
             problem += f"{names} of {self.dataset.text}"
@@ -445,3 +374,48 @@ def _check_task(component: Component, task: Task, dataset: Choice, location: Loc
         if _serves(component_of_kind, task)
     ]
     raise ConfigError(location, problem, ", ".join(suitable) or f"no {component.kind}")
+
+
+def with_token_keys(model: Choice, dataset: Choice) -> Choice:
+    """Return a model whose keys ``tokens`` and ``padding`` are those of a data set.
+
+    A model has these keys, or one of them, if it reads texts. Values that the study does not set
+    become those of the data set. Without a number of tokens in the data set, or where it may be
+    larger than what its file shows (``padding`` is None), the model stays as it is.
+
+    Args:
+        model: The model.
+        dataset: The data set.
+
+    Raises:
+        ConfigError: If the study sets another value than the data set has.
+    """
+    expected = _token_values(dataset.instance)
+    declared = fields.fields(model.component.target)
+    values = {key: value for key, value in expected.items() if key in declared}
+    for key, value in values.items():
+        written = model.written.get(key)
+        if written not in (None, value):
+            tokens = f"{dataset.text} has {expected['tokens']} different tokens"
+            problem = f"is {written}, but {tokens}, of which {expected['padding']} fills up texts"
+            advice = "leave the key out, then it follows the data set"
+            raise ConfigError(model.location / key, problem, str(value), advice)
+    if expected and expected["padding"] == expected["tokens"] - 1:
+        # Without this key, it is the last token.
+        values.pop("padding", None)
+    return replace(model, values={**model.values, **values}) if values else model
+
+
+def _token_values(dataset: Any) -> dict[str, int]:
+    """Return the number of tokens of a data set, and its padding; empty if it tells neither."""
+    modalities = getattr(dataset, "modalities", ())
+    counts = [getattr(dataset, "tokens", 0), *(modality.tokens for modality in modalities)]
+    tokens = max(counts)
+    padding = getattr(dataset, "padding", tokens - 1)
+    return {"tokens": tokens, "padding": padding} if tokens and padding is not None else {}
+
+
+CLIENT_INPUTS = Seam[Callable[[Scenario], list[Inputs]]]("client inputs")
+"""Functions that return the different inputs of a scenario's clients; none if they do not differ,
+or if another function knows them.
+"""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from fl.base.dataclass_json import as_json
-from fl.base.digest import digest
+from fl.base.hashes import digest
 from fl.plan.config import Values
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl.base import identity, registry
-from fl.base.digest import digest
 from fl.base.files import sha256
+from fl.base.hashes import digest
 from fl.base.seams import Seam
 from fl.base.specs import Spec, component_specs
 from fl.data.dataset import task_name

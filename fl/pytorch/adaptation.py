@@ -1,16 +1,20 @@
-"""The keys of every model, applied to its module: adapters, and which weights are trained."""
+"""The keys of every model, applied to its module: low-rank adapters, and which weights are trained.
+
+Layers and weights are named by patterns, such as ``layers.0.*``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fl.base.errors import Location
-from fl.base.model_keys import ModelKeys
-from fl.pytorch.lora import add_lora
-from fl.pytorch.patterns import matches
+from fl.base.errors import FedloomError, Location
+from fl.base.registry import Lora, ModelKeys
 
 
 def adapt(module: Any, values: Mapping[str, Any]) -> Any:
@@ -40,3 +44,95 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
         for name in trained:
             weights[name].requires_grad_(True)
     return network
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer, to whose weights ``scale * up @ down`` is added.
+
+    ``up`` is 0 at first, so that a new layer computes what the frozen one does.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.base, self.scale = base.requires_grad_(False), alpha / rank
+        self.down = nn.Parameter(base.weight.new_empty(rank, base.in_features))
+        self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    @property
+    def weight(self) -> Tensor:
+        """The sum of weights, for layers such as attention that read instead of calling it."""
+        return self.base.weight + self.scale * (self.up @ self.down)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The frozen bias."""
+        return self.base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs, [b, ..., out], without making the sum of weights."""
+        outputs: Tensor = self.base(x)
+        return outputs + self.scale * F.linear(F.linear(x, self.down), self.up)
+
+
+def add_lora(module: nn.Module, lora: Lora) -> None:
+    """Freeze a model and adapt its linear layers; the head is trained.
+
+    The head is the layer that the model names in ``head_layer``, else the linear layer that was
+    registered last; `check_head` finds out whether it makes the outputs.
+
+    Args:
+        module: The model, which is changed.
+        lora: The adapters.
+
+    Raises:
+        FedloomError: If a pattern matches no linear layer before the head.
+    """
+    linear = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    head = getattr(module, "head_layer", next(reversed(linear), None))
+    linear.pop(head, None)
+    module.requires_grad_(False)
+    if head is not None:
+        module.get_submodule(head).requires_grad_(True)
+    for name in matches(lora.layers, linear, "adapter.lora.layers", "linear layer before the head"):
+        parent, _, key = name.rpartition(".")
+        adapted = LoraLinear(linear[name], lora.rank, lora.alpha)
+        setattr(module.get_submodule(parent), key, adapted)
+
+
+def check_head(adapted_layers: Iterable[str], heads: Iterable[str]) -> None:
+    """Raise an error if a layer that makes the outputs was adapted in place of another one.
+
+    Args:
+        adapted_layers: Names of the layers that `add_lora` adapted.
+        heads: Names of the layers or weights that make the outputs, found by a pass.
+
+    Raises:
+        FedloomError: If one of the heads lies in an adapted layer.
+    """
+    for layer in adapted_layers:
+        if any(f"{head}.".startswith(f"{layer}.") for head in heads):
+            problem = f"adapter.lora: {layer} makes the outputs, but was not registered last"
+            advice = f"set `self.head_layer = {layer!r}` in the model, so that it is trained whole"
+            raise FedloomError(problem, advice=advice)
+
+
+def matches(patterns: Iterable[str], names: Iterable[str], key: str, unit: str) -> list[str]:
+    """Return the names that any of the patterns matches, in their order.
+
+    Args:
+        patterns: The patterns.
+        names: All names.
+        key: The config key of the patterns, for the error.
+        unit: What a name is of, for the error.
+
+    Raises:
+        FedloomError: If a pattern matches none of the names, or if there is no pattern.
+    """
+    names, patterns = list(names), list(patterns)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise FedloomError(f"{key}: {pattern!r} matches no {unit}", ", ".join(names) or "none")
+    if not patterns:
+        raise FedloomError(f"{key}: is empty", ", ".join(names) or "none")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

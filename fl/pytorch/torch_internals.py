@@ -129,7 +129,7 @@ def always_uses_batch_statistics(layer: nn.Module) -> bool:
 def has_hooks(layer: nn.Module) -> bool:
     """Whether a layer has hooks, forward or backward.
 
-    Alternative: every model is called layer by layer (`fl.pytorch.sequences`).
+    Alternative: every model is called layer by layer (`fl.pytorch.folding`).
     """
     forward = layer._forward_pre_hooks or layer._forward_hooks
     return bool(forward or layer._backward_pre_hooks or layer._backward_hooks)
@@ -166,7 +166,7 @@ def register_fast_meta_kernels() -> None:
     """Register kernels that compute the shapes of batch normalisation directly.
 
     PyTorch computes them by about twenty operations in Python, which take most of the time of a
-    rehearsal of a deep network (`fl.plan.rehearsal`). Alternative: PyTorch's own kernels, with the
+    rehearsal of a deep network (`fl.extra.rehearsal`). Alternative: PyTorch's own kernels, with the
     same shapes in more than twice the time.
     """
     # This import registers PyTorch's kernels; if it came later, it would replace ours.

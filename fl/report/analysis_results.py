@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fl.analyses import Result
-from fl.base import files, identity, parquet, registry
+from fl.base import files, identity, registry
 from fl.base.dataclass_json import as_json, from_json
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import COMPLETE, MISSING, SETTING, StudySetting
@@ -255,7 +255,7 @@ def read_analysis(results: Path, planned: AnalysisReference) -> Analysis:
                 raise DataError(damage)
         record = from_json(AnalysisRecord, content)
         pictures = tuple(_drawn(folder, panel.figure) for panel in record.panels)
-        return Analysis(title, record, parquet.read(folder / TABLE)[0], pictures)
+        return Analysis(title, record, files.read_parquet(folder / TABLE)[0], pictures)
     except FileNotFoundError:
         problem = f"{title}: does not exist yet. Try: fedloom analyse {planned.analysis}"
     except (DataError, OSError, KeyError, TypeError) as error:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.base.plotting import (
+from fl.base.schema import SHARES
+from fl.blocks.plotting import (
     Look,
     Picture,
     as_picture,
@@ -24,7 +25,6 @@ from fl.base.plotting import (
     shade_image,
     with_legend,
 )
-from fl.base.schema import SHARES
 from fl.report.cells import unit
 from fl.report.partitions import Partition
 

@@ -11,8 +11,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from fl.base.plotting import with_unique_ids
 from fl.base.schema import MISSING, SETTING, StudySetting
+from fl.blocks.plotting import with_unique_ids
 from fl.report import result_files
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
 from fl.report.facts import Facts

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fl.base import parquet
+from fl.base import files
 from fl.base.errors import DataError
 from fl.base.files import parse_json
 from fl.base.schema import SERVER
@@ -104,7 +104,7 @@ def read(results: Path, name: str, title: str) -> Partition | None:
         return None
     try:
         about = parse_json((folder / "partition.json").read_bytes())
-        statistics = parquet.read(folder / "statistics.parquet")[0]
+        statistics = files.read_parquet(folder / "statistics.parquet")[0]
         distances = folder / "domains.parquet"
         return Partition(
             id=name,
@@ -117,7 +117,7 @@ def read(results: Path, name: str, title: str) -> Partition | None:
             unseen=tuple(map(int, about.get("unseen", ()))),
             modality=tuple(map(int, about.get("modality", ()))),
             domain=tuple(map(str, about.get("domains", ()))),
-            distances=parquet.read(distances)[0] if distances.exists() else None,
+            distances=files.read_parquet(distances)[0] if distances.exists() else None,
         )
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DataError(

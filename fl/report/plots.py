@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, Location, unknown_name
-from fl.base.plotting import N_COLOURS, PRINT
 from fl.base.schema import SETTING, StudySetting, rising
+from fl.blocks.plotting import N_COLOURS, PRINT
 from fl.report import figures, summaries
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Series

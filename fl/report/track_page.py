@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.base.plotting import PRINT, Look, Picture, as_picture, axes_of
 from fl.base.units import operations, size
+from fl.blocks.plotting import PRINT, Look, Picture, as_picture, axes_of
 from fl.report import claims, tracks
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.base.package_data import CONFIG
+from fl.base.folders import CONFIG
 from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
 from fl.report import claims, summaries
 from fl.report.partitions import Partition

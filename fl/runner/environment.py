@@ -13,7 +13,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from fl.base import files, identity, plugins, syntax
+from fl.base import files, identity, plugins
+from fl.base.hashes import hash_bytes
 
 VERSION = "0.2.0.dev0"
 """Version of the next release; `version` adds the commit."""
@@ -138,7 +139,7 @@ def copy_code(results: Path) -> Path:
         sources[lock.name] = lock
     current_commit = commit()
     hashes = {
-        label: syntax.hash_bytes(path.read_bytes()) if _is_small(path) else str(path)
+        label: hash_bytes(path.read_bytes()) if _is_small(path) else str(path)
         for label, path in sources.items()
     }
     folder = (results / "code" / identity.digest([hashes, current_commit])).absolute()

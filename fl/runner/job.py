@@ -85,8 +85,8 @@ def choose_backend(simulation: Simulation, unstackable: str = "") -> BackendChoi
     if training.participants(len(candidates)) == 1:
         return BackendChoice("loop", "one client takes part in a round")
     network, steps = simulation.network, training.rounds * steps_per_round(simulation)
-    if simulation.by_modality:
-        return BackendChoice("stacked", "several modalities")
+    if simulation.is_composed:
+        return BackendChoice("stacked", "clients have different networks")
     if network.is_sequence and network.layers(nn.Conv2d):
         return BackendChoice("stacked", "plain layers with convolutions")
     if network.is_sequence and steps < MIN_COMPILED_STEPS:
@@ -247,8 +247,8 @@ class _Job:
         if backend == "auto":
             backend, reason = choose_backend(simulation, bundle.unstackable)
             logger.info("backend %s (%s)", backend, reason)
-        methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
-        passes = [pass_ for method in methods for phase in method.phases for pass_ in phase.passes]
+        phases = [phase for method in simulation.methods for phase in method.phases]
+        passes = [pass_ for phase in phases for pass_ in phase.passes]
         device = simulation.arrays.device
         return backends.resolve_backend(backend, passes, simulation.training, device)
 

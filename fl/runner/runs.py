@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fl.base import error_text
+from fl.base import plugins
 from fl.base.errors import FedloomError
 from fl.base.seams import Seam
 from fl.base.units import first_of
@@ -229,7 +229,7 @@ def describe_error(error: Exception) -> str:
     if is_out_of_memory(error):
         [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
         return f"memory ran out ({reason}); {MEMORY_ADVICE}"
-    return str(error) if is_expected(error) else error_text.describe(error)
+    return str(error) if is_expected(error) else plugins.describe(error)
 
 
 @dataclass(frozen=True)

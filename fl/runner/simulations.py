@@ -22,7 +22,7 @@ import torch
 from fl.base import plugins
 from fl.base.errors import DataError, Location
 from fl.base.schema import PERSONAL
-from fl.engine import assembly, train_on
+from fl.engine import train_on
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
@@ -121,7 +121,7 @@ def make_simulation(
     """
     spec = member.spec
     if sibling is not None:
-        return assembly.with_seed(sibling, spec, RunSpec(spec).components)
+        return sibling.with_seed(RunSpec(spec).components, member.seed)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     source = spec.get("train_on")
     if isinstance(source, str):

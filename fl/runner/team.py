@@ -18,7 +18,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -226,12 +225,7 @@ class Team:
         return simulate.lockstep(chosen, states, completed, backend, rows)
 
     def _share(self, simulations: Simulations) -> dict[str, Simulation]:
-        return {run: _with_team(self, simulation) for run, simulation in simulations.items()}
-
-
-def _with_team(team: Team, simulation: Simulation) -> Simulation:
-    by_modality = tuple(_with_team(team, modality) for modality in simulation.by_modality)
-    return replace(simulation, team=team, by_modality=by_modality)
+        return {run: simulation.with_team(self) for run, simulation in simulations.items()}
 
 
 def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) -> int:

@@ -23,7 +23,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from fl.base import files, parquet
+from fl.base import files
 from fl.base.errors import DataError
 
 Tree = dict[str, Any]
@@ -235,7 +235,7 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
     for name in (STATE, ROWS):
         if problem := files.find_damage(path / name, record["files"][name]):
             raise DataError(problem)
-    rows, _ = parquet.read(path / ROWS)
+    rows, _ = files.read_parquet(path / ROWS)
     return Checkpoint(record["round"], load_tree(path / STATE, device), record["extra"], rows)
 
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fl.base import files, parquet
+from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.store import lease, workspace
 from fl.store.run_record import (
@@ -117,7 +117,7 @@ class Store:
 
     def metrics(self, run: str) -> pd.DataFrame:
         """Return the run's metrics, after a check of their hash."""
-        return self._read(run, METRICS, lambda path, _: parquet.read(path)[0])
+        return self._read(run, METRICS, lambda path, _: files.read_parquet(path)[0])
 
     def weights(self, run: str, device: str | torch.device = "cpu") -> Tree:
         """Return the run's final weights, tensors on ``device``, after a check of their hash."""
@@ -127,7 +127,7 @@ class Store:
 
     def predictions(self, run: str) -> pd.DataFrame:
         """Return predictions of the run's final models, after a check of their hash."""
-        return self._read(run, PREDICTIONS, lambda path, _: parquet.read(path)[0])
+        return self._read(run, PREDICTIONS, lambda path, _: files.read_parquet(path)[0])
 
     def traces(self, run: str) -> dict[str, torch.Tensor]:
         """Return values that the run's method recorded in each evaluated round, after a check.

@@ -1,8 +1,8 @@
 """Jobs, marker files and outdated results, which Snakemake gets before it compares files.
 
 Only the store decides which runs exist. When the workflow is parsed, missing runs become jobs (see
-`fl.plan.jobs`), and tables and reports of another plan are found. These get a new input file, so
-that Snakemake makes them again; until then they stay. All other files are correct, so that
+`fl.workflow.jobs`), and tables and reports of another plan are found. These get a new input file,
+so that Snakemake makes them again; until then they stay. All other files are correct, so that
 Snakemake need not compare their times, which mean nothing after a clone or a pull.
 
 Each job has a file with everything that it needs. So neither an edit of the config nor another plan
@@ -21,15 +21,16 @@ from pathlib import Path
 
 from fl.base import files
 from fl.base.files import disk_errors
-from fl.plan import analyses, jobs, plan_files, selection
-from fl.plan.jobs import Job
-from fl.plan.jobs import gpus as gpus
-from fl.plan.jobs import threads as threads
+from fl.plan import analyses, plan_files
 from fl.plan.plan_files import BundleSummary, PlanSummary
 from fl.report import result_files
 from fl.report.tables import read_plan_hash
 from fl.runner import slurm
 from fl.store.store import Store
+from fl.workflow import jobs, selection
+from fl.workflow.jobs import Job
+from fl.workflow.jobs import gpus as gpus
+from fl.workflow.jobs import threads as threads
 
 
 def marker(results: Path, job: str) -> Path:
@@ -44,12 +45,12 @@ def write_jobs(
 ) -> tuple[dict[str, str], set[Path]]:
     """Write a file for each job that the plan needs, and find outdated tables and reports.
 
-    A job trains one bundle with missing runs, or several that `fl.plan.jobs.form_jobs` merges.
+    A job trains one bundle with missing runs, or several that `fl.workflow.jobs.form_jobs` merges.
     Nothing outside of ``plan`` and ``markers`` is changed, as this happens in a dry run too.
 
     Args:
         plan: The plan.
-        merge: How bundles are merged into jobs, see `fl.plan.jobs.form_jobs`.
+        merge: How bundles are merged into jobs, see `fl.workflow.jobs.form_jobs`.
         selected: Bundles that may be trained, see `selected_bundles`; by default all.
 
     Returns:

@@ -16,9 +16,9 @@ from pathlib import Path
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
-from fl.plan.estimate import Rates
 from fl.store.store import Store
 from fl.workflow import status, submission
+from fl.workflow.estimate import Rates
 
 log = logging.getLogger(__name__)
 

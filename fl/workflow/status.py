@@ -18,13 +18,13 @@ from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
-from fl.plan.estimate import Rates
 from fl.plan.plan_files import PlanSummary
 from fl.report import result_files
 from fl.runner import slurm
 from fl.store.store import Store
 from fl.store.workspace import Attempt
 from fl.workflow import submission
+from fl.workflow.estimate import Rates
 from fl.workflow.submission import JobState
 
 ReasonOf = Callable[[Attempt], str]

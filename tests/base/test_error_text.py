@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fl.base import error_text, plugins
+from fl.base import plugins
 from fl.base.errors import Location
 
 CODE = """
@@ -46,13 +46,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_last_line_of_the_users_own_is_named(lab: str) -> None:
     with pytest.raises(KeyError) as caught:
         importlib.import_module(lab).fails({})
-    assert error_text.describe(caught.value) == "faultylab/mine.py, line 7: KeyError: 'absent'"
+    assert plugins.describe(caught.value) == "faultylab/mine.py, line 7: KeyError: 'absent'"
 
 
 def test_a_tensor_taken_for_a_number_in_a_stack_has_a_remedy(lab: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         vmap(importlib.import_module(lab).number)(torch.ones(2))
-    told = error_text.describe(caught.value)
+    told = plugins.describe(caught.value)
     assert told.startswith("faultylab/mine.py, line 11: RuntimeError: vmap: ")
     assert told.endswith(
         "this is impossible in a stack of clients; try `execution: {backend: loop}`"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fl.base import identity, plugins, registry, syntax
+from fl.base import hashes, identity, plugins, registry
 from fl.base.errors import FedloomError
 
 FILES = {
@@ -243,7 +243,7 @@ def test_a_reader_of_a_plugin_opens_files(package: Path) -> None:
 def test_a_file_that_nobody_touched_is_not_parsed(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syntax, "hash_code", lambda path: pytest.fail(f"parsed {path}"))
+    monkeypatch.setattr(hashes, "hash_code", lambda path: pytest.fail(f"parsed {path}"))
     assert names() == dict.fromkeys(ROOTS, "1")
 
 

@@ -22,7 +22,7 @@ import yaml
 from fl.base import identity, plugins, registry
 from fl.base.errors import ConfigError, DataError, Location
 from fl.cli import main
-from fl.data.partition import validate
+from fl.data.partition_table import validate
 from fl.plan import config
 from fl.store.store import Store
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.base import syntax
+from fl.base import hashes
 
 METHOD = '''"""A method."""
 
@@ -43,4 +43,4 @@ def test_words_and_layout_leave_the_hash(tmp_path: Path, old: str, new: str, sam
     assert METHOD.count(old) == 1
     before.write_text(METHOD)
     after.write_text(METHOD.replace(old, new))
-    assert (syntax.hash_code(before) == syntax.hash_code(after)) == same
+    assert (hashes.hash_code(before) == hashes.hash_code(after)) == same

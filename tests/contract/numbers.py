@@ -30,8 +30,7 @@ from fl.base.errors import Location
 from fl.engine import simulate
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
-from fl.engine.server_training import server_training
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Simulation, server_training
 from fl.engine.state import State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

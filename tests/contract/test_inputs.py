@@ -19,10 +19,8 @@ from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.data.inputs import Modality
-from fl.engine import assembly
-from fl.engine.assembly import RunComponents
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import RunComponents, Simulation
 from fl.plan.run_spec import RunSpec
 
 WHERE = Location("test")
@@ -105,7 +103,7 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two() -> None:
     arrays = Arrays(
         joined.numpy(), labels.numpy(), {"scale": 1.0, "mean": 0.0, "sd": 1.0}, dtype=torch.float64
     )
-    plain = assembly._simulation(
+    plain = Simulation.of(
         RunComponents(None, RunSpec({"method": {"name": "fedavg"}, "terms": []}).method_components),
         *(network, simulation.training, arrays, simulation.client_data, 3, 5),
     )

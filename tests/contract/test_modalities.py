@@ -20,10 +20,10 @@ from fl.api.method import PAYLOAD, declaration_of
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
-from fl.engine import modality_rounds, simulate
+from fl.engine import simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.extra import costs
+from fl.extra import costs, modality_rounds
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 
@@ -65,8 +65,7 @@ def world(
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
-    assert simulation.client_data.modality is not None
-    return simulation.method.by_modality[simulation.client_data.modality[client]].missing_weights
+    return simulation.modalities[simulation.modality[client]].missing_weights
 
 
 @every_method
@@ -101,7 +100,7 @@ def test_the_order_of_participants_does_not_matter(method: str) -> None:
     plan, begun = simulation.round_schedule(1), simulation.begin()
 
     def after(plan: Any) -> tuple[State, Tensor]:
-        [done] = modality_rounds.run_rounds([simulation.method], [begun], [plan], "stacked")
+        [done] = simulation.run_rounds([simulation], [begun], [plan], "stacked")
         return done
 
     order = [3, 0, 4, 2, 1]
@@ -155,7 +154,7 @@ def test_with_classifiers_of_their_own_modalities_are_two_federations() -> None:
     """FedAvg per modality: what one modality learns does not depend on the other's data."""
     simulation = world("fedavg", classifier="own", participation=1.0)
     state, _ = worlds.run(simulation, "stacked")
-    for number, method in enumerate(simulation.method.by_modality):
+    for number, method in enumerate(simulation.modalities):
         begun = modality_rounds.modality_state(method, simulation.begin())
         *_, last = simulate.rounds(simulation.by_modality[number], begun, 0, "loop")
         assert worlds.distance(method.server_tree(state.server), last.state.server) < 1e-12
@@ -166,7 +165,7 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
     state, _ = worlds.run(simulation, "stacked")
     sizes = [
         sum(trees.nbytes(kind) for kind in part.server_tree(state.server).values())
-        for part in simulation.method.by_modality
+        for part in simulation.modalities
     ]
     mean = (2 * sizes[0] + 2 * sizes[1] + sizes[2]) / 5
     assert sizes[2] == trees.nbytes(state.server)
@@ -181,7 +180,7 @@ def test_a_modality_without_participants_stays_as_it_is() -> None:
     simulation = world("fedavg", classifier="own", participation=0.2, rounds=1)
     begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
     [own] = [n for n, plan in enumerate(simulation.round_schedule(1).by_modality) if plan]
-    other = simulation.method.by_modality[own].missing_weights
+    other = simulation.modalities[own].missing_weights
     assert other
     before, after = (_named(one.server, other) for one in (begun, state))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -296,13 +295,13 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         matrix = torch.from_numpy(over_all if name in common else expected)
         mixed = torch.tensordot(matrix.to(trained[name]), trained[name], dims=1)
         torch.testing.assert_close(given[name], mixed, rtol=0, atol=1e-6)
-    received = simulation.method.by_modality[0].restrict(state.clients[PAYLOAD])["params"]
+    received = simulation.modalities[0].restrict(state.clients[PAYLOAD])["params"]
     begun = (
         simulation.by_modality[0]
         .method.passes[0]
         .begin(  # type: ignore[union-attr]
             state.server,
-            dict(trees.take(simulation.method.by_modality[0].restrict(state.clients), 0)),
+            dict(trees.take(simulation.modalities[0].restrict(state.clients), 0)),
         )
     )
     assert all(torch.equal(begun["params"][name], received[name][0]) for name in received)

@@ -16,8 +16,8 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from fl.api.tasks.regression import REGRESSION
 from fl.base.schema import UNSEEN
 from fl.engine.predictions import predict_split
+from fl.engine.simulate import validation_scores
 from fl.engine.simulation import Simulation
-from fl.engine.stopping import validation_scores
 
 METHODS = (
     "fedavg",

@@ -13,7 +13,7 @@ from contract.worlds import world
 from fl.api.training import Training
 from fl.base.errors import ConfigError, Location
 from fl.base.fields import parse
-from fl.engine.stragglers import draw_stragglers, draw_work_shares
+from fl.engine.batches import draw_stragglers, draw_work_shares
 
 HALF = {"stragglers": 0.5, "participation": 1.0, "local_epochs": 4}
 

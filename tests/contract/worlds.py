@@ -21,12 +21,12 @@ from fl.base.errors import FedloomError, Location
 from fl.base.registry import Component, find
 from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
-from fl.engine.assembly import build, make_network
+from fl.engine.assembly import make_network
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
-from fl.engine.server_training import server_training
-from fl.engine.simulation import TYPE_BY_PRECISION, Simulation
+from fl.engine.simulation import TYPE_BY_PRECISION, Simulation, build, server_training
 from fl.engine.state import RoundSchedule, State
+from fl.extra.modality_rounds import ModalitySchedule
 from fl.plan.run_spec import RunSpec
 
 CARD = pretend_card.plug_in()
@@ -240,6 +240,9 @@ def _of_clients(plan: RoundSchedule, clients: list[int]) -> RoundSchedule:
         ids = [] if roster is None else roster.clients.tolist()
         places = [ids.index(client) for client in clients if client in ids]
         rosters.append(roster and roster.take(np.array(places, np.int64)))
+    plan = replace(plan, rosters=tuple(rosters))
+    if not isinstance(plan, ModalitySchedule):
+        return plan
     inner = [its and _of_clients(its, clients) for its in plan.by_modality]
     by_modality = tuple(its if its and len(its.clients) else None for its in inner)
-    return replace(plan, rosters=tuple(rosters), by_modality=by_modality)
+    return replace(plan, by_modality=by_modality)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-
-from fl.data import partition
+import partition
 
 DRAW = np.random.default_rng(11)
 LABELS = DRAW.integers(0, 10, 1200)

@@ -48,7 +48,7 @@ def test_digits_are_the_real_ones(digits):
 
 
 def test_data_room_imports_neither_sklearn_nor_torch():
-    modules = "fl.data, fl.data.datasets.digits, fl.data.datasets.synthetic, fl.data.partition"
+    modules = "fl.data, fl.data.datasets.digits, fl.data.datasets.synthetic"
     script = (
         f"import sys, {modules}, fl.data.schemes.file; from fl.data.download import fetch;"
         "import tempfile; fetch(fl.data.datasets.digits.Digits.sources[0], tempfile.mkdtemp());"

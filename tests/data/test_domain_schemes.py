@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import partition
 import pytest
 
 from fl.base.errors import DataError, Location
 from fl.base.fields import parse
-from fl.data import partition, partitioning, preparation
+from fl.data import partitioning, preparation
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 10, 1200)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import partition
 import pytest
 from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, make
 from PIL import Image
@@ -15,7 +16,7 @@ from PIL import Image
 import fl
 from fl.base import registry
 from fl.base.errors import DataError, FedloomError, Location
-from fl.data import groups, partition, preparation
+from fl.data import groups, preparation
 from fl.data.partitioning import apply_scheme
 from fl.data.prepared import Prepared
 from fl.store.store import Store

@@ -18,7 +18,8 @@ from test_own_data import dataset, in_parquet, photo, photos, prepared
 
 from fl.base import registry
 from fl.base.errors import DataError, Location
-from fl.data import partitioning, repeated_samples
+from fl.data import partitioning
+from fl.extra import partition_statistics
 
 TWO_CLASSES = {"cat/1.png": 1, "cat/2.png": 2, "dog/1.png": 3, "dog/2.png": 4}
 
@@ -324,7 +325,7 @@ def test_a_test_split_that_is_dealt_like_the_rest_is_named(tmp_path: Path) -> No
 def test_a_test_split_of_training_images_is_named(
     tmp_path: Path, copies: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(repeated_samples, "PIECE_BYTES", 100)
+    monkeypatch.setattr(partition_statistics, "PIECE_BYTES", 100)
     for n in range(10):
         for split in ("train", "test"):
             shade = n if split == "train" or copies or n % 2 else 200

@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pandas as pd
+import partition
 import pytest
 
 from fl.base.errors import DataError
-from fl.data import partition
 from fl.data.schemes.file import file
 
 LABELS = np.random.default_rng(7).integers(0, 10, 1000)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import partition
 import pytest
 from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
 from fl.base.errors import DataError
-from fl.data import partition
 from fl.data.splitting import SPLIT_NUMBERS, deal_in_proportion, round_to_total
 
 DRAW = np.random.default_rng(3)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import partition
 import pytest
 from data.dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
 
 from fl.base import registry
 from fl.base.errors import ConfigError, DataError, Location
 from fl.base.fields import parse
-from fl.data import partition
 from fl.data.splitting import take_by_shares
 from fl.engine.client_data import ClientData
 

@@ -19,7 +19,7 @@ import fl
 from fl.base import plugins
 from fl.base.errors import DataError
 from fl.cli import main
-from fl.data.tokens import rank_words
+from fl.data.inputs import rank_words
 
 MAILS = {"label": "folder", "client": "owner", "split": "split", "text": ["subject", "body"]}
 WORDS = ("don't", "home", "novel", "re", "to", "work")

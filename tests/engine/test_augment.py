@@ -6,8 +6,7 @@ import torch
 
 from fl.api.training import augmentation_steps
 from fl.base.errors import FedloomError
-from fl.engine.augment import PADDING, ROTATE, augmentation
-from fl.engine.sample_arrays import Arrays
+from fl.engine.sample_arrays import PADDING, ROTATE, Arrays, augmentation_function
 from fl.pytorch import keyed
 
 DRAW = np.random.default_rng(0)
@@ -16,7 +15,7 @@ KEYS = torch.arange(400) * 977
 
 
 def augmented(text: str, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    augment = augmentation(text)
+    augment = augmentation_function(text)
     assert augment is not None
     return augment(images, keys)
 
@@ -97,7 +96,7 @@ def test_masks_move_with_their_images() -> None:
 
 
 def test_steps_are_named_in_their_order() -> None:
-    assert augmentation("none") is None
+    assert augmentation_function("none") is None
     assert augmentation_steps("rotate15-flip") == [("rotate", 15.0), ("flip", 0.0)]
     for text in ("", "crop flip", "rotate", "rotate0", "rotate181", "flip-flip"):
         with pytest.raises(ValueError, match=r"is unknown|appears twice"):

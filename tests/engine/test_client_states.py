@@ -11,7 +11,7 @@ from contract import worlds
 from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
-from fl.engine.client_states import ClientStates
+from fl.engine.state import ClientStates
 from fl.store import checkpoint
 
 COUNT = 6

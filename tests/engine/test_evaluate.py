@@ -16,7 +16,7 @@ from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
-from fl.engine import view_outputs
+from fl.engine import evaluate as evaluation
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
 from fl.engine.sample_arrays import Arrays
@@ -285,7 +285,7 @@ def test_stacked_models_score_as_one_after_another(
     expected, passes = noted(BOTH_VIEWS, tell=True)
     assert passes[:3] == [36, 25, None], "it is tried once"
     assert None not in passes[3:], "what reads a number cannot be stacked"
-    monkeypatch.setattr(view_outputs, "MAX_STACK_BYTES", room)
+    monkeypatch.setattr(evaluation, "MAX_STACK_BYTES", room)
     rows, passes = noted(BOTH_VIEWS)
     assert agree(rows, expected)
     assert (None in passes) == (room > 1)

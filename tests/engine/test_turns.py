@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fl.engine.turns import assign_turns, stack_width
+from fl.engine.compiled import assign_turns, turn_width
 
 WORK = [[3, 3, 3], [8, 2, 3, 5, 7, 7, 4, 6, 3, 5], [9, 1, 0, 1, 1, 1], [0, 0, 0], [1], [5] * 7]
 
@@ -45,4 +45,4 @@ def test_those_with_most_work_come_first_and_no_row_is_long() -> None:
 def test_rows_are_as_many_as_clients_are_busy_on_average_in_eighths(
     work: list[int], expected: int
 ) -> None:
-    assert stack_width(10, np.array(work)) == expected
+    assert turn_width(10, np.array(work)) == expected

@@ -14,13 +14,13 @@ import torch
 from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Location
-from fl.data import partition_table, preparation
+from fl.data import preparation
 from fl.data.inputs import Modality
-from fl.data.partitioning import apply_scheme, domain_distances
+from fl.data.partitioning import apply_scheme
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on
-from fl.engine.assembly import RunComponents
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import RunComponents, Simulation
+from fl.extra.partition_statistics import domain_distances, statistics
 from fl.plan.run_spec import RunSpec
 
 ADDED = registry.ADDED_KINDS
@@ -135,7 +135,7 @@ def dealt(
     entry = registry.find("partition scheme", name, WHERE)
     prepared = _prepared(given)
     table = apply_scheme(entry.target, entry.parse(values, WHERE), prepared, name)
-    statistics = partition_table.statistics(table, prepared.y, len(prepared.classes))
+    measures = statistics(table, prepared.y, len(prepared.classes))
     rows = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
     assert prepared.domain is not None
-    return table, statistics, domain_distances(prepared.x, np.asarray(prepared.domain), rows)
+    return table, measures, domain_distances(prepared.x, np.asarray(prepared.domain), rows)

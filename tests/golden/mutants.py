@@ -47,13 +47,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE = "augment batches client_states engine evaluate modality_rounds sample_arrays scheduling "
-ENGINE += "server_training simulate simulation state stragglers sweeps train_on view_outputs"
+ENGINE = "backends batches engine evaluate sample_arrays scheduling simulate simulation state "
+ENGINE += "train_on"
 TASKS = "tasks/classification tasks/regression tasks/segmentation"
 API = f"method optimizers recipes {TASKS} term training trees"
 FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),
+    "extra": ["modality_rounds", "modality_runs"],
     "pytorch": ["random_numbers", "keyed"],
     **{f"uploads/{folder}": ["*"] for folder in ("filters", "aggregations")},
     **{folder: ["*"] for folder in ("methods", "blocks", "terms", "data/schemes")},

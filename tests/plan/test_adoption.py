@@ -12,7 +12,7 @@ import pytest
 from fl.base import files, identity
 from fl.base.dataclass_json import as_json
 from fl.cli import main
-from fl.plan import missing_runs, plan
+from fl.plan import plan
 from fl.plan.bundle import Member
 from fl.plan.config import Settings
 from fl.store.store import Store
@@ -77,12 +77,12 @@ def test_a_run_of_edited_code_is_found_when_its_code_is_certified(place: plannin
     before, _, _ = planned(place)
     for label in METHODS:
         assert place.train(label) == 0
-    missing_runs.supply(*planned(place)[1:])
+    plan.supply(*planned(place)[1:])
     assert place.store().runs() == sorted(before.values()), "nothing is certified yet"
     certify()
     now, members, settings = planned(place)
     assert not {*now.values()} & {*before.values()}
-    missing_runs.supply(members, settings)
+    plan.supply(members, settings)
     store = place.store()
     for label, run in now.items():
         record = store.record(run)
@@ -112,16 +112,16 @@ def test_records_are_read_once(place: planning.Planned, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Store, "record", noted)
     del members[now["falling"]]  # A study that needs it comes later.
-    missing_runs.supply(members, settings)
+    plan.supply(members, settings)
     assert place.store().has(now["fedavg"]) and not place.store().has(now["falling"])
     read.clear()
-    missing_runs.supply(planned(place)[1], settings)
+    plan.supply(planned(place)[1], settings)
     assert place.store().has(now["falling"])
     assert len(read) == 2, "the run that is adopted, and the one that was adopted before"
     read.clear()
-    missing_runs.supply(planned(place)[1], settings)
+    plan.supply(planned(place)[1], settings)
     assert read == [now["falling"]], "it is new in the store; `tuned` is missing"
-    missing_runs.supply(planned(place)[1], settings)
+    plan.supply(planned(place)[1], settings)
     assert read == [now["falling"]]
 
 
@@ -144,7 +144,7 @@ def test_a_run_with_the_numbers_of_before_is_not_taken_for_one_of_a_later_versio
         patch.setattr(identity, "root_hash", lambda root: content["hashes"][root])
         forget()
         now, members, settings = planned(place)
-        missing_runs.supply(members, settings)
+        plan.supply(members, settings)
     assert {label for label in now if place.store().has(now[label])} == {"fedavg", "tuned"}
 
 
@@ -158,7 +158,7 @@ def test_a_run_of_code_that_nobody_certified_is_adopted_only_if_somebody_says_so
     monkeypatch.setattr(identity, "root_hash", lambda root: hashes[root])
     forget()
     now, members, settings = planned(place)
-    missing_runs.supply(members, settings)
+    plan.supply(members, settings)
     assert place.store().runs() == sorted(before.values())
 
     def said(*words: str) -> str:
@@ -187,8 +187,8 @@ def test_a_damaged_run_is_named_and_found_once_it_is_whole(
     certify()
     now, members, settings = planned(place)
     with caplog.at_level(logging.WARNING):
-        missing_runs.supply(members, settings)
+        plan.supply(members, settings)
     assert f"{run} cannot be adopted as {now['fedavg']}" in caplog.text
     path.write_bytes(content)
-    missing_runs.supply(members, settings)
+    plan.supply(members, settings)
     assert place.store().has(now["fedavg"])

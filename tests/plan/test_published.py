@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fl.base.errors import ConfigError, Location
-from fl.extra.published_cells import published_cells
-from fl.plan import config, published_tables
+from fl.extra.published_cells import published_cells, read_table
+from fl.plan import config
 from fl.plan.expand import expand
 
 FOLDER = Path(__file__).parents[2] / "config" / "published"
@@ -109,7 +109,7 @@ def table(folder: Path, content: str | bytes, name: str = "a.csv") -> dict[Any, 
     path = folder / "published" / "a.csv"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return published_tables.read_table(folder, name, "1", AT)
+    return read_table(folder, name, "1", AT)
 
 
 def test_columns_may_stand_in_any_order_and_after_a_byte_order_mark(tmp_path):

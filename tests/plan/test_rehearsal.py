@@ -16,7 +16,8 @@ from fl.api import Network
 from fl.base import plugins
 from fl.base.errors import ConfigError
 from fl.cli import main
-from fl.plan import method_entries, plan, rehearsal
+from fl.extra import rehearsal
+from fl.plan import method_entries, plan
 from fl.pytorch import torch_internals
 
 MODEL = '''"""A model of one's own."""
@@ -167,7 +168,7 @@ def test_an_analysis_of_what_will_not_be_there_is_refused(
     with pytest.raises(ConfigError) as caught:
         plan.make(planning.write_config(tmp_path, study))
     assert said in str(caught.value)
-    assert "planning tiny: each method is tried on its model" in caplog.text
+    assert "planning tiny" in caplog.text
 
 
 ENTRIES: dict[str, dict[str, Any]] = {
@@ -186,14 +187,14 @@ def test_a_rehearsal_does_not_depend_on_the_order_of_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[dict[str, rehearsal.Rehearsed]] = []
-    rehearse = method_entries.MethodEntry.rehearse
+    rehearse = rehearsal.rehearse_entry
 
     def noted(entry: method_entries.MethodEntry, *arguments: Any) -> dict[str, Any]:
         result = rehearse(entry, *arguments)
         found[-1] |= {f"{entry.label} {key}": rehearsed for key, rehearsed in result.items()}
         return result
 
-    monkeypatch.setattr(method_entries.MethodEntry, "rehearse", noted)
+    monkeypatch.setattr(rehearsal, "rehearse_entry", noted)
     study: dict[str, Any] = {
         **planning.STUDY,
         "datasets": ["digits"],

@@ -19,7 +19,7 @@ from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Location
 from fl.engine.simulation import Simulation
-from fl.pytorch import functions
+from fl.pytorch import random_numbers
 from fl.pytorch.random_numbers import RandomNumbers
 
 KEY = torch.arange(400) + 2**60
@@ -138,7 +138,7 @@ def test_attention_in_plain_arithmetic_is_pytorchs(mask: str | None, causal: boo
         if "enable_gqa" in extra:
             k, v = k[:, :2], v[:, :2]
         expected = F.scaled_dot_product_attention(q, k, v, masks[mask], 0.0, causal, **extra)
-        with functions.replace_functions(RandomNumbers(None)):
+        with random_numbers.replace_functions(RandomNumbers(None)):
             found = F.scaled_dot_product_attention(q, k, v, masks[mask], 0.0, causal, **extra)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -146,7 +146,7 @@ def test_attention_in_plain_arithmetic_is_pytorchs(mask: str | None, causal: boo
 def test_functions_drop_as_they_say() -> None:
     """Shares and moments of 400 samples of 6 channels of 50, by PyTorch's definitions."""
     x = torch.randn(400, 6, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with functions.replace_functions(RandomNumbers(KEY)):
+    with random_numbers.replace_functions(RandomNumbers(KEY)):
         elements, channels = F.dropout(x, 0.25), F.dropout1d(x, 0.25)
         untouched = F.dropout(x, 0.5, training=False)
         inside = x.clone()
@@ -164,7 +164,7 @@ def test_functions_drop_as_they_say() -> None:
 
 def test_a_layer_that_is_called_twice_drops_other_elements() -> None:
     layer = nn.Dropout(0.5)
-    with functions.replace_functions(RandomNumbers(KEY)):
+    with random_numbers.replace_functions(RandomNumbers(KEY)):
         assert not torch.equal(layer(torch.ones(400, 3)), layer(torch.ones(400, 3)))
 
 

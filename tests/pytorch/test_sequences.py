@@ -12,7 +12,7 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.network import Network
-from fl.pytorch.sequences import LayerSequence
+from fl.pytorch.folding import LayerSequence
 
 Make = Callable[[], nn.Module]
 

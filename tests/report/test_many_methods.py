@@ -12,7 +12,7 @@ from browsing import CHROMIUM
 from make_results import clients, entry, plan, write_plan, write_run
 
 from fl import report
-from fl.base.plotting import PRINT
+from fl.blocks.plotting import PRINT
 from fl.report import figures, plots
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import partition
 import pytest
 from make_results import clients, entry, plan, write_partition, write_plan, write_run, write_study
 from matplotlib.image import imread
 
 from fl import report
-from fl.data import partition
 from fl.report import figures, partitions, summaries
 from fl.report.cells import NOTHING
 from fl.report.facts import gather

@@ -30,13 +30,14 @@ import shelving
 import torch
 import yaml
 
-from fl.base import dataclass_json, files, parquet
+from fl.base import dataclass_json, files
 from fl.base.errors import FedloomError, Location
 from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import metrics_table
+from fl.extra import published_cells
 from fl.plan import bundle as bundles
-from fl.plan import config, jobs, plan, plan_files, published_tables
+from fl.plan import config, plan, plan_files
 from fl.store import checkpoint, run_check
 from fl.store.store import Store
 from fl.workflow import status
@@ -205,7 +206,7 @@ def numbers(root: Path) -> Reader:
     path.write_text("\n".join(lines) + "\n")
 
     def read() -> None:
-        cells = published_tables.read_table(root, "a.csv", "1", AT)
+        cells = published_cells.read_table(root, "a.csv", "1", AT)
         assert all(np.isfinite(cell.value) for cell in cells.values())
         assert all(cell.sd is None or cell.sd >= 0 for cell in cells.values())
 
@@ -283,7 +284,7 @@ def metrics(root: Path) -> Reader:
     files.write_table(path, table)
 
     def read() -> None:
-        found, _ = parquet.read(path)
+        found, _ = files.read_parquet(path)
         run_check.joined_metrics([found], [record], [str(path)])
         share = found.loc[found["metric"] == "accuracy", "value"]
         assert share.between(0, 1).all() and np.isfinite(found["value"]).all()
@@ -320,7 +321,7 @@ def bundle(root: Path) -> Reader:
 
     def read() -> None:
         found = bundles.read(path)
-        list(jobs.missing_members(found, Store(root / "runs")))
+        list(bundles.missing_members(found, Store(root / "runs")))
         status.run_statuses([found], Store(root / "runs"))
 
     return json_reader(path, read, 150)

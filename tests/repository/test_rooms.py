@@ -89,7 +89,6 @@ ALLOWED = {
 
 NAMED_COMPONENTS = {
     "fl.api.tasks.classification": "the task of data sets that name none",
-    "fl.data.schemes": "functions of `fl.data.partition`",
 }
 """Files or folders of the library that the core may import by name."""
 

@@ -29,7 +29,7 @@ def world(*choices: Any, **training: Any) -> Simulation:
         (lambda: world("fedavg", **LONG), "compiled", "60,000 steps of"),
         (lambda: world("fedavg", rounds=6_000), "stacked", "36,000 steps; compiling is worthwhile"),
         (lambda: world("fedavg", "cnn", **LONG), "stacked", "plain layers with convolutions"),
-        (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "several modalities"),
+        (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "different networks"),
         (lambda: world("fedavg", participation=0.25, **LONG), "loop", "one client takes part"),
         (lambda: world("pfedme", "mlp", {"steps": 3}, **LONG), "compiled", "180,000 steps of"),
     ],

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import partition
 import planning
 import pytest
 import torch
@@ -22,7 +23,6 @@ from planning import Planned
 
 from fl import __main__
 from fl.base.errors import Location
-from fl.data import partition
 from fl.engine.simulation import Simulation
 from fl.runner import environment
 from fl.store.run_check import check_whole

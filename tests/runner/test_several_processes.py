@@ -16,9 +16,9 @@ from planning import Planned
 
 from fl.base.errors import ConfigError
 from fl.plan.config import Execution, Node
-from fl.plan.jobs import Job
 from fl.runner import job_processes
 from fl.workflow import markers
+from fl.workflow.jobs import Job
 
 ROUNDS = 60
 Plan = Callable[..., Planned]

@@ -17,12 +17,12 @@ from fl.cli import main
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
 from fl.plan.config import Execution
-from fl.plan.estimate import Rates
-from fl.plan.jobs import Job
 from fl.store import workspace
 from fl.store.lease import take
 from fl.store.workspace import Attempt
 from fl.workflow import markers, monitor, status
+from fl.workflow.estimate import Rates
+from fl.workflow.jobs import Job
 
 Plan = Callable[..., Planned]
 

@@ -37,12 +37,11 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.base.fields import Count
 from fl.data.download import Source
-from fl.data.inputs import Modality
+from fl.data.inputs import Modality, encode_words, vocabulary
 from fl.data.prepared import Writer
 from fl.data.readers import image_files
 from fl.data.readers.archives import iter_members
 from fl.data.readers.validation import check_missing, check_sizes
-from fl.data.tokens import encode_words, vocabulary
 
 CAPTIONS = 10
 PHOTOGRAPHS_BY_SPLIT = {"training": 5_994, "test": 5_794}

@@ -1,7 +1,7 @@
 """Encoders of texts as rows of tokens: by words, or by a tokenizer from a file of the user's own.
 
 Words are runs of letters, digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case. Their
-tokens are numbers by spelling, of which a run makes its vocabulary (`fl.data.tokens`). A tokenizer
+tokens are numbers by spelling, of which a run makes its vocabulary (`fl.data.inputs`). A tokenizer
 has a vocabulary already, so that its tokens are final.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
+from fl.data.inputs import WORD_PATTERN, encode_words
 from fl.data.own_files import change_stamp
-from fl.data.tokens import WORD_PATTERN, encode_words
 
 TOKENIZER_FILE = "tokenizer.json"
 PADDING_NAMES = ("[PAD]", "<pad>", "<|pad|>", "</s>", "<|endoftext|>")

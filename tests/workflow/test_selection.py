@@ -10,7 +10,8 @@ from planning import Planned
 
 from fl.base.errors import ConfigError
 from fl.cli import run_command
-from fl.plan import plan, selection
+from fl.plan import plan
+from fl.workflow import selection
 
 
 def test_a_selection_has_the_runs_from_which_its_own_start(planned: Callable[..., Planned]) -> None:
@@ -23,7 +24,7 @@ def test_a_selection_has_the_runs_from_which_its_own_start(planned: Callable[...
     )
     whole = plan.make(study.root / "config")
     [name] = whole.studies
-    part = plan.select(whole, selection.parse(["method=tuned"]))
+    part = selection.select(whole, selection.parse(["method=tuned"]))
     assert {run.method for run in part.studies[name].runs} == {"tuned"}
     methods = {run.bundle: run.method for run in whole.studies[name].runs}
     assert {methods[bundle] for bundle in part.bundles} == {"tuned", "fedavg"}
@@ -42,7 +43,7 @@ def test_what_selects_nothing_is_refused(
 ) -> None:
     whole = plan.make(planned().root / "config")
     with pytest.raises(ConfigError) as error:
-        plan.select(whole, selection.parse([only]))
+        selection.select(whole, selection.parse([only]))
     assert message in str(error.value)
 
 

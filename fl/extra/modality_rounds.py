@@ -1,16 +1,16 @@
-"""Rounds of clients that differ in the modality of their input, such as images and texts.
+"""Extra: rounds of clients that differ in the modality of their input, such as images and texts.
 
 `fl.engine.engine` trains each modality as a separate run: its clients in one stack, with a
 network without the weights of other modalities, which its clients neither train nor send. Each
 weight is then averaged over the clients that have it. So a shared classifier is averaged over all
 clients, and an extractor over the clients of its modality. If modalities share no weight, each may
-have its own server (`fl.api.method.ModalityMethod`).
+have its own server (`ModalityMethod`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,52 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Method, ModalityMethod, WeightedAverage
+from fl.api.method import Method, WeightedAverage
 from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.state import HOST, RoundSchedule, State
+
+
+@dataclass(frozen=True)
+class ModalityMethod:
+    """Method for the clients of one modality.
+
+    Attributes:
+        name: Name of the modality.
+        method: The method of its clients.
+        missing_weights: Names of the weights that its clients do not have.
+        separate: Whether modalities share nothing. Each modality then has its own server tree under
+            its ``name``. Otherwise one server averages (`WeightedAverage`) each weight over the
+            clients that have it.
+    """
+
+    name: str
+    method: Method
+    missing_weights: frozenset[str]
+    separate: bool
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return a tree or stack without the weights that these clients do not have."""
+        return trees.drop(tree, self.missing_weights)
+
+    def server_tree(self, server: Tree) -> Tree:
+        """Return the part of the run's server tree that these clients share."""
+        return dict(server[self.name]) if self.separate else self.restrict(server)
+
+
+@dataclass(frozen=True)
+class ModalitySchedule(RoundSchedule):
+    """The schedule of a round of clients that differ in modality.
+
+    Attributes:
+        by_modality: The schedule of each modality's participants, which alone has their batches;
+            None for a modality without participants.
+    """
+
+    by_modality: tuple[RoundSchedule | None, ...] = ()
+
 
 UPLOAD, SAMPLES = "upload", "samples"
 """Keys of the tree that replaces a modality's server tree after its clients' work, if all
@@ -60,7 +100,7 @@ def combine_methods(
     network: Network,
     by_modality: Mapping[str, tuple[Method, Network]],
     separate: bool,
-) -> Method:
+) -> tuple[Method, tuple[ModalityMethod, ...]]:
     """Combine the methods of all modalities to one method.
 
     Args:
@@ -70,7 +110,7 @@ def combine_methods(
         separate: See `ModalityMethod`.
 
     Returns:
-        The method, with a `ModalityMethod` for each modality.
+        The method, and one for the clients of each modality.
 
     Raises:
         FedloomError: If modalities share weights that the method cannot average.
@@ -81,7 +121,7 @@ def combine_methods(
         for name, (inner, net) in by_modality.items()
     )
     if not separate:
-        return replace(method, by_modality=modalities)
+        return method, modalities
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         initial = [modality.method.init(modality.restrict(variables)) for modality in modalities]
@@ -114,13 +154,8 @@ def combine_methods(
         for stage in method.views
     }
     has_trace = any(modality.method.trace for modality in modalities)
-    return replace(
-        method,
-        init=init,
-        views=views,
-        trace=trace if has_trace else None,
-        by_modality=modalities,
-    )
+    combined = replace(method, init=init, views=views, trace=trace if has_trace else None)
+    return combined, modalities
 
 
 def weight_names(network: Network) -> frozenset[str]:
@@ -137,14 +172,16 @@ def modality_state(modality: ModalityMethod, state: State) -> State:
 
 def run_rounds(
     methods: Sequence[Method],
+    modalities: Sequence[Sequence[ModalityMethod]],
     states: Sequence[State],
-    schedules: Sequence[RoundSchedule],
+    schedules: Sequence[ModalitySchedule],
     backend: str,
 ) -> list[RoundResult]:
     """Run one round of several runs, one modality after another; see `engine.run_rounds`.
 
     Args:
         methods: The method of each run.
+        modalities: The methods of each run for its modalities.
         states: The state of each run before the round.
         schedules: The schedule of each run.
         backend: Name of the backend.
@@ -153,8 +190,8 @@ def run_rounds(
         For each run the state after the round, and the participants' mean training losses.
     """
     results: list[list[ModalityResult]] = [[] for _ in states]
-    for number in range(len(methods[0].by_modality)):
-        active_runs = _active_runs(methods, schedules, number)
+    for number in range(len(modalities[0])):
+        active_runs = _active_runs(modalities, schedules, number)
         if active_runs:
             trained = _train_modality(active_runs, states, backend)
             for (run, modality, schedule), result in zip(active_runs, trained, strict=True):
@@ -168,11 +205,13 @@ ActiveRuns = Sequence[tuple[int, ModalityMethod, RoundSchedule]]
 
 
 def _active_runs(
-    methods: Sequence[Method], schedules: Sequence[RoundSchedule], number: int
+    modalities: Sequence[Sequence[ModalityMethod]],
+    schedules: Sequence[ModalitySchedule],
+    number: int,
 ) -> ActiveRuns:
     return [
-        (run, method.by_modality[number], modality_schedule)
-        for run, (method, schedule) in enumerate(zip(methods, schedules, strict=True))
+        (run, methods[number], modality_schedule)
+        for run, (methods, schedule) in enumerate(zip(modalities, schedules, strict=True))
         if (modality_schedule := schedule.by_modality[number]) is not None
     ]
 
@@ -290,48 +329,48 @@ ChangeLeaf = Callable[[Tensor, Tensor], Tensor]
 """Function of a leaf and the clients that have it, in ascending order."""
 
 
-def drop_missing_rows(clients: Tree, method: Method, modality: np.ndarray | None) -> Tree:
+def drop_missing_rows(
+    clients: Tree, modalities: Sequence[ModalityMethod], modality: np.ndarray
+) -> Tree:
     """Drop from each leaf of a stack the rows of clients that do not have it.
 
     Args:
         clients: A stack of all clients.
-        method: The run's method, which contains the missing weights of each modality.
-        modality: Modality of every client, [clients]; None if clients do not differ in it.
+        modalities: The methods of all modalities, with the weights that their clients lack.
+        modality: Modality of every client, [clients].
 
     Returns:
         A tree whose leaves have the rows of different clients, in the order of clients.
     """
-    return _change_leaves(clients, method, modality, lambda leaf, rows: leaf[rows])
+    return _change_leaves(clients, modalities, modality, lambda leaf, rows: leaf[rows])
 
 
-def zero_missing_weights(state: State, method: Method, modality: np.ndarray | None) -> State:
+def zero_missing_weights(
+    state: State, modalities: Sequence[ModalityMethod], modality: np.ndarray
+) -> State:
     """Set the weights that clients do not have to zero.
 
     Args:
         state: The state of a run.
-        method: The run's method, which contains the missing weights of each modality.
-        modality: Modality of every client, [clients]; None if clients do not differ in it.
+        modalities: The methods of all modalities, with the weights that their clients lack.
+        modality: Modality of every client, [clients].
 
     Returns:
         The changed state.
     """
-    if modality is None or not method.by_modality:
-        return state
 
     def zero_missing_rows(leaf: Tensor, rows: Tensor) -> Tensor:
         return torch.zeros_like(leaf).index_copy_(0, rows, leaf[rows])
 
-    clients = _change_leaves(state.clients, method, modality, zero_missing_rows)
+    clients = _change_leaves(state.clients, modalities, modality, zero_missing_rows)
     return State(state.server, clients)
 
 
 def _change_leaves(
-    clients: Tree, method: Method, modality: np.ndarray | None, change: ChangeLeaf
+    clients: Tree, modalities: Sequence[ModalityMethod], modality: np.ndarray, change: ChangeLeaf
 ) -> Tree:
     """Change each leaf of a stack that some clients do not have."""
-    if modality is None or not method.by_modality:
-        return clients
-    missing_names = [modality_method.missing_weights for modality_method in method.by_modality]
+    missing_names = [method.missing_weights for method in modalities]
 
     def change_tree(tree: Tree, holders: Tensor | None) -> Tree:
         """Change a tree; ``holders`` are the clients that have it if a key above decides that."""

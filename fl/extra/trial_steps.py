@@ -1,46 +1,37 @@
-"""Every model and method of a study, tried before anything is trained.
+"""A step of each pass of a method on made-up samples.
 
-Whether a model, a method, what is added to it and a batch size fit each other shows only when they
-are combined. Here they are combined for one step, of a stack of two clients or, where that cannot
-be, of one. Of a large model the step is taken on PyTorch's meta device, which knows shapes and
-computes no numbers; what asks for a number is taken again on the CPU.
+The step is taken by a stack of two clients or, where that cannot be, by one. Of a large model the
+step is taken on PyTorch's meta device, which knows shapes and computes no numbers; what asks for a
+number is taken again on the CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, partial
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import BuildContext, Method, Pass, Phase, Sweep, declaration_of
-from fl.api.training import Training
+from fl.api.alteration import Alteration
+from fl.api.method import BuildContext, Method, MethodTerm, Pass, Phase, Sweep
+from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.api.trees import Tree
-from fl.base import error_text
+from fl.base import plugins
 from fl.base.errors import FedloomError
-from fl.base.specs import MethodSpec
+from fl.base.specs import MethodSpec, component_specs
 from fl.data.inputs import Modality
-from fl.engine import dry_round, engine, modality_rounds
-from fl.engine.assembly import MethodComponents, build
+from fl.engine import dry_round, engine
 from fl.engine.batches import Schedule
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
+from fl.engine.simulation import MethodComponents, build
 from fl.engine.state import Roster, RoundSchedule, State
 from fl.plan.components import Inputs
-from fl.plan.config import Values
-from fl.plan.grids import Point
-from fl.plan.model_probe import probed_network
-from fl.plan.run_spec import method_components_of
-from fl.plan.scenario import Scenario
-from fl.plan.use_recorder import UseRecorder
 from fl.pytorch import torch_internals
-from fl.pytorch.adaptation import adapt
 
 SUFFICIENT_BATCH = 4
 """Samples in a batch above which more make no difference to whether a step can be taken.
@@ -67,121 +58,7 @@ class TooFew(FedloomError):
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """The result of trying a point.
-
-    Attributes:
-        unstackable: Why clients cannot be trained in one stack; empty if they can.
-        traces: Names of what is recorded of a round; None if only training can tell.
-    """
-
-    unstackable: str
-    traces: frozenset[str] | None
-
-
-class Rehearsal:
-    """A model with the inputs of a data set; one of each modality, where clients differ in it.
-
-    Attributes:
-        parameters: Number of trained weights; what modalities share counts once.
-        head: Names of the layers that make the outputs, in words; empty if there are none.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        model = scenario.model.instance
-        self._inputs, self._task = scenario.inputs, scenario.task
-        modalities = [m for inputs in self._inputs for m in inputs.all_modalities if m.name]
-        shapes = {modality.name: modality.shape for modality in modalities}
-
-        def module(inputs: Inputs) -> nn.Module:
-            built = adapt(
-                model.build(shapes or inputs.shape, inputs.classes), scenario.model.values
-            )
-            is_branch = inputs.name and not inputs.modalities
-            network: nn.Module = built.for_modality(inputs.name) if is_branch else built
-            return network
-
-        self._networks = {
-            inputs.name: probed_network(scenario, inputs, partial(module, inputs))
-            for inputs in self._inputs
-        }
-        self._variables = {name: network.init(0) for name, network in self._networks.items()}
-        weights: dict[str, Tensor] = {}
-        for variables in self._variables.values():
-            weights |= variables["params"]
-        self.parameters = sum(tensor.numel() for tensor in weights.values())
-        heads = [name for network in self._networks.values() for name in network.head_names]
-        self.head = ", ".join(dict.fromkeys(heads))
-        self._rehearsed: dict[str, Rehearsed] = {}
-
-    @classmethod
-    def of(cls, scenario: Scenario, rehearsals: dict[str, Rehearsal]) -> Rehearsal:
-        """Return the rehearsal of a scenario's model, made once and kept in ``rehearsals``.
-
-        Raises:
-            ConfigError: If the model does not take these inputs.
-        """
-        all_inputs = [asdict(inputs) for inputs in scenario.inputs]
-        key = _key([scenario.model.spec, all_inputs, scenario.task.name])
-        if key not in rehearsals:
-            rehearsals[key] = cls(scenario)
-        return rehearsals[key]
-
-    def try_point(self, point: Point, away: int) -> Rehearsed:
-        """Build a method and take a step of each of its passes.
-
-        A method that differs from an earlier one only in fractions, which decide no shape, is built
-        but takes no step.
-
-        Args:
-            point: The method and what is added to it.
-            away: Number of clients that are held out of training.
-
-        Returns:
-            What was found out; of several modalities, the first that cannot be stacked.
-
-        Raises:
-            TooFew: If more samples in a batch would help.
-            FedloomError: If the method uses nothing of what the study adds to it.
-            Exception: Whatever building the method or taking a step raises.
-        """
-        spec = cast("MethodSpec", {"method": point.spec, **point.added_components})
-        training = Training(**point.training)
-        method_components = method_components_of(spec)
-        if len(self._networks) > 1:
-            modality_rounds.check_shared_weights(
-                not declaration_of(method_components.method).modalities, self._networks
-            )
-        results = []
-        for inputs in self._inputs:
-            recorder = UseRecorder(method_components)
-            modalities = inputs.modalities
-            context = BuildContext(
-                network=self._networks[inputs.name],
-                training=training,
-                classes=inputs.classes,
-                clients=2,
-                shape=inputs.shape,
-                absent_clients=away,
-                task=self._task,
-                shapes={modality.name: modality.shape for modality in modalities},
-                tokens=frozenset(modality.name for modality in modalities if modality.tokens),
-            )
-            attempt = _Attempt(
-                recorder.method_components, context, inputs, self._variables[inputs.name]
-            )
-            key = _key([inputs.name, _shape(spec), _shape(_lasting(point.training)), away])
-            if key not in self._rehearsed:
-                self._rehearsed[key] = Rehearsed(attempt.reason(), attempt.traces())
-                recorder.check(spec)
-            else:
-                attempt.build()
-            results.append(self._rehearsed[key])
-        return next((result for result in results if result.unstackable), results[0])
-
-
-@dataclass(frozen=True)
-class _Attempt:
+class Attempt:
     """A method that is tried with one model, and the inputs of the model."""
 
     method_components: MethodComponents
@@ -224,10 +101,10 @@ class _Attempt:
             return ""
         error = self._error(min(size, SUFFICIENT_BATCH))
         if error is None:
-            return error_text.describe(stack_error)
+            return plugins.describe(stack_error)
         for larger in range(size + 1, SUFFICIENT_BATCH + 1):
             if self._error(larger) is None:
-                raise TooFew(error_text.describe(error), larger)
+                raise TooFew(plugins.describe(error), larger)
         raise error
 
     @torch.no_grad()
@@ -260,7 +137,7 @@ class _Attempt:
 class _Trial:
     """A step of each pass of a method, with batches of a size, for one client or a stack of two."""
 
-    attempt: _Attempt
+    attempt: Attempt
     method: Method
     size: int
     device: torch.device
@@ -363,26 +240,61 @@ class _Trial:
 _prepare_meta = cache(torch_internals.register_fast_meta_kernels)
 
 
-def _lasting(training: Values) -> Values:
-    """Keys of training without those that say how long something is done, not what.
+class UseRecorder:
+    """Records whether a method uses what a study adds to it: its terms and alterations.
 
-    The latter are all whole numbers but the batch size.
+    Methods made by `fl.api.recipe` do. A loss written by hand may use none of them, and would train
+    as if nothing had been added; that shows only when the loss is computed.
+
+    Attributes:
+        method_components: The method to build instead of the original one; it computes the same.
     """
-    lasting = {key: value for key, value in training.items() if type(value) is not int}
-    return {**lasting, "batch_size": min(training["batch_size"], SUFFICIENT_BATCH)}
+
+    def __init__(self, method_components: MethodComponents) -> None:
+        self._recorded = {
+            key: tuple(map(_Recorded, getattr(method_components, key)))
+            for key in ("terms", "alterations")
+        }
+        self.method_components = replace(method_components, **self._recorded)
+
+    def check(self, spec: MethodSpec) -> None:
+        """Raise `FedloomError` for a term or alteration that no loss has used.
+
+        Args:
+            spec: What the method is composed of: its ``method``, ``terms`` and ``alterations``.
+        """
+        name = spec["method"]["name"]
+        for key, recorded in self._recorded.items():
+            for added, record in zip(component_specs(spec, key), recorded, strict=True):
+                if not record.is_used:
+                    problem = f"{name}: {key} are set, but its loss does not use {added['name']}"
+                    advice = f"no {key}, as the loss of {name} takes none"
+                    raise FedloomError(problem, advice=advice)
 
 
-def _shape(spec: Any) -> Any:
-    """Return a spec that has of fractions only whether they are 0, and whether they are below 1.
+@dataclass
+class _Recorded:
+    """A term or an alteration of the registry, which records a call of what it builds."""
 
-    Other differences between fractions decide no shape.
-    """
-    if isinstance(spec, Mapping):
-        return {key: _shape(value) for key, value in spec.items()}
-    if isinstance(spec, list | tuple):
-        return [_shape(value) for value in spec]
-    return [spec == 0, abs(spec) < 1] if isinstance(spec, float) else spec
+    registered: Any
+    is_used: bool = False
 
+    def build(self, context: BuildContext) -> Term | AdaptiveTerm | Alteration | MethodTerm:
+        built = self.registered.build(context)
+        if isinstance(built, AdaptiveTerm):
+            return replace(built, term=self._recording(built.term))
+        if isinstance(built, ReferenceTerm | MethodTerm):
+            return replace(built, term=self._recording(built.term))
+        if isinstance(built, Alteration):
+            change_batch = built.change_batch and self._recording(built.change_batch)
+            return replace(built, apply=self._recording(built.apply), change_batch=change_batch)
+        return self._recording(built)
 
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that computes the same and records its call."""
+
+        def recording(*arguments: Any) -> Any:
+            self.is_used = True
+            return function(*arguments)
+
+        return recording

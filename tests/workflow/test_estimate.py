@@ -18,7 +18,7 @@ from fl.cli import main
 from fl.data import partitioning
 from fl.engine.client_data import ClientData
 from fl.plan.bundle import Bundle
-from fl.plan.estimate import BYTES_PER_ROW, Rates, client_steps, large_metrics
+from fl.workflow.estimate import BYTES_PER_ROW, Rates, client_steps, large_metrics
 
 WHERE = Location("a.yaml")
 

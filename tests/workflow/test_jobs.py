@@ -13,11 +13,11 @@ import pytest
 from make_results import write_run
 from planning import Planned
 
-from fl.plan import jobs
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Member, training_order
 from fl.plan.config import Execution
-from fl.plan.jobs import Machine
 from fl.store.store import Store
+from fl.workflow import jobs
+from fl.workflow.jobs import Machine
 
 Bundles = dict[str, Bundle]
 
@@ -205,9 +205,9 @@ def test_what_many_start_from_is_a_job_alone(spec, store):
 
 def test_what_another_process_is_at_comes_later_but_never_before_its_start(spec, store):
     named = [bundle("a", spec), bundle("f", spec, ["a"]), bundle("c", spec), bundle("d", spec)]
-    assert [one.bundle for one in jobs.training_order(named, store)] == ["a", "f", "c", "d"]
+    assert [one.bundle for one in training_order(named, store)] == ["a", "f", "c", "d"]
     with store.open("a0"), store.open("c0"):
-        found = jobs.training_order(named, store)
+        found = training_order(named, store)
         assert next(found).bundle == "d"
         assert next(found).bundle == "a", "all that can be trained is held: they are waited for"
         assert next(found).bundle == "f"

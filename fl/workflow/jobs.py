@@ -27,10 +27,10 @@ from pathlib import Path
 
 from fl.base import identity
 from fl.base.errors import FedloomError
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, missing_members
 from fl.plan.config import Execution
-from fl.plan.estimate import Rates, client_steps
 from fl.store.store import Store
+from fl.workflow.estimate import Rates, client_steps
 
 MOST_BUNDLES = 500
 """Largest number of bundles of a job, as their files are arguments of one command."""
@@ -88,25 +88,6 @@ class Machine:
         """Return how many jobs run side by side."""
         cores, cards = self.cores // threads(execution), gpus(execution)
         return max(1, min(cores, self.cards // cards) if cards else cores)
-
-
-def missing_members(bundle: Bundle, store: Store) -> list[Member]:
-    """Return the runs of a bundle that the store lacks, or has without an optional file."""
-    return [member for member in bundle.runs if not store.has(member.run, member.keep)]
-
-
-def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
-    """Yield the bundles of a job in the order in which to train them.
-
-    Each is chosen when it is asked for. Bundles that another process trains come last, so that
-    several who share a store share the work. A bundle comes after those that it waits for.
-    """
-    remaining = {bundle.bundle: bundle for bundle in bundles}
-    while remaining:
-        ready = [bundle for bundle in remaining.values() if not remaining.keys() & {*bundle.after}]
-        ready = ready or list(remaining.values())
-        idle = (bundle for bundle in ready if not any(store.holder(m.run) for m in bundle.runs))
-        yield remaining.pop(next(idle, ready[0]).bundle)
 
 
 def form_jobs(

@@ -1,13 +1,21 @@
-"""Hashes of code files by their syntax, without docstrings, comments and layout."""
+"""Hashes: of values, for names of runs and data; of code, by its syntax.
+
+The syntax of a file has no docstrings, comments and layout.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
-from fl.base.digest import digest
+
+def digest(payload: Any) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of a JSON-like value; keys may have any order."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hash_bytes(content: bytes) -> str:

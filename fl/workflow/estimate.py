@@ -13,9 +13,9 @@ from typing import NamedTuple
 from fl.api.training import Training
 from fl.base import registry
 from fl.base.declaration import declaration_of
-from fl.base.digest import digest
 from fl.base.errors import DataError, FedloomError, Location
 from fl.base.folders import path_of
+from fl.base.hashes import digest
 from fl.base.specs import ComponentKey, ComponentSpec, Spec
 from fl.data import partition_table
 from fl.data.scheme import CommonKeys

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fl.base.errors import ConfigError, Location, unknown_name
+from fl.plan.plan import Plan
 from fl.plan.study_plan import PlannedRun, StudyPlan
 
 SELECTION_KEYS = ("method", "dataset", "model")
@@ -110,3 +111,14 @@ def _names(run: PlannedRun, key: str) -> tuple[str, str]:
     """Return the text of a run's method, data set or model, and its name without keys."""
     text = {"method": run.method, "dataset": run.dataset, "model": run.model}[key]
     return text, text.partition("(")[0]
+
+
+def select(plan: Plan, selection: Selection) -> Plan:
+    """Return a plan with the selected runs alone, and the bundles that these need."""
+    names = selection.bundles(plan.studies.values(), plan.bundles)
+    return replace(
+        plan,
+        studies={name: selection.study(study) for name, study in plan.studies.items()},
+        bundles={name: bundle for name, bundle in plan.bundles.items() if name in names},
+        analyses={},
+    )

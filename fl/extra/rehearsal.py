@@ -1,0 +1,341 @@
+"""Extra: every model and method of a study, tried before anything is trained.
+
+Whether a model, a method, what is added to it and a batch size fit each other shows only when they
+are combined. Here they are combined for one step of each pass (`fl.extra.trial_steps`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fl.api.method import BuildContext, declaration_of
+from fl.api.network import Network
+from fl.api.task import DEFAULT
+from fl.api.training import Training
+from fl.base import plugins
+from fl.base.errors import ConfigError, FedloomError
+from fl.base.specs import MethodSpec
+from fl.engine.backends import STACKING_BACKENDS
+from fl.extra import modality_rounds
+from fl.extra.trial_steps import SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
+from fl.plan.components import Choice, Inputs
+from fl.plan.config import Values
+from fl.plan.expand import ExpandedScenario, Findings
+from fl.plan.grids import Point
+from fl.plan.method_entries import MethodEntry
+from fl.plan.run_spec import method_components_of
+from fl.plan.scenario import Scenario
+from fl.pytorch import memory
+from fl.pytorch.adaptation import LoraLinear, adapt, check_head
+from fl.pytorch.memory import is_out_of_memory
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """The result of trying a point.
+
+    Attributes:
+        unstackable: Why clients cannot be trained in one stack; empty if they can.
+        traces: Names of what is recorded of a round; None if only training can tell.
+    """
+
+    unstackable: str
+    traces: frozenset[str] | None
+
+
+def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
+    """Try models, and methods of which nothing is known to be wrong.
+
+    Joins `fl.plan.expand.SCENARIO_CHECKS`.
+
+    Args:
+        expanded: The entries of a study in a scenario.
+        findings: Gets the number of weights and the heads of models. Its cache keeps rehearsals.
+    """
+    tried: list[Scenario] = []
+    rehearsed: dict[tuple[str, str], Rehearsed] = {}
+    with memory.keeping_freed_memory():
+        for scenario in expanded.distinct:
+            with expanded.problems.collected():
+                rehearsal = Rehearsal.of(scenario, findings.cache)
+                parameters = findings.parameters[scenario.model.text]
+                parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
+                if rehearsal.head:
+                    findings.heads[scenario.model.text] = rehearsal.head
+                tried.append(scenario)
+        for entry in expanded.right_entries:
+            scenario = expanded.scenarios[entry.label]
+            if scenario in tried:
+                with expanded.problems.collected():
+                    rehearsal = Rehearsal.of(scenario, findings.cache)
+                    for key, result in rehearse_entry(entry, rehearsal, scenario).items():
+                        rehearsed[entry.label, key] = result
+    expanded.unstackable |= {key: result.unstackable for key, result in rehearsed.items()}
+    if not expanded.problems.errors and len(expanded.right_entries) == len(expanded.study.methods):
+        with expanded.problems.collected():
+            _check_traces(expanded.analyses, rehearsed.values())
+
+
+def rehearse_entry(
+    entry: MethodEntry, rehearsal: Rehearsal, scenario: Scenario
+) -> dict[str, Rehearsed]:
+    """Try each point of an entry; return what is found out, by `Point.key`.
+
+    Raises:
+        ConfigError: If the method cannot be built for the scenario's model or cannot train it,
+            or cannot train it with the chosen backend.
+    """
+    model, dataset = scenario.model.text, scenario.dataset.text
+    rehearsed: dict[str, Rehearsed] = {}
+    for point in entry.points:
+        try:
+            rehearsed[point.key] = rehearsal.try_point(point, int(scenario.holds_out))
+        except TooFew as error:
+            problem = f"is {point.training['batch_size']}, too few for {entry.label} with "
+            problem += f"{model} on {dataset} ({error})"
+            allowed = f"{error.sufficient_size} or more"
+            raise entry.error("batch_size", problem, allowed) from None
+        except FedloomError as error:
+            raise ConfigError(entry.location, f"with {model}: {error}") from None
+        except (Exception, SystemExit) as error:
+            problem = f"{entry.method.name} cannot train {model} on {dataset} "
+            problem += f"({plugins.describe(error)})"
+            advice = "a method, terms and training keys that fit this model and its inputs"
+            advice = "" if plugins.plugin_line(error) else advice
+            raise ConfigError(entry.location, problem, advice=advice) from None
+        backend, reason = entry.execution.backend, rehearsed[point.key].unstackable
+        if reason and backend in STACKING_BACKENDS:
+            problem = f"is {backend}, but clients of {entry.label} cannot be stacked: {reason}"
+            raise ConfigError(entry.location / "execution" / "backend", problem, "auto, loop")
+    return rehearsed
+
+
+def _check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
+    """Raise `ConfigError` for an analysis of traces that no entry of the study records."""
+    recorded = [result.traces for result in rehearsed]
+    for analysis in analyses:
+        names = {*getattr(analysis.component.target, "traces", ())}
+        if names and recorded and not any(r is None or names <= r for r in recorded):
+            problem = f"reads {', '.join(sorted(names))} of every round, which no entry records"
+            advice = "add an entry of a method that records it"
+            raise ConfigError(analysis.location, problem, advice=advice)
+
+
+class Rehearsal:
+    """A model with the inputs of a data set; one of each modality, where clients differ in it.
+
+    Attributes:
+        parameters: Number of trained weights; what modalities share counts once.
+        head: Names of the layers that make the outputs, in words; empty if there are none.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        model = scenario.model.instance
+        self._inputs, self._task = scenario.inputs, scenario.task
+        modalities = [m for inputs in self._inputs for m in inputs.all_modalities if m.name]
+        shapes = {modality.name: modality.shape for modality in modalities}
+
+        def module(inputs: Inputs) -> nn.Module:
+            built = adapt(
+                model.build(shapes or inputs.shape, inputs.classes), scenario.model.values
+            )
+            is_branch = inputs.name and not inputs.modalities
+            network: nn.Module = built.for_modality(inputs.name) if is_branch else built
+            return network
+
+        self._networks = {
+            inputs.name: probed_network(scenario, inputs, partial(module, inputs))
+            for inputs in self._inputs
+        }
+        self._variables = {name: network.init(0) for name, network in self._networks.items()}
+        weights: dict[str, Tensor] = {}
+        for variables in self._variables.values():
+            weights |= variables["params"]
+        self.parameters = sum(tensor.numel() for tensor in weights.values())
+        heads = [name for network in self._networks.values() for name in network.head_names]
+        self.head = ", ".join(dict.fromkeys(heads))
+        self._rehearsed: dict[str, Rehearsed] = {}
+
+    @classmethod
+    def of(cls, scenario: Scenario, rehearsals: dict[str, object]) -> Rehearsal:
+        """Return the rehearsal of a scenario's model, made once and kept in ``rehearsals``.
+
+        Raises:
+            ConfigError: If the model does not take these inputs.
+        """
+        all_inputs = [asdict(inputs) for inputs in scenario.inputs]
+        key = _key([scenario.model.spec, all_inputs, scenario.task.name])
+        if key not in rehearsals:
+            rehearsals[key] = cls(scenario)
+        rehearsal = rehearsals[key]
+        assert isinstance(rehearsal, cls)
+        return rehearsal
+
+    def try_point(self, point: Point, absent_clients: int) -> Rehearsed:
+        """Build a method and take a step of each of its passes.
+
+        A method that differs from an earlier one only in fractions, which decide no shape, is built
+        but takes no step.
+
+        Args:
+            point: The method and what is added to it.
+            absent_clients: Number of clients that are held out of training.
+
+        Returns:
+            What was found out; of several modalities, the first that cannot be stacked.
+
+        Raises:
+            TooFew: If more samples in a batch would help.
+            FedloomError: If the method uses nothing of what the study adds to it.
+            Exception: Whatever building the method or taking a step raises.
+        """
+        spec = cast("MethodSpec", {"method": point.spec, **point.added_components})
+        training = Training(**point.training)
+        method_components = method_components_of(spec)
+        if len(self._networks) > 1:
+            modality_rounds.check_shared_weights(
+                not declaration_of(method_components.method).modalities, self._networks
+            )
+        results = []
+        for inputs in self._inputs:
+            recorder = UseRecorder(method_components)
+            modalities = inputs.modalities
+            context = BuildContext(
+                network=self._networks[inputs.name],
+                training=training,
+                classes=inputs.classes,
+                clients=2,
+                shape=inputs.shape,
+                absent_clients=absent_clients,
+                task=self._task,
+                shapes={modality.name: modality.shape for modality in modalities},
+                tokens=frozenset(modality.name for modality in modalities if modality.tokens),
+            )
+            attempt = Attempt(
+                recorder.method_components, context, inputs, self._variables[inputs.name]
+            )
+            key = _key(
+                [inputs.name, _shape(spec), _shape(_lasting(point.training)), absent_clients]
+            )
+            if key not in self._rehearsed:
+                self._rehearsed[key] = Rehearsed(attempt.reason(), attempt.traces())
+                recorder.check(spec)
+            else:
+                attempt.build()
+            results.append(self._rehearsed[key])
+        return next((result for result in results if result.unstackable), results[0])
+
+
+def _lasting(training: Values) -> Values:
+    """Keys of training without those that say how long something is done, not what.
+
+    The latter are all whole numbers but the batch size.
+    """
+    lasting = {key: value for key, value in training.items() if type(value) is not int}
+    return {**lasting, "batch_size": min(training["batch_size"], SUFFICIENT_BATCH)}
+
+
+def _shape(spec: Any) -> Any:
+    """Return a spec that has of fractions only whether they are 0, and whether they are below 1.
+
+    Other differences between fractions decide no shape.
+    """
+    if isinstance(spec, Mapping):
+        return {key: _shape(value) for key, value in spec.items()}
+    if isinstance(spec, list | tuple):
+        return [_shape(value) for value in spec]
+    return [spec == 0, abs(spec) < 1] if isinstance(spec, float) else spec
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def probed_network(
+    scenario: Scenario, inputs: Inputs, build_module: Callable[[], nn.Module]
+) -> Network:
+    """Return the model after a pass of one input: zeros, or the last token, which it must know."""
+    model, dataset = scenario.model, scenario.dataset
+    try:
+        x = inputs.tree(
+            lambda modality: (
+                torch.full((1, *modality.shape), modality.tokens - 1)
+                if modality.tokens
+                else torch.zeros(1, *modality.shape)
+            )
+        )
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        problem = f"a sample of {dataset.text} takes more memory than this machine gives"
+        raise ConfigError(dataset.location, problem, advice="smaller samples") from None
+    try:
+        network = Network(build_module)
+        if any(modality.tokens for modality in inputs.all_modalities):
+            variables = network.init(0)
+            with torch.no_grad():
+                network.eval(variables["params"], variables["buffers"], x)
+        outputs = network.probe(x)
+        if scenario.task.name == DEFAULT and outputs[0] < inputs.classes:
+            problem = f"{model.text} has {outputs[0]} outputs, but {dataset.text} has "
+            problem += f"{inputs.classes} classes"
+            raise FedloomError(problem, advice="an output for each class")
+        check_head(network.layers(LoraLinear), network.head_names)
+    except FedloomError as error:
+        raise ConfigError(model.location, str(error)) from None
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
+            raise ConfigError(model.location, problem, advice="a smaller model") from None
+        problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
+        # PyTorch says of tokens only that types of matrices differ, and of a shape that is
+        # unpacked only how long it is.
+        if inputs.tokens and _takes_numbers(build_module, x):
+            problem += ", which are whole numbers, but numbers with fractions"
+        elif "values to unpack" not in str(error):
+            problem += f" ({type(error).__name__}: {error})"
+        raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
+    return network
+
+
+def _takes_numbers(build_module: Callable[[], nn.Module], tokens: Any) -> bool:
+    """Whether a model takes inputs of this shape if they are floating-point numbers."""
+    with contextlib.suppress(Exception, SystemExit):
+        Network(build_module).probe(tokens.float())
+        return True
+    return False
+
+
+def _suitable_models(inputs: Inputs) -> str:
+    """The models that take such inputs, in words."""
+    if inputs.modalities:
+        return "a model for such inputs"
+    if inputs.tokens:
+        return (
+            "a model for tokens, such as lstm; or, if the whole numbers are measurements, "
+            "floating-point numbers, such as x.astype('float32')"
+        )
+    if len(inputs.shape) == 3:
+        return (
+            "a model for such inputs, and not of too few pixels; images are "
+            "[channels, height, width]"
+        )
+    return "a model for such inputs, such as mlp; images are [channels, height, width]"
+
+
+def _text(inputs: Inputs) -> str:
+    """The inputs in words."""
+    return " and ".join(
+        (f"{modality.name} " if modality.name else "")
+        + f"of shape {modality.shape}"
+        + (f", {modality.tokens} different tokens" if modality.tokens else "")
+        for modality in inputs.all_modalities
+    )
