@@ -185,13 +185,13 @@ def interval(differences: tuple[float, ...]) -> tuple[float, float]:
     few differences: of 400 normal samples of six it covers the mean in 88 %, of 400 of thirteen
     in 90 %.
     """
-    from scipy.stats import bootstrap
-
     values = np.asarray(differences, float)
     if smallest_p(len(values)) > LEVEL:
         return math.nan, math.nan
     if np.ptp(values) < 1e-12:
         return float(values[0]), float(values[0])
+    from scipy.stats import bootstrap  # A second of imports, for those alone who need it.
+
     bounds = bootstrap((values,), np.mean, n_resamples=9999, random_state=0).confidence_interval
     return float(bounds.low), float(bounds.high)
 

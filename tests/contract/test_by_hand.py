@@ -6,6 +6,7 @@ The model and its gradients: `contract.numbers`.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,21 @@ from torch import nn
 from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.base.schema import PERSONAL
-from fl.engine import simulate
+from fl.engine import compiled, simulate
 from fl.engine.batches import balanced_class_weights
 
 HELD: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
 """Two clients who want the opposite."""
+
+
+@pytest.fixture(params=["loop", "stacked", "compiled"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each backend. Of a compiled step the gradients are traced; the program that a compiler makes
+    of it has the same options in tests/engine/test_compiled.py.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(compiled, "STEPS_PER_PROGRAM", 1)
+    return str(request.param)
 
 
 def test_fedavg_is_the_mean_weighted_by_samples() -> None:
@@ -82,7 +93,6 @@ def test_nesterov_looks_ahead_along_the_momentum() -> None:
     assert is_pair(state.server["params"]["weight"], w - 0.1 * (g(w, 2, 0) + 0.5 * v))
 
 
-@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
 def test_each_clients_gradient_is_clipped(backend: str) -> None:
     """The gradients (-1.5, 1.5) and (1/2, -1/2) at most of norm sqrt(2): (0.1 * 2 - 0.05) / 3."""
     simulation = of("fedavg", [[(2, 0), (4, 0)], [(1, 1)]], rounds=1, clip_norm=math.sqrt(2))
@@ -90,7 +100,6 @@ def test_each_clients_gradient_is_clipped(backend: str) -> None:
     assert is_pair(ended.state.server["params"]["weight"], 0.05)
 
 
-@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
 def test_each_client_goes_through_a_rounds_part_of_the_schedule(backend: str) -> None:
     """exponential by 1/4 a round, two rounds of one epoch, batches of one, momentum-free, rate 0.1.
 
@@ -110,7 +119,6 @@ def test_each_client_goes_through_a_rounds_part_of_the_schedule(backend: str) ->
     assert is_pair(ended.state.server["params"]["weight"], w)
 
 
-@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
 def test_labels_are_smoothed(backend: str) -> None:
     """With e = 1/4 the target of (1, 0) is (7/8, 1/8): the gradient at w is s(2 w) - 7/8.
 
@@ -125,7 +133,6 @@ def test_labels_are_smoothed(backend: str) -> None:
     assert rows["test", "loss"] == pytest.approx(-math.log(s(2 * w))), "scored as it is"
 
 
-@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
 def test_classes_of_a_client_can_weigh_alike(backend: str) -> None:
     """Client 0 has class 0 thrice and class 1 once: 4 / (2 * 3) = 2/3 and 4 / (2 * 1) = 2.
 

@@ -42,7 +42,9 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 @compiles
 def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[], int]) -> None:
-    simulation = world("fedavg", "mlp", local_epochs=1)
+    """With all that a run may add to a step, in the one program that is compiled."""
+    added = {"clip_norm": 0.5, "label_smoothing": 0.25, "class_weights": "balanced"}
+    simulation = world("fedavg", "mlp", local_epochs=1, **added)
     method, state, plan = simulation.method, simulation.begin(), simulation.round_schedule(1)
     steps = plan.schedules[0].steps
     assert len(set(steps.tolist())) == 3, "who has fewer steps waits"
