@@ -53,15 +53,27 @@ class PlainMean:
         return recipe(context)
 
 
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config folder with one track, whose runs are there and kept, but no others."""
+    root = tmp_path_factory.mktemp("trained")
+    planning.write_config(root)
+    (root / "config/published").mkdir()
+    (root / "config/studies/track-tiny.yaml").write_text(yaml.safe_dump(TRACK, sort_keys=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        fl.run(name="whole", progress=False, **TRACK)
+        tracks.write(Path("config"), comparison.collect(Path("config")))
+    return root
+
+
+@pytest.fixture
+def lab(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a copy of that folder."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    settings = tmp_path / "config/config.yaml"
+    settings.write_text(settings.read_text().replace(str(trained), str(tmp_path)))
     monkeypatch.chdir(tmp_path)
-    planning.write_config(tmp_path)
-    (tmp_path / "config/published").mkdir()
-    (tmp_path / "config/studies/track-tiny.yaml").write_text(yaml.safe_dump(TRACK, sort_keys=False))
-    fl.run(name="whole", progress=False, **TRACK)
-    tracks.write(Path("config"), comparison.collect(Path("config")))
     return tmp_path
 
 
