@@ -10,10 +10,17 @@ from golden import adapter, defaults, kept, measure
 KINDS = ("method", *adapter.ADDED.values(), "model", "task", "data set", "partition scheme")
 
 
+@pytest.fixture(scope="module")
+def kept_numbers() -> dict[str, measure.Fingerprint]:
+    return kept.load()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", measure.names())
-def test_numbers_are_those_that_are_kept(name: str) -> None:
-    assert not kept.difference(name, measure.fingerprint(name), kept.load().get(name))
+def test_numbers_are_those_that_are_kept(
+    name: str, kept_numbers: dict[str, measure.Fingerprint]
+) -> None:
+    assert not kept.difference(name, measure.fingerprint(name), kept_numbers.get(name))
 
 
 FROM_FILES = {"model timm", "model transformers"}
