@@ -39,7 +39,7 @@ from fl.store import checkpoint
 
 METHODS = [*registry.names("method"), *VARIANTS]
 BACKENDS = ("loop", "stacked")
-SHORT: dict[str, Any] = {"rounds": 2, "local_epochs": 1}
+SHORT: dict[str, Any] = {"rounds": 2, "local_epochs": 1, "sizes": worlds.SIZES[:3]}
 SHORTER: dict[str, Any] = {"rounds": 1, "local_epochs": 1, "sizes": (17, 9)}
 MOST = 4
 """How often a line of the library may wait outside of passes, in two rounds."""
