@@ -16,6 +16,8 @@ from fl.blocks.mixing import client_rows, project_to_simplex
 POINT_STREAM = keyed.stream_number("point of a simplex")
 SMALLEST_DISTANCE = 1e-4
 """Floor of distances between points, as in the authors' code."""
+EQUAL_SHARE = 1 - 1e-6
+"""Share of the largest entry of a direction from which on an entry counts as large."""
 SIZES = 1000
 """Number of sizes of a simplex that are tried, as in the authors' code."""
 LARGEST_STACK = 2**22
@@ -64,7 +66,8 @@ def client_points(uploads: Tree, ids: Tensor, count: int) -> Tensor:
 def principal_components(rows: Tensor, count: int) -> Tensor:
     """Return the first principal components of the rows, [K, count]; 0 beyond their rank.
 
-    The direction of a component has a positive entry of largest size.
+    The direction of a component is positive in the first entry of largest size, up to rounding: the
+    weights of two classes move by equal amounts to both sides, so that several are largest.
 
     Args:
         rows: Vectors, [K, d].
@@ -72,7 +75,9 @@ def principal_components(rows: Tensor, count: int) -> Tensor:
     """
     centred = rows.double() - rows.double().mean(0)
     coordinates, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
-    largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))[:, 0]
+    magnitudes = directions.abs()
+    is_largest = magnitudes >= EQUAL_SHARE * magnitudes.amax(1, keepdim=True)
+    largest = directions.gather(1, is_largest.int().argmax(1, keepdim=True))[:, 0]
     components = (coordinates * sizes * torch.where(largest < 0, -1.0, 1.0))[:, :count]
     return torch.nn.functional.pad(components, (0, count - components.shape[1]))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fl.base.errors import ConfigError, Location, unknown_name
-from fl.plan.plan import Plan
 from fl.plan.study_plan import PlannedRun, StudyPlan
+
+if TYPE_CHECKING:  # Commands that only read a plan start without what makes one.
+    from fl.plan.plan import Plan
 
 SELECTION_KEYS = ("method", "dataset", "model")
 """Keys by which runs can be selected."""

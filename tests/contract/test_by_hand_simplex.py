@@ -58,7 +58,8 @@ def released_points(rows: np.ndarray, count: int) -> np.ndarray:
     """`project_clients` of dennis-grinwald/floco, a25b3a1, with its PCA by a decomposition."""
     centred = rows - rows.mean(0)
     u, sizes, v = np.linalg.svd(centred, full_matrices=False)
-    signs = np.sign(v[np.arange(len(v)), np.abs(v).argmax(1)])
+    first = [np.flatnonzero(np.abs(row) > np.abs(row).max() - 1e-9)[0] for row in v]
+    signs = np.sign(v[np.arange(len(v)), first])
     kappas = (u * sizes * signs)[:, :count]
     kappas = np.pad(kappas, ((0, 0), (0, count - kappas.shape[1])))
     lowest, best = np.inf, kappas

@@ -127,7 +127,7 @@ def test_show_is_over_draws(results: Path, capsys: pytest.CaptureFixture[str]) -
     (results / "config.yaml").write_text(f"studies: [small]\n{places}")
     assert main.main(["show", "small", "--planned", "--config", str(results)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[1] == "digits / dirichlet(clients=2, alpha=0.1) / mlp: test accuracy (%)"
+    assert shown[1] == "digits / Dirichlet 0.1 / mlp: test accuracy (%)"
     assert shown[2].replace("  ", " ").endswith("sd over draws worst client draws")
     assert shown[3].split() == ["fedavg", "55.5", "18.7", "55.5", "6"]
 

@@ -101,7 +101,7 @@ def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
 
 
 def _number_text(value: float) -> str:
-    """What a cell should be whose number is not accepted: a number, or a smaller one."""
+    """Return what a cell should hold: a number, or a number within the limits of float32."""
     return "number" if np.isnan(value) else f"number from -{MAX_FLOAT32:.3g} to {MAX_FLOAT32:.3g}"
 
 
