@@ -306,7 +306,7 @@ def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
                 dark = abs(values[i, j]) > limit / 2
                 axes.plot(j, i, ".", ms=3, color="white" if dark else "black")
     axes.set_yticks(range(len(methods)), labels, fontsize=6.5)
-    axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=30, ha="right")
+    axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=90)
     canvas.colorbar(image, ax=axes, label="points", extend="both")
     return canvas
 
