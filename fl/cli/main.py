@@ -406,10 +406,11 @@ def _tracks(parsed: argparse.Namespace) -> None:
     if parsed.track and parsed.track not in set(table["track"]):
         say("There are no published results of this track.")
         return
+    tests = tracks.compare_with_baselines(table)
     if parsed.track:
-        view = track_page.ranking(table, parsed.track)
+        view = track_page.ranking(table, tests, parsed.track)
     else:
-        view = (track_page.long_table if parsed.long else track_page.overview)(table)
+        view = (track_page.long_table if parsed.long else track_page.overview)(table, tests)
     for line in page.to_markdown(view).splitlines():
         say(line)
 

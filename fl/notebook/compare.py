@@ -97,7 +97,7 @@ class Comparison:
                 raise unknown_name(CALL / "to_latex", "track", track, names)
             is_own = self.lines["method"] == self.method
             titles = self.lines["title"].mask(is_own, self.lines["title"] + " (ours)")
-            table = track_page.ranking(self.lines.assign(title=titles), track)
+            table = track_page.ranking(self.lines.assign(title=titles), self.tests, track)
         return f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.to_latex(table, table.name)}"
 
     @short_traceback

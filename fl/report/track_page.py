@@ -36,10 +36,15 @@ def marked_titles(table: pd.DataFrame) -> dict[str, str]:
     return {method: f"{t} (control)" if method in CONTROLS else t for method, t in titles}
 
 
-def ranking(table: pd.DataFrame, track: str) -> Table:
-    """Return the methods of a track by mean rank, with intervals, tests and costs."""
+def ranking(table: pd.DataFrame, tests: pd.DataFrame, track: str) -> Table:
+    """Return the methods of a track by mean rank, with intervals, tests and costs.
+
+    Args:
+        table: Results of all tracks, `tracks.COLUMNS`.
+        tests: Their comparisons, of `tracks.compare_with_baselines`.
+        track: The track.
+    """
     lines, scores = table[table["track"] == track], tracks.scores_of(table, track)
-    tests = tracks.compare_with_baselines(table)
     judged = {row["method"]: row for row in tests[tests["track"] == track].to_dict("records")}
     named, places = marked_titles(lines), tracks.ranks(scores).sort_values(kind="stable")
     averages = lines.groupby("method")[["accuracy", "worst_tenth", *COST_LABELS]].mean().to_dict()
@@ -97,13 +102,16 @@ def _tested(row: Mapping[Any, Any] | None, table: pd.DataFrame) -> tuple[str, ..
     )
 
 
-def long_table(table: pd.DataFrame) -> Table:
+def long_table(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
     """Return a row for each method of each track, for pages on which readers sort and filter.
 
     Costs are multiples of those of FedAvg on the track, so that tracks can be compared.
+
+    Args:
+        table: Results of all tracks, `tracks.COLUMNS`.
+        tests: Their comparisons, of `tracks.compare_with_baselines`.
     """
-    tests, plain = tracks.compare_with_baselines(table), _plain_titles(table)
-    baseline_of = tracks.baselines(table)
+    plain, baseline_of = _plain_titles(table), tracks.baselines(table)
     judged = {(row["track"], row["method"]): row for row in tests.to_dict("records")}
     rows = []
     for track in map(str, table["track"].unique()):
@@ -151,9 +159,14 @@ def _plain_titles(table: pd.DataFrame) -> dict[str, str]:
     return dict(zip(table["method"], table["title"], strict=True))
 
 
-def overview(table: pd.DataFrame) -> Table:
-    """Return each method's mean difference from its baseline by track, bold if it is ahead."""
-    tests, named = tracks.compare_with_baselines(table), marked_titles(table)
+def overview(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
+    """Return each method's mean difference from its baseline by track, bold if it is ahead.
+
+    Args:
+        table: Results of all tracks, `tracks.COLUMNS`.
+        tests: Their comparisons, of `tracks.compare_with_baselines`.
+    """
+    named, plain = marked_titles(table), _plain_titles(table)
     order = [str(track) for track in table["track"].unique()]
     by_key = {(r["method"], r["track"]): r for r in tests.to_dict("records")}
     over_tracks, baseline_of = tracks.sign_tests(tests), tracks.baselines(table)
@@ -178,7 +191,7 @@ def overview(table: pd.DataFrame) -> Table:
         Row(
             named[method],
             (
-                Cell(_plain_titles(table)[baseline_of[method]]),
+                Cell(plain[baseline_of[method]]),
                 *(cell(method, track) for track in order),
                 *signs(method),
             ),
@@ -219,21 +232,21 @@ def _in_order(table: pd.DataFrame) -> list[str]:
 
 def pictures(table: pd.DataFrame) -> dict[str, Picture]:
     """Return pictures by file name: ranks and costs of each track, and the heat map over all."""
-    drawn = {"overview": heat_map(table)}
+    tests = tracks.compare_with_baselines(table)
+    drawn = {"overview": heat_map(table, tests)}
     for track in table["track"].unique():
         lines = table[table["track"] == track]
-        drawn[f"{track}-ranks"] = rank_picture(table, track)
+        drawn[f"{track}-ranks"] = rank_picture(table, tests, track)
         for cost in COST_LABELS:
             drawn[f"{track}-{cost}"] = cost_picture(lines, cost)
     return drawn
 
 
 @as_picture
-def rank_picture(look: Look, table: pd.DataFrame, track: str) -> Canvas:
+def rank_picture(look: Look, table: pd.DataFrame, tests: pd.DataFrame, track: str) -> Canvas:
     """Draw mean ranks, in colour where a method is ahead of its baseline or behind it."""
     scores, named = tracks.scores_of(table, track), marked_titles(table)
     places = tracks.ranks(scores).sort_values(ascending=False, kind="stable")
-    tests = tracks.compare_with_baselines(table)
     verdicts = dict(tests.loc[tests["track"] == track, ["method", "verdict"]].to_numpy())
     colours = {claims.AHEAD: look.colour(0), claims.BEHIND: look.colour(1)}
     canvas, axes = axes_of(0.8 + 0.13 * len(places))
@@ -279,13 +292,9 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
 
 
 @as_picture
-def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
+def heat_map(_: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
     """Draw mean differences from baselines, methods by tracks, with a dot if it is significant."""
-    tests, named, plain = (
-        tracks.compare_with_baselines(table),
-        marked_titles(table),
-        _plain_titles(table),
-    )
+    named, plain = marked_titles(table), _plain_titles(table)
     methods, order = _in_order(table), [*table["track"].unique()]
     baseline_of = tracks.baselines(table)
     labels = [f"{named[method]}, from {plain[baseline_of[method]]}" for method in methods]

@@ -94,13 +94,14 @@ def test_tracks_count_by_their_signs_and_not_by_their_draws():
         scores |= {"rare": [v + 0.2 for v in TEN]} if name == "a" else {}
         tables.append(lines({k: v for k, v in scores.items() if k != "twin"}, name))
     table = pd.concat(tables, ignore_index=True)
-    signs = tracks.sign_tests(tracks.compare_with_baselines(table))
+    tests = tracks.compare_with_baselines(table)
+    signs = tracks.sign_tests(tests)
     assert signs.loc["up", ["above", "n", "p_corrected"]].tolist() == [6, 6, 4 / 64]
     # Alone it is the sign test, but two more flips put all of `mixed` on one side.
     assert binomtest(6, 6).pvalue == 2 / 64
     assert signs.loc["mixed"].tolist() == [3, 6, 1]
     assert np.isnan(signs.loc["rare", "p_corrected"])
-    heads = [row.head for row in track_page.overview(table).rows]
+    heads = [row.head for row in track_page.overview(table, tests).rows]
     assert heads == ["UP", "MIXED", "FEDAVG (control)", "RARE"], "one track puts nothing first"
 
 
@@ -201,7 +202,9 @@ def test_every_picture_of_the_page_is_drawn():
         assert (b"UP" if "bytes" in name or "operations" in name else b"FEDAVG") in (
             picture.files()[".svg"]
         ), name
-    assert "bootstrap" in page.to_markdown(track_page.ranking(table, "one"))
+    assert "bootstrap" in page.to_markdown(
+        track_page.ranking(table, tracks.compare_with_baselines(table), "one")
+    )
 
 
 def test_tracks_differ_in_their_clients_and_rates_alone() -> None:
