@@ -474,9 +474,9 @@ class Network:
                 f"the model's outputs for {EXAMPLES} samples are {list(first.shape)}",
                 f"[{EXAMPLES}, ...], a row for each sample",
             )
-        return tuple(first.shape[1:])
         self._random = self._random or draws.has_drawn
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
+        return tuple(first.shape[1:])
 
     def _find_head(self, variables: Tree, x: Inputs) -> None:
         """Find the layers that make the outputs, by a pass in evaluation mode."""

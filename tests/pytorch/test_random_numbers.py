@@ -79,7 +79,36 @@ def of(make: Any, method: str = "fedavg", **training: Any) -> Simulation:
     return replace(like, network=network, method=entry.instantiate(values).build(context))
 
 
-@pytest.mark.parametrize("make", [Encoder, Functional, lambda: Encoder(batch_first=False)])
+class FunctionAlone(nn.Module):
+    """No layer that draws: `F.dropout` in the model's own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.classifier = nn.Linear(16, 32), nn.Linear(32, worlds.CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(self.hidden(x.flatten(1)).relu(), 0.5, self.training)
+        out: Tensor = self.classifier(x)
+        return out
+
+
+def test_a_model_that_draws_by_a_function_alone_is_found_by_its_probe() -> None:
+    network = Network(FunctionAlone, torch.float64)
+    assert not network.random
+    network.probe(torch.zeros(1, 16, dtype=torch.float64))
+    assert network.random
+    variables, x = network.init(0), torch.ones(400, 16, dtype=torch.float64)
+    state = torch.get_rng_state()
+    first, again, other = (
+        network.train(variables["params"], {}, x, key=key).outputs for key in (KEY, KEY, KEY + 1000)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state), "the shared generator was not used"
+
+
+@pytest.mark.parametrize(
+    "make", [Encoder, Functional, FunctionAlone, lambda: Encoder(batch_first=False)]
+)
 def test_functions_that_draw_are_the_same_in_every_backend_and_again(make: Any) -> None:
     simulation = of(make, rounds=2)
     assert simulation.network.random

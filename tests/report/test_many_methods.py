@@ -78,6 +78,36 @@ def test_no_colour_is_that_of_two_methods_and_the_best_have_one(facts):
     assert all(name in drawn for name in ("Method 13", "(ours)")) and "Method 5" not in drawn
 
 
+def test_figures_over_draws_and_the_legend_have_the_same_colours(tmp_path: Path) -> None:
+    """Of twelve methods, other five are the best by ranks over draws than over settings."""
+    runs, names = [], [f"m{i}" for i in range(12)]
+    for alpha, draws in ((0.1, 1), (0.5, 3)):
+        for draw in range(draws):
+            for i, method in enumerate(names):
+                # Methods with high numbers are good at alpha 0.5 alone, which has three draws.
+                gain = i if alpha == 0.5 else 22 - 2.1 * i
+                name = f"r{alpha}x{draw}x{i}".replace(".", "")
+                sent = 4000 * (1 + 2 * (i % 2))
+                costs = {"traffic": [[2, 4000, sent]], "participants": 2}
+                costs |= {"bytes_down": 4000, "bytes_up": sent}
+                rows = clients([0.2 + 0.01 * gain] * 2)
+                write_run(tmp_path / "runs", name, rows, costs=costs)
+                partition = f"dirichlet(clients=2, alpha={alpha}, seed={draw})"
+                about = {"partition": partition, "partition_id": f"p{alpha}x{draw}"}
+                runs.append(entry(name, method, title=f"Method {i}", **about))
+    write_plan(tmp_path, plan(runs, baseline="m5", ours="m6"))
+    study = gather("small", tmp_path, tmp_path / "runs")
+    assert study.merged_draws is not None
+    assert series_of(study) == series_of(study.merged_draws)
+    sections = outline(study)
+    page = report.texts(study, sections)[".html"]
+    [figure] = [b for b in blocks(sections) if isinstance(b, figures.Figure) and b.legend]
+    colours = series_of(study).colours
+    shown = re.findall(r"fill:var\(--s(\d)\)\">[^\n]*?</svg>Method (\d+)", page)
+    assert shown == [(str(colours[method]), method[1:]) for method in figure.legend]
+    assert len({colour for colour, _ in shown}) == len(shown) == 7
+
+
 def test_the_mean_of_the_baseline_is_a_line_through_all_rows(facts):
     from matplotlib.figure import Figure as Canvas
 
