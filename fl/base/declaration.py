@@ -28,7 +28,8 @@ class MethodDeclaration:
         distils: Its views have ``images`` of every class, on which other methods may train.
         needs: ``val``: validation samples of every participant; ``server``: labelled samples on
             which its server trains (`fl.api.method.BuildContext`).
-        training: Values of training keys that apply if the study does not set them.
+        training: Values of training keys that override ``training:`` of a study; an entry overrides
+            them.
         modalities: Clients of several modalities can share its server, because the server only
             averages, or distinguishes them by `MODALITY`. It then gets the uploads of all clients
             as one stack, with zeros for weights that a client does not have.

@@ -62,11 +62,14 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             yield f"  {method:16} {counts}   {study.setting_title(*setting)}"
             if every_run:
                 yield from (f"    {_run_line(run, store, repeated, damages)}" for run in runs)
-        yield from (f"  head of {model}: {head}" for model, head in study.heads.items())
+        yield from (
+            f"  The head of {model} is {_layers(head)}." for model, head in study.heads.items()
+        )
         for analysis in study.analyses:
             exists = analyses.exists(Path(plan.settings.results), analysis.analysis)
             state = "exists" if exists else "will be made"
             yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
+        yield from (f"  {note}" for note in study.notes)
     note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
     counts = f"{quantity(len(members), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
@@ -88,6 +91,11 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
         yield _cost([member.spec for member in missing], rates)
         yield _job_counts(plan, incomplete, store, rates)
         yield from _large_metrics_line(incomplete.values())
+
+
+def _layers(names: str) -> str:
+    """Return layers, whose names are joined by commas, in words."""
+    return f"its {'layers' if ',' in names else 'layer'} {names}"
 
 
 def _large_metrics_line(bundles: Iterable[Bundle]) -> Iterator[str]:

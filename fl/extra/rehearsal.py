@@ -45,10 +45,12 @@ class Rehearsed:
     Attributes:
         unstackable: Why clients cannot be trained in one stack; empty if they can.
         traces: Names of what is recorded of a round; None if only training can tell.
+        has_training_passes: Whether clients make a pass whose length training keys decide.
     """
 
     unstackable: str
     traces: frozenset[str] | None
+    has_training_passes: bool
 
 
 def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
@@ -58,7 +60,8 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
 
     Args:
         expanded: The entries of a study in a scenario.
-        findings: Gets the number of weights and the heads of models. Its cache keeps rehearsals.
+        findings: Gets the number of weights and the heads of models, and the entries without
+            training passes. Its cache keeps rehearsals.
     """
     tried: list[Scenario] = []
     rehearsed: dict[tuple[str, str], Rehearsed] = {}
@@ -78,6 +81,9 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
                     rehearsal = Rehearsal.of(scenario, findings.cache)
                     for key, result in rehearse_entry(entry, rehearsal, scenario).items():
                         rehearsed[entry.label, key] = result
+    findings.without_passes.update(
+        label for (label, _), result in rehearsed.items() if not result.has_training_passes
+    )
     expanded.unstackable |= {key: result.unstackable for key, result in rehearsed.items()}
     if not expanded.problems.errors and len(expanded.right_entries) == len(expanded.study.methods):
         with expanded.problems.collected():
@@ -226,7 +232,9 @@ class Rehearsal:
                 [inputs.name, _shape(spec), _shape(_lasting(point.training)), absent_clients]
             )
             if key not in self._rehearsed:
-                self._rehearsed[key] = Rehearsed(attempt.reason(), attempt.traces())
+                self._rehearsed[key] = Rehearsed(
+                    attempt.reason(), attempt.traces(), attempt.has_training_passes()
+                )
                 recorder.check(spec)
             else:
                 attempt.build()

@@ -107,6 +107,15 @@ class Attempt:
                 raise TooFew(plugins.describe(error), larger)
         raise error
 
+    def has_training_passes(self) -> bool:
+        """Whether clients make a pass that is as long as local_epochs or local_steps say."""
+        method = build(self.method_components, self._fresh_context())
+        return any(
+            isinstance(pass_, Pass) and pass_.sampling.epochs is None and not pass_.sampling.steps
+            for phase in method.phases
+            for pass_ in phase.passes
+        )
+
     @torch.no_grad()
     def traces(self) -> frozenset[str] | None:
         """Return the names of what is recorded of a round; None if only training can tell."""

@@ -86,7 +86,7 @@ def run(
         planned = plan.make_from(folder, settings, {name: draft})
         plan.write_files(planned)
         bundles = planned.bundles
-        for line in training.unstackable(planned):
+        for line in (*planned.studies[name].notes, *training.unstackable(planned)):
             warnings.warn(line, stacklevel=3)
         failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)

@@ -22,6 +22,7 @@ from fl.base.specs import Spec
 from fl.data.dataset import task_of
 from fl.data.own_files import change_stamp
 from fl.plan import config
+from fl.plan.budgets import budget_notes
 from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Draft, Execution, Study, Values
 from fl.plan.grids import Point, too_many
@@ -83,6 +84,7 @@ class Expansion:
         watched: The `change_stamp` of each file outside the config that runs depend on, by path.
         parameters: Number of trained weights, by the texts of model and data set.
         heads: Layers that make the outputs, by the text of the model; only of models with a head.
+        notes: What its author should know of it (`fl.plan.budgets`).
         analyses: The analyses that it asks for.
         execution: How runs of an entry are computed that does not set it.
     """
@@ -94,6 +96,7 @@ class Expansion:
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     heads: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     analyses: list[Choice] = field(default_factory=list)
     execution: Execution = field(default_factory=Execution)
 
@@ -177,7 +180,7 @@ def expand(
             check_same_task(dataset, task)
     runs: dict[tuple[str, str], Run] = {}
     findings = Findings(
-        {model.text: {} for model in components.models}, {}, {} if cache is None else cache
+        {model.text: {} for model in components.models}, {}, {} if cache is None else cache, set()
     )
     schemes: list[Choice | None] = [*components.schemes] or [None]
     models: list[Choice | None] = [*components.models] or [None]
@@ -203,6 +206,7 @@ def expand(
         watched=watched,
         parameters=findings.parameters,
         heads=findings.heads,
+        notes=budget_notes(components.entries, findings.without_passes),
         analyses=components.analyses,
         execution=execution,
     )
@@ -257,11 +261,13 @@ class Findings:
         parameters: Number of trained weights, by the texts of model and data set.
         heads: Layers that make the outputs, by the text of the model.
         cache: Objects that are made once for all studies of a plan.
+        without_passes: Labels of entries of which no client makes a training pass.
     """
 
     parameters: dict[str, dict[str, int]]
     heads: dict[str, str]
     cache: dict[str, object]
+    without_passes: set[str]
 
 
 class ExpandedScenario:

@@ -33,6 +33,7 @@ class MethodEntry:
         location: Location of the entry.
         method: The method.
         declared: What the method declares of itself.
+        layers: The right keys of the study's ``training``, of the method's file and of the entry.
         points: The points of the entry's grid.
         problems: What is wrong with the entry.
         title: Name in print.
@@ -75,13 +76,13 @@ class MethodEntry:
         defaults, file_location = config.method_defaults(folder, self.method.name)
         defaults = registry.with_current_keys(defaults, file_location)
         layers = EntryLayers(training, Layer(defaults, file_location), Layer(keys, self.location))
-        self._layers = checked_layers(draft.study, self.method, layers, self.problems)
-        self.points = points(folder, draft, label, self.method, self._layers, self.problems)
+        self.layers = checked_layers(draft.study, self.method, layers, self.problems)
+        self.points = points(folder, draft, label, self.method, self.layers, self.problems)
         title = self.declared.title if keys.get("method", label) == label else label
         self.title = label
         with self.problems.collected():
             self.title = fields.value(str, keys.get("title", title), self.location / "title")
-        for layer in (self._layers.method, self._layers.entry):
+        for layer in (self.layers.method, self.layers.entry):
             with self.problems.collected():
                 self.execution = config.override_execution(
                     self.execution, layer.values.get("execution"), layer.location / "execution"
@@ -357,7 +358,7 @@ class MethodEntry:
 
     def error(self, key: str, problem: str, allowed: str = "", advice: str = "") -> ConfigError:
         """Return the error for a key of the entry, at the last layer that sets it."""
-        return ConfigError(self._layers.location_of(key), problem, allowed, advice)
+        return ConfigError(self.layers.location_of(key), problem, allowed, advice)
 
 
 def method_entries(

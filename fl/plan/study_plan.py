@@ -7,7 +7,7 @@ replicates of one comparison.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from fl.base.dataclass_json import as_json
@@ -152,6 +152,7 @@ class StudyPlan:
         seeds: Seeds of training.
         entries: Method entries by label.
         names: Names of all components that the study uses, by kind of the registry.
+        notes: What the study's author should know of it, beside errors.
         hash: Hash of all of this and of the code that shows it.
     """
 
@@ -177,6 +178,7 @@ class StudyPlan:
     entries: dict[str, EntrySummary]
     names: dict[str, list[str]]
     ours: str | None = None
+    notes: list[str] = field(default_factory=list)
     hash: str = ""
 
     @property

@@ -360,6 +360,7 @@ def _study_plan(
         seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
         entries=entries(expansion),
         names=names(expansion),
+        notes=expansion.notes,
     )
     return plan.sealed(*_presentation(plan_files.TEMPLATES))
 
