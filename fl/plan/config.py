@@ -32,7 +32,8 @@ class Execution:
         processes: Number of processes that train a run together, see `fl.runner.team`. A job
             requests the following resources for each of them.
         threads: CPU threads.
-        checkpoint_every: Rounds between checkpoints.
+        checkpoint_every: Rounds between checkpoints. By default a checkpoint is written whenever it
+            takes at most a twentieth of the time since the last one.
         memory_mb: Memory that a job requests, in MB.
         minutes: Time that a job requests.
         gpus: GPUs that a job requests. By default one if the device is `cuda`, or if it is `auto`
@@ -52,7 +53,7 @@ class Execution:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: Cores = 1
     threads: Cores = 1
-    checkpoint_every: Count = 5
+    checkpoint_every: Count | None = None
     memory_mb: Count = 4000
     minutes: Count = 240
     gpus: Index | None = None

@@ -6,14 +6,16 @@ If the process was killed between finishing two runs, the finished one is traine
 others, for their sake, and its result is dropped.
 
 A process that is asked to leave finishes its round first. A process that is killed loses the rounds
-after the last checkpoint.
+after the last checkpoint, which is at most twenty times as long ago as a checkpoint takes, and a
+round.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,6 +60,44 @@ logger = logging.getLogger(__name__)
 
 COSTS = Seam[Callable[[Simulation, State, int], Costs | UnknownCosts]]("costs")
 """Functions that measure the costs of a run after its last round; the first one counts."""
+
+
+MAX_CHECKPOINT_SHARE = 1 / 20
+"""Largest share of its time that a run spends on checkpoints, unless the config says how many
+rounds lie between them.
+"""
+
+EXPECTED_CHECKPOINT_SECONDS = 0.1
+"""Expected time of a process's first checkpoint of a run; later ones take as long as the last."""
+
+
+@dataclass
+class CheckpointTimes:
+    """The rounds after which checkpoints are written; they decide no number of a run.
+
+    Attributes:
+        every: Rounds between checkpoints; None: the shorter a checkpoint takes, the more there are.
+        seconds: Expected time of the next checkpoint.
+        last_time: Time of the last checkpoint, or of the begin.
+    """
+
+    every: int | None
+    seconds: float = EXPECTED_CHECKPOINT_SECONDS
+    last_time: float = field(default_factory=time.monotonic)
+
+    def is_due(self, round_: int) -> bool:
+        """Whether a checkpoint is to be written after a round."""
+        if self.every is not None:
+            return round_ % self.every == 0
+        return self.seconds <= MAX_CHECKPOINT_SHARE * (time.monotonic() - self.last_time)
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measure the time of a checkpoint, which is written in the context."""
+        begin_time = time.monotonic()
+        yield
+        self.last_time = time.monotonic()
+        self.seconds = self.last_time - begin_time
 
 
 @dataclass
@@ -226,6 +266,7 @@ def train_stack(runs: Runs, stack: Stack) -> None:
     for run in local_runs:
         runs.workspaces[run].note(stacked=len(local_runs) > 1)
         runs.logs[run].begin(stack.round, stack.backend, execution.log, runs.curve_target(run))
+    checkpoints = CheckpointTimes(execution.checkpoint_every)
     stack.stretches.append({"after": stack.round, "processes": execution.processes})
     for finished in runs.lockstep(
         stack.simulations, stack.states, stack.round, stack.backend, stack.rows
@@ -239,9 +280,9 @@ def train_stack(runs: Runs, stack: Stack) -> None:
         if stack.round == rounds:
             ended_runs = list(finished)
         continues = len(ended_runs) < len(finished)
-        is_checkpoint_due = stack.round % execution.checkpoint_every == 0
-        if continues and (ended_runs or request.requested or is_checkpoint_due):
-            _save(runs, stack)
+        if continues and (ended_runs or request.requested or checkpoints.is_due(stack.round)):
+            with checkpoints.measure():
+                _save(runs, stack)
         # The first run is finished last, because it holds the checkpoint of all.
         for run in reversed(ended_runs):
             _finish(runs, run, stack, finished[run])

@@ -23,8 +23,10 @@ from planning import Planned
 
 from fl import __main__
 from fl.base.errors import Location
+from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.runner import environment
+from fl.runner.stack import Stack
 from fl.store.run_check import check_whole
 
 Plan = Callable[..., Planned]
@@ -350,6 +352,32 @@ def test_a_stack_goes_on_without_seeds_that_are_no_longer_asked_for(planned: Pla
     assert record["execution"]["stack"] == [first]
     assert sorted(set(rows["round"])) == [1, 2, 3, 4, 5, 6]
     assert second not in rows.columns
+
+
+def test_checkpoints_by_their_time_go_on_to_the_same_bits(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = planned(execution={"checkpoint_every": None})
+    [run] = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    add = Stack.add
+
+    def broken(stack: Stack, finished: dict[str, Round]) -> None:
+        add(stack, finished)
+        if stack.round == 5:
+            assert not study.checkpoints(run, "short"), "a run of a moment needs none"
+            raise RuntimeError("the machine failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stack, "add", broken)
+        assert study.train("fedavg", "short") == 1
+        assert not study.checkpoints(run, "short")
+        patch.setattr("fl.runner.stack.MAX_CHECKPOINT_SHARE", 1e9)
+        assert study.train("fedavg", "broken") == 1
+    names = [path.name for path in study.checkpoints(run, "broken")]
+    assert names == ["round-000003", "round-000004"]
+    assert study.train("fedavg", "broken") == 0
+    assert study.files(run, "broken") == study.files(run, "whole")
 
 
 def damage_state(folder: Path) -> None:
