@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from bench.workloads import CLASSES, LR, WORKLOADS, Workload
-from fl.api.method import BuildContext, Pass
+from fl.api.method import Pass
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine import engine
 from fl.engine.assembly import make_network
 from fl.engine.batches import Schedule
 from fl.engine.client_data import ClientData, SamplesByClient
+from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.methods.fedavg import FedAvg
@@ -90,10 +91,9 @@ def simulation(
     split = np.resize([True, False], 2 * len(sizes)).repeat(np.stack([sizes, tested], 1).flatten())
     numbers = {"train": np.flatnonzero(split), "test": np.flatnonzero(~split)}
     held = ClientData({name: SamplesByClient(numbers[name], its) for name, its in each.items()})
-    context = BuildContext(network, settled, CLASSES, work.clients, work.shape)
-    made = (method or FedAvg()).build(context)
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
-    return Simulation(made, network, settled, arrays, held, CLASSES, seed=0)
+    basis = RunBasis(network, settled, arrays, held, CLASSES)
+    return Simulation.of(MethodComponents(method or FedAvg()), basis, seed=0)
 
 
 def clock(device: torch.device) -> float:

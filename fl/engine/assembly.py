@@ -14,7 +14,8 @@ from torch import nn
 from fl.api.method import declaration_of
 from fl.api.network import Network
 from fl.api.task import Task
-from fl.api.training import Training
+from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.training import WEIGHTS, Training
 from fl.base.errors import DataError, FedloomError
 from fl.base.seams import Seam
 from fl.base.specs import Spec
@@ -28,8 +29,9 @@ from fl.data.inputs import (
 )
 from fl.engine import train_on
 from fl.engine.client_data import TEST_OWN, ClientData
+from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.simulation import TYPE_BY_PRECISION, RunComponents, Simulation
+from fl.engine.simulation import Simulation
 from fl.pytorch.adaptation import adapt
 
 if TYPE_CHECKING:
@@ -38,8 +40,22 @@ if TYPE_CHECKING:
 
 MakeModule = Callable[[], nn.Module]
 
+TYPE_BY_PRECISION: dict[str, torch.dtype] = {
+    precision: getattr(torch, name) for precision, name in WEIGHTS.items()
+}
+
 NORMALISATIONS = {"half": {"mean": 0.5, "sd": 0.5}, "none": {"mean": 0.0, "sd": 1.0}}
 """Values of `normalisation` that replace the data set's own mean and deviation."""
+
+
+@dataclass(frozen=True)
+class RunComponents:
+    """The objects that a run's spec names, and the task and the modalities of its data set."""
+
+    model: Any
+    method: MethodComponents
+    task: Task = CLASSIFICATION
+    modalities: tuple[Modality, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,14 +148,19 @@ class Assembly:
         """Make the simulation of a network with some inputs and clients."""
         network = make_network(make_module, self.reader.training)
         network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device)))
-        return Simulation.of(
-            self.components,
-            network,
-            self.reader.training,
-            arrays,
-            data,
-            self.classes,
-            self.spec["seed"],
+        basis = self.basis(network, arrays, data)
+        return Simulation.of(self.components.method, basis, self.spec["seed"])
+
+    def basis(self, network: Network, arrays: Arrays, data: ClientData) -> RunBasis:
+        """Return what the run's method is built for, with a network, inputs and clients."""
+        return RunBasis(
+            network=network,
+            training=self.reader.training,
+            arrays=arrays,
+            client_data=data,
+            classes=self.classes,
+            task=self.components.task,
+            modalities=self.components.modalities,
         )
 
 

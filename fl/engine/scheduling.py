@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 
 from fl.api.method import Method, Pass, Phase, Sweep
-from fl.api.network import Network
-from fl.api.task import Task
-from fl.api.training import Training
 from fl.base import rng
 from fl.engine.batches import (
     Schedule,
@@ -25,8 +22,8 @@ from fl.engine.batches import (
     schedule,
     sweep_schedule,
 )
-from fl.engine.client_data import ClientData, join_samples
-from fl.engine.sample_arrays import Arrays
+from fl.engine.client_data import join_samples
+from fl.engine.run_basis import RunBasis
 from fl.engine.state import Roster, RoundSchedule, Team
 
 WorkShares = Sequence[Fraction]
@@ -35,21 +32,23 @@ WorkShares = Sequence[Fraction]
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Draws the schedules of a run's rounds; the attributes are those of `Simulation`."""
+    """Draws the schedules of a run's rounds.
 
+    Attributes:
+        basis: Data and settings of the run.
+        method: Its method.
+        seed: Its seed.
+        team: The processes that share its work, or None.
+    """
+
+    basis: RunBasis
     method: Method
-    network: Network
-    training: Training
-    arrays: Arrays
-    client_data: ClientData
-    classes: int
     seed: int
-    task: Task
     team: Team | None
 
     def participants(self, round_: int) -> tuple[np.ndarray, WorkShares]:
         """Draw the participants of a round, in ascending order, and their shares of work."""
-        candidates, training = self.client_data.participants, self.training
+        candidates, training = self.basis.client_data.participants, self.basis.training
         count = training.participants(len(candidates))
         generator = rng.generator(self.seed, "participants", round_)
         clients = np.sort(generator.choice(candidates, count, replace=False))
@@ -70,16 +69,16 @@ class Scheduler:
         return RoundSchedule(
             round_,
             rosters,
-            self.arrays,
-            self.training,
+            self.basis.arrays,
+            self.basis.training,
             team=self.team,
             steps_by_participant=self._steps_by_participant,
         )
 
     def sizes(self, clients: np.ndarray) -> Tensor:
         """Return the numbers of training samples of some clients, on the device."""
-        sizes = torch.from_numpy(self.client_data.sizes("train")[clients])
-        return sizes.to(self.arrays.device, torch.float64)
+        sizes = torch.from_numpy(self.basis.client_data.sizes("train")[clients])
+        return sizes.to(self.basis.arrays.device, torch.float64)
 
     def class_counts(self) -> Tensor:
         """Count the training samples of every client by class.
@@ -87,20 +86,20 @@ class Scheduler:
         Returns:
             Counts, int64 [clients, classes]; zeros if samples have no single class.
         """
-        shape = self.client_data.clients, self.classes
-        if not self.task.has_classes:
+        shape = self.basis.client_data.clients, self.basis.classes
+        if not self.basis.task.has_classes:
             return torch.zeros(shape, dtype=torch.int64)
-        sizes = self.client_data.sizes("train")
-        labels = self._labels(join_samples(self.client_data.samples["train"]))
+        sizes = self.basis.client_data.sizes("train")
+        labels = self._labels(join_samples(self.basis.client_data.samples["train"]))
         # A label that is no class raises an error in training, which names its location.
-        is_class = labels < self.classes
-        cells = np.repeat(np.arange(len(sizes)), sizes) * self.classes + labels
+        is_class = labels < self.basis.classes
+        cells = np.repeat(np.arange(len(sizes)), sizes) * self.basis.classes + labels
         counts = np.bincount(cells[is_class], minlength=shape[0] * shape[1])
         return torch.from_numpy(counts.reshape(shape))
 
     def _labels(self, samples: np.ndarray) -> np.ndarray:
-        index = torch.from_numpy(samples).to(self.arrays.device)
-        return np.asarray(self.arrays.labels(index).cpu())
+        index = torch.from_numpy(samples).to(self.basis.arrays.device)
+        return np.asarray(self.basis.arrays.labels(index).cpu())
 
     def _rosters(
         self, clients: np.ndarray, work: WorkShares, round_: int
@@ -121,7 +120,7 @@ class Scheduler:
     ) -> Roster:
         """Return the participants of a phase; every pass draws its own batches."""
         if phase.all_clients:
-            clients, work = self.client_data.participants, ()
+            clients, work = self.basis.client_data.participants, ()
         schedules = [
             self._schedule(
                 pass_,
@@ -136,13 +135,13 @@ class Scheduler:
 
     @cached_property
     def _steps_by_participant(self) -> np.ndarray:
-        sizes = self.client_data.sizes("train")[self.client_data.participants]
-        return count_steps(sizes, self.training)
+        sizes = self.basis.client_data.sizes("train")[self.basis.client_data.participants]
+        return count_steps(sizes, self.basis.training)
 
     @cached_property
     def _class_weights(self) -> np.ndarray | None:
         """Class weights of all clients, see `fl.engine.batches.Schedule`."""
-        if self.training.class_weights == "none":
+        if self.basis.training.class_weights == "none":
             return None
         return balanced_class_weights(self.class_counts().numpy())
 
@@ -153,7 +152,7 @@ class Scheduler:
         sampling = pass_ if isinstance(pass_, Sweep) else pass_.sampling
         if not sampling.is_active(round_):
             return None
-        samples = [self.client_data.samples_of(sampling.split, int(k)) for k in clients]
+        samples = [self.basis.client_data.samples_of(sampling.split, int(k)) for k in clients]
         if isinstance(pass_, Sweep):
             limit = pass_.max_samples
             return sweep_schedule(self._limit(samples, clients, limit, round_, purpose))
@@ -163,15 +162,15 @@ class Scheduler:
         return schedule(
             samples,
             clients.tolist(),
-            self.training,
+            self.basis.training,
             self.seed,
             round_,
             purpose,
             sampling=pass_.sampling,
             work=work,
             labels=[self._labels(numbers) for numbers in samples] if by_class else (),
-            classes=self.classes,
-            keyed=self.network.random or self.arrays.random,
+            classes=self.basis.classes,
+            keyed=self.basis.network.random or self.basis.arrays.random,
             refreshes=pass_.refreshes,
             class_weights=None if self._class_weights is None else self._class_weights[clients],
         )

@@ -1,20 +1,13 @@
 """A run without its state: what it trains, on which samples, and how its models are scored.
 
-A run is made of the objects that its spec names. Where clients have different networks, it consists
-of several runs (`Simulation.subruns`).
-
-A server may train on its own labelled samples (``server`` of a partition). The server takes its
-steps like one client of a `fl.api.method.Pass`, on batches keyed by (seed, round), and one run
-after another. So the steps are the same on every backend, for seeds that are trained together, and
-if several processes train the clients.
+Where clients have different networks, a run consists of several runs (`Simulation.subruns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,166 +15,42 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import BuildContext, Method, MethodTerm, Pass
-from fl.api.network import CONSTRUCTION_SEED, Network
-from fl.api.protocols import TrainOnServer
-from fl.api.task import Task
-from fl.api.tasks.classification import CLASSIFICATION
-from fl.api.training import WEIGHTS, Training, check_stragglers
+from fl.api.method import Method
+from fl.api.training import check_stragglers
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.base.seams import Seam
-from fl.data.inputs import Modality
 from fl.engine import engine, processes
-from fl.engine.backends import Cohort, loop
-from fl.engine.batches import schedule
-from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
-from fl.engine.sample_arrays import Arrays
+from fl.engine.run_basis import MethodComponents, RunBasis, build
 from fl.engine.scheduling import Scheduler
 from fl.engine.state import RoundSchedule, State, Team
 from fl.pytorch.construction import seeded
 
-TYPE_BY_PRECISION: dict[str, torch.dtype] = {
-    precision: getattr(torch, name) for precision, name in WEIGHTS.items()
-}
 
-
-@dataclass(frozen=True)
-class RunComponents:
-    """The objects that a run's spec names, and the task and the modalities of its data set."""
-
-    model: Any
-    method: MethodComponents
-    task: Task = CLASSIFICATION
-    modalities: tuple[Modality, ...] = ()
-
-
-@dataclass(frozen=True)
-class MethodComponents:
-    """A method and what a study adds to it, as objects that have a ``build``.
-
-    Attributes:
-        method: The method.
-        terms: Terms of its loss.
-        alterations: Alterations of features.
-        upload_filters: Filters that change what clients send, in the order in which they act.
-        aggregation: At most one aggregation, which replaces the mean of uploads.
-    """
-
-    method: Any
-    terms: tuple[Any, ...] = ()
-    alterations: tuple[Any, ...] = ()
-    upload_filters: tuple[Any, ...] = ()
-    aggregation: tuple[Any, ...] = ()
-
-
-METHOD_BUILT = Seam[Callable[[Method, BuildContext, MethodComponents], Method]]("method built")
-"""Functions that wrap a finished method, and return another method or the same one."""
-
-
-def build(components: MethodComponents, context: BuildContext) -> Method:
-    """Build a method with everything that the study adds to it.
-
-    Args:
-        components: The method and its additions.
-        context: What they are built for.
-
-    Returns:
-        The method, with terms attached and wrapped by the hooks of `METHOD_BUILT`. Shared
-        generators are seeded meanwhile, equally for all runs, which may be trained in one stack.
-    """
-    with seeded(CONSTRUCTION_SEED):
-        return _build(components, context)
-
-
-def _build(components: MethodComponents, context: BuildContext) -> Method:
-    terms = tuple(term.build(context) for term in components.terms)
-    alterations = tuple(alteration.build(context) for alteration in components.alterations)
-    context_with_additions = replace(context, terms=terms, alterations=alterations)
-    method: Method = components.method.build(context_with_additions)
-    for term in terms:
-        if isinstance(term, MethodTerm):
-            method = term.attach(method)
-    for wrap in METHOD_BUILT.hooks():
-        method = wrap(method, context, components)
-    return method
-
-
-def build_context(
-    components: RunComponents,
-    network: Network,
-    training: Training,
-    arrays: Arrays,
-    data: ClientData,
-    classes: int,
-    seed: int,
-) -> BuildContext:
-    """Return what a run's method is built for."""
-    return BuildContext(
-        *(network, training, classes, data.clients, arrays.shape, seed),
-        absent_clients=len(data.absent_clients),
-        task=components.task,
-        shapes=arrays.shapes,
-        tokens=frozenset(modality.name for modality in components.modalities if modality.tokens),
-    )
-
-
-@dataclass(frozen=True)
-class Simulation:
+@dataclass(frozen=True, kw_only=True)
+class Simulation(RunBasis):
     """A run without its state.
 
     Attributes:
         method: The method.
-        network: The network.
-        training: Settings of training.
-        arrays: The samples.
-        client_data: The samples of each client.
-        classes: Number of classes.
         seed: Seed of the run.
-        task: Type of the labels, which decides loss and metrics.
         team: The processes that share the work; None: this process does all of it.
     """
 
     method: Method
-    network: Network
-    training: Training
-    arrays: Arrays
-    client_data: ClientData
-    classes: int
     seed: int
-    task: Task = CLASSIFICATION
     team: Team | None = None
 
     @classmethod
-    def of(
-        cls,
-        components: RunComponents,
-        network: Network,
-        training: Training,
-        arrays: Arrays,
-        data: ClientData,
-        classes: int,
-        seed: int,
-    ) -> Simulation:
-        """Make the simulation of a network with some inputs and clients."""
-        context = build_context(components, network, training, arrays, data, classes, seed)
-        train_on_server = server_training(arrays, data, network, training, classes, seed)
-        method = build(components.method, replace(context, server_training=train_on_server))
-        return cls(method, network, training, arrays, data, classes, seed, components.task)
+    def of(cls, components: MethodComponents, basis: RunBasis, seed: int) -> Simulation:
+        """Make the simulation of a method and a seed."""
+        context = replace(basis.context(seed), server_training=basis.server_training(seed))
+        return cls(**basis.values(), method=build(components, context), seed=seed)
 
-    def with_seed(self, components: RunComponents, seed: int) -> Simulation:
-        """Make the simulation of a run that differs only in its seed; it uses the same data."""
-        return self.of(
-            components,
-            self.network,
-            self.training,
-            self.arrays,
-            self.client_data,
-            self.classes,
-            seed,
-        )
+    def with_method(self, components: MethodComponents, seed: int) -> Simulation:
+        """Make the simulation of another run on the same data, with its own method and seed."""
+        return self.of(components, self, seed)
 
     def with_team(self, team: Team) -> Simulation:
         """Return the simulation with processes that share its work."""
@@ -238,17 +107,7 @@ class Simulation:
     @cached_property
     def scheduler(self) -> Scheduler:
         """The scheduler of rounds."""
-        return Scheduler(
-            self.method,
-            self.network,
-            self.training,
-            self.arrays,
-            self.client_data,
-            self.classes,
-            self.seed,
-            self.task,
-            self.team,
-        )
+        return Scheduler(self, self.method, self.seed, self.team)
 
     def round_schedule(self, round_: int) -> RoundSchedule:
         """Return the participants and batches of a round, 1, 2, ..., R."""
@@ -340,56 +199,3 @@ class Simulation:
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-
-
-PURPOSE = "batches at the server"
-
-
-def server_training(
-    arrays: Arrays, data: ClientData, network: Network, training: Training, classes: int, seed: int
-) -> TrainOnServer | None:
-    """Return the function by which a run's server trains on its own samples.
-
-    Args:
-        arrays: The samples.
-        data: The samples of each client and of the server.
-        network: The network.
-        training: Settings of training; gradients on the server are not clipped.
-        classes: Number of classes.
-        seed: Seed of the run.
-
-    Returns:
-        The function; None if the server has no samples.
-    """
-    samples = data.server
-    if not len(samples):
-        return None
-    labels = arrays.labels(torch.from_numpy(samples).to(arrays.device)).cpu().numpy()
-
-    def train_on_server(pass_: Pass, tree: Tree, round_: int) -> Tree:
-        cohort = Cohort(
-            clients=trees.stack([tree]),
-            ids=torch.zeros(1, dtype=torch.int64),
-            server={},
-            server_is_stacked=False,
-            schedule=schedule(
-                [samples],
-                [0],
-                training,
-                seed,
-                round_,
-                PURPOSE,
-                sampling=pass_.sampling,
-                labels=[labels],
-                classes=classes,
-                keyed=network.random or arrays.random,
-                refreshes=pass_.refreshes,
-            ),
-            arrays=arrays,
-            round=round_,
-            training=replace(training, clip_norm=None),
-        )
-        with torch.enable_grad():
-            return trees.take(loop(pass_, cohort).client_states, 0)
-
-    return train_on_server

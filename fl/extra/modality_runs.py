@@ -7,7 +7,7 @@ A run has a network for each modality, and one with all weights. Rounds are thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from fl.api.method import MODALITY, Method, declaration_of
-from fl.api.network import Network
-from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import registry
 from fl.base.errors import ConfigError, FedloomError
@@ -27,9 +25,9 @@ from fl.data import partition_table
 from fl.data.dataset import modalities_of
 from fl.data.inputs import Modality, accepts_modalities, group_title, modality_groups
 from fl.engine.assembly import ArrayReader, Assembly, make_network
-from fl.engine.client_data import ClientData
+from fl.engine.run_basis import MethodComponents, RunBasis, build
 from fl.engine.sample_arrays import Arrays
-from fl.engine.simulation import RunComponents, Simulation, build, build_context
+from fl.engine.simulation import Simulation
 from fl.engine.state import Roster, RoundSchedule, State, Team
 from fl.extra import modality_rounds
 from fl.extra.modality_rounds import ModalityMethod, ModalitySchedule, weight_names
@@ -38,27 +36,25 @@ from fl.plan.expand import ExpandedScenario, Findings
 from fl.plan.scenario import Scenario
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModalitySimulation(Simulation):
     """A run whose clients differ in modality.
 
     Attributes:
         modality: Modality of every client, int64 [clients].
         by_modality: The run of each modality.
-        modalities: The method for the clients of each modality.
+        modality_methods: The method for the clients of each modality.
     """
 
-    modality: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    by_modality: tuple[Simulation, ...] = ()
-    modalities: tuple[ModalityMethod, ...] = ()
+    modality: np.ndarray
+    by_modality: tuple[Simulation, ...]
+    modality_methods: tuple[ModalityMethod, ...]
 
     @classmethod
     def combined(
         cls,
-        components: RunComponents,
-        network: Network,
-        training: Training,
-        data: ClientData,
+        components: MethodComponents,
+        basis: RunBasis,
         seed: int,
         modality: np.ndarray,
         by_modality: tuple[Simulation, ...],
@@ -66,37 +62,33 @@ class ModalitySimulation(Simulation):
         """Combine the runs of all modalities.
 
         Args:
-            components: The objects that the spec names.
-            network: The network with all weights.
-            training: Settings of training.
-            data: The samples of all clients.
+            components: The method and its additions.
+            basis: The network with all weights, the samples of the first modality, and all clients.
             seed: Seed of the run.
             modality: Modality of every client, int64 [clients].
             by_modality: The run of each modality.
         """
-        arrays, classes = by_modality[0].arrays, by_modality[0].classes
-        context = build_context(components, network, training, arrays, data, classes, seed)
+        network = basis.network
         # The server trains in the run of each modality.
         missing = tuple(weight_names(network) - weight_names(run.network) for run in by_modality)
-        method = build(components.method, replace(context, missing_weights=missing))
-        names = map(group_title, _groups(components, modality))
+        method = build(components, replace(basis.context(seed), missing_weights=missing))
+        names = map(group_title, _groups(basis.modalities, modality))
         runs = dict(zip(names, ((run.method, run.network) for run in by_modality), strict=True))
-        separate = not declaration_of(components.method.method).modalities
-        method, modalities = modality_rounds.combine_methods(method, network, runs, separate)
+        separate = not declaration_of(components.method).modalities
+        method, methods = modality_rounds.combine_methods(method, network, runs, separate)
         return cls(
-            *(method, network, training, arrays, data, classes, seed, components.task),
+            **basis.values(),
+            method=method,
+            seed=seed,
             modality=modality,
             by_modality=by_modality,
-            modalities=modalities,
+            modality_methods=methods,
         )
 
-    def with_seed(self, components: RunComponents, seed: int) -> Simulation:
-        """Make the simulation of a run that differs only in its seed."""
-        by_modality = tuple(run.with_seed(components, seed) for run in self.by_modality)
-        data, modality = self.client_data, self.modality
-        return self.combined(
-            components, self.network, self.training, data, seed, modality, by_modality
-        )
+    def with_method(self, components: MethodComponents, seed: int) -> Simulation:
+        """Make the simulation of another run on the same data, with its own method and seed."""
+        by_modality = tuple(run.with_method(components, seed) for run in self.by_modality)
+        return self.combined(components, self, seed, self.modality, by_modality)
 
     def with_team(self, team: Team) -> Simulation:
         """Return the simulation with processes that share its work."""
@@ -117,7 +109,7 @@ class ModalitySimulation(Simulation):
     @property
     def methods(self) -> list[Method]:
         """The method, and that of each modality."""
-        return [self.method, *(modality.method for modality in self.modalities)]
+        return [self.method, *(modality.method for modality in self.modality_methods)]
 
     @property
     def client_facts(self) -> dict[str, Tensor]:
@@ -131,18 +123,19 @@ class ModalitySimulation(Simulation):
 
     def subruns(self, state: State) -> list[tuple[Simulation, State]]:
         """Return the run of each modality with its state."""
-        states = [modality_rounds.modality_state(modality, state) for modality in self.modalities]
+        methods = self.modality_methods
+        states = [modality_rounds.modality_state(method, state) for method in methods]
         return list(zip(self.by_modality, states, strict=True))
 
     def start_subruns(self, weights: Tree) -> list[tuple[Simulation, Tree]]:
         """Return the run of each modality with its variables of a stored model."""
-        restricted = [modality.restrict(weights) for modality in self.modalities]
+        restricted = [modality.restrict(weights) for modality in self.modality_methods]
         return list(zip(self.by_modality, restricted, strict=True))
 
     def begin(self, weights: Tree | None = None) -> State:
         """Return the state before round 1; weights that a client does not have are zero."""
         state = super().begin(weights)
-        return modality_rounds.zero_missing_weights(state, self.modalities, self.modality)
+        return modality_rounds.zero_missing_weights(state, self.modality_methods, self.modality)
 
     def round_schedule(self, round_: int) -> ModalitySchedule:
         """Return the participants and batches of a round, 1, 2, ..., R."""
@@ -170,7 +163,7 @@ class ModalitySimulation(Simulation):
         """Run one round of several runs, one modality after another."""
         return modality_rounds.run_rounds(
             [run.method for run in runs],
-            [cast("ModalitySimulation", run).modalities for run in runs],
+            [cast("ModalitySimulation", run).modality_methods for run in runs],
             states,
             cast("Sequence[ModalitySchedule]", schedules),
             backend,
@@ -181,14 +174,14 @@ class ModalitySimulation(Simulation):
         weights = super().final_weights(state)
         if PERSONAL in weights:
             weights[PERSONAL] = modality_rounds.drop_missing_rows(
-                weights[PERSONAL], self.modalities, self.modality
+                weights[PERSONAL], self.modality_methods, self.modality
             )
         return weights
 
 
-def _groups(components: RunComponents, modality: np.ndarray) -> list[tuple[Modality, ...]]:
+def _groups(modalities: Sequence[Modality], modality: np.ndarray) -> list[tuple[Modality, ...]]:
     """Return the modalities that each group of clients has."""
-    return modality_groups(components.modalities, int(modality.max()) + 1)
+    return modality_groups(modalities, int(modality.max()) + 1)
 
 
 def assemble_modalities(assembly: Assembly) -> Simulation | None:
@@ -222,14 +215,14 @@ def assemble_modalities(assembly: Assembly) -> Simulation | None:
             _group_inputs(assembly.reader, group),
             data.select_clients(np.flatnonzero(modality == number)),
         )
-        for number, group in enumerate(_groups(components, modality))
+        for number, group in enumerate(_groups(components.modalities, modality))
     )
-    training = assembly.reader.training
-    network = make_network(lambda: assembly.module(assembly.shapes), training)
+    network = make_network(lambda: assembly.module(assembly.shapes), assembly.reader.training)
     # No input passes through the whole network, so its last linear layers are not found that way.
     network.head = frozenset().union(*(run.network.head for run in by_modality))
+    basis = assembly.basis(network, by_modality[0].arrays, data)
     return ModalitySimulation.combined(
-        components, network, training, data, assembly.spec["seed"], modality, by_modality
+        components.method, basis, assembly.spec["seed"], modality, by_modality
     )
 
 

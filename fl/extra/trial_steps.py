@@ -27,8 +27,8 @@ from fl.base.specs import MethodSpec, component_specs
 from fl.data.inputs import Modality
 from fl.engine import dry_round, engine
 from fl.engine.batches import Schedule
+from fl.engine.run_basis import MethodComponents, build
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.simulation import MethodComponents, build
 from fl.engine.state import Roster, RoundSchedule, State
 from fl.plan.components import Inputs
 from fl.pytorch import torch_internals

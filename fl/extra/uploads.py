@@ -31,7 +31,7 @@ from fl.api.uploads import (
     without_upload_state,
 )
 from fl.base.errors import FedloomError
-from fl.engine.simulation import MethodComponents
+from fl.engine.run_basis import MethodComponents
 
 ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
 """Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import torch
 
     from fl.data.prepared import Prepared
-    from fl.engine.simulation import MethodComponents, RunComponents, Simulation
+    from fl.engine.assembly import RunComponents
+    from fl.engine.run_basis import MethodComponents
+    from fl.engine.simulation import Simulation
 
 COMPONENT_KINDS = {
     "dataset": "data set",
@@ -49,7 +51,7 @@ class NamedComponent(NamedTuple):
 
 
 COMPONENT_FIELDS = {"wire": "upload_filters"}
-"""Fields of `fl.engine.simulation.MethodComponents` by key of the spec, where the two differ: run
+"""Fields of `fl.engine.run_basis.MethodComponents` by key of the spec, where the two differ: run
 names contain the keys of specs, so a key of a spec stays.
 """
 
@@ -72,7 +74,7 @@ class RunSpec:
     @cached_property
     def components(self) -> RunComponents:
         """The objects that a simulation is made of."""
-        from fl.engine.simulation import RunComponents
+        from fl.engine.assembly import RunComponents
 
         return RunComponents(
             component_of("model", self.spec["model"])[1],
@@ -163,7 +165,7 @@ class RunSpec:
 
 def method_components_of(spec: MethodSpec) -> MethodComponents:
     """Return a method with the terms, alterations and upload filters that a study adds."""
-    from fl.engine.simulation import MethodComponents
+    from fl.engine.run_basis import MethodComponents
 
     added_components = {
         COMPONENT_FIELDS.get(key, key): tuple(

@@ -121,7 +121,7 @@ def make_simulation(
     """
     spec = member.spec
     if sibling is not None:
-        return sibling.with_seed(RunSpec(spec).components, member.seed)
+        return sibling.with_method(RunSpec(spec).method_components, member.seed)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     source = spec.get("train_on")
     if isinstance(source, str):

@@ -22,15 +22,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.api.method import BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import Location
 from fl.engine import simulate
 from fl.engine.client_data import ClientData
+from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays
-from fl.engine.simulation import Simulation, server_training
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
@@ -83,20 +83,8 @@ def of(
     held = ClientData({"train": own, "test": own}, server=np.arange(bounds[-1], len(flat)))
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     arrays = Arrays(x[:, None], y, IDENTITY, dtype=torch.float64)
-    context = BuildContext(
-        *(network, settled, classes, len(clients)),
-        shape=(1,),
-        server_training=server_training(arrays, held, network, settled, classes, seed=0),
-    )
-    return Simulation(
-        method=entry.instantiate(entry.parse(values, location)).build(context),
-        network=network,
-        training=settled,
-        arrays=arrays,
-        client_data=held,
-        classes=classes,
-        seed=0,
-    )
+    components = MethodComponents(entry.instantiate(entry.parse(values, location)))
+    return Simulation.of(components, RunBasis(network, settled, arrays, held, classes), seed=0)
 
 
 def tensor(values: Any) -> Tensor:

@@ -22,6 +22,7 @@ from fl.blocks.histograms import SHARE_EPS, histogram_sums, soft_bins, symmetric
 from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 from fl.engine import engine
 from fl.engine.client_data import ClientData
+from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.methods.fedfa import FedFA
@@ -48,15 +49,9 @@ def simulation(method: Any, clients: Sequence[np.ndarray]) -> Simulation:
     x = np.concatenate(clients)
     held = np.split(np.arange(len(x)), np.cumsum([len(one) for one in clients])[:-1])
     arrays = Arrays(x, np.arange(len(x)) % 2, IDENTITY, dtype=torch.float64)
-    return Simulation(
-        method.build(given),
-        given.network,
-        given.training,
-        arrays,
-        ClientData({"train": held, "test": held}),
-        2,
-        seed=0,
-    )
+    data = ClientData({"train": held, "test": held})
+    basis = RunBasis(given.network, given.training, arrays, data, 2)
+    return Simulation.of(MethodComponents(method), basis, seed=0)
 
 
 aligned = partial(FedFA, augment="none", histograms=True)

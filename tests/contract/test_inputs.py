@@ -19,8 +19,9 @@ from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.data.inputs import Modality
+from fl.engine.run_basis import RunBasis
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.simulation import RunComponents, Simulation
+from fl.engine.simulation import Simulation
 from fl.plan.run_spec import RunSpec
 
 WHERE = Location("test")
@@ -104,8 +105,9 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two() -> None:
         joined.numpy(), labels.numpy(), {"scale": 1.0, "mean": 0.0, "sd": 1.0}, dtype=torch.float64
     )
     plain = Simulation.of(
-        RunComponents(None, RunSpec({"method": {"name": "fedavg"}, "terms": []}).method_components),
-        *(network, simulation.training, arrays, simulation.client_data, 3, 5),
+        RunSpec({"method": {"name": "fedavg"}, "terms": []}).method_components,
+        RunBasis(network, simulation.training, arrays, simulation.client_data, 3),
+        seed=5,
     )
     state, rows = worlds.run(simulation)
     expected, plain_rows = worlds.run(plain)

@@ -65,7 +65,7 @@ def world(
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
-    return simulation.modalities[simulation.modality[client]].missing_weights
+    return simulation.modality_methods[simulation.modality[client]].missing_weights
 
 
 @every_method
@@ -154,7 +154,7 @@ def test_with_classifiers_of_their_own_modalities_are_two_federations() -> None:
     """FedAvg per modality: what one modality learns does not depend on the other's data."""
     simulation = world("fedavg", classifier="own", participation=1.0)
     state, _ = worlds.run(simulation, "stacked")
-    for number, method in enumerate(simulation.modalities):
+    for number, method in enumerate(simulation.modality_methods):
         begun = modality_rounds.modality_state(method, simulation.begin())
         *_, last = simulate.rounds(simulation.by_modality[number], begun, 0, "loop")
         assert worlds.distance(method.server_tree(state.server), last.state.server) < 1e-12
@@ -165,7 +165,7 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
     state, _ = worlds.run(simulation, "stacked")
     sizes = [
         sum(trees.nbytes(kind) for kind in part.server_tree(state.server).values())
-        for part in simulation.modalities
+        for part in simulation.modality_methods
     ]
     mean = (2 * sizes[0] + 2 * sizes[1] + sizes[2]) / 5
     assert sizes[2] == trees.nbytes(state.server)
@@ -180,7 +180,7 @@ def test_a_modality_without_participants_stays_as_it_is() -> None:
     simulation = world("fedavg", classifier="own", participation=0.2, rounds=1)
     begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
     [own] = [n for n, plan in enumerate(simulation.round_schedule(1).by_modality) if plan]
-    other = simulation.modalities[own].missing_weights
+    other = simulation.modality_methods[own].missing_weights
     assert other
     before, after = (_named(one.server, other) for one in (begun, state))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -295,13 +295,13 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         matrix = torch.from_numpy(over_all if name in common else expected)
         mixed = torch.tensordot(matrix.to(trained[name]), trained[name], dims=1)
         torch.testing.assert_close(given[name], mixed, rtol=0, atol=1e-6)
-    received = simulation.modalities[0].restrict(state.clients[PAYLOAD])["params"]
+    received = simulation.modality_methods[0].restrict(state.clients[PAYLOAD])["params"]
     begun = (
         simulation.by_modality[0]
         .method.passes[0]
         .begin(  # type: ignore[union-attr]
             state.server,
-            dict(trees.take(simulation.modalities[0].restrict(state.clients), 0)),
+            dict(trees.take(simulation.modality_methods[0].restrict(state.clients), 0)),
         )
     )
     assert all(torch.equal(begun["params"][name], received[name][0]) for name in received)

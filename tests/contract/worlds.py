@@ -14,17 +14,18 @@ from contract.short import VARIANTS, short
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import BuildContext, declaration_of
+from fl.api.method import declaration_of
 from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import Component, find
 from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
-from fl.engine.assembly import make_network
+from fl.engine.assembly import TYPE_BY_PRECISION, make_network
 from fl.engine.client_data import ClientData
+from fl.engine.run_basis import RunBasis
 from fl.engine.sample_arrays import Arrays
-from fl.engine.simulation import TYPE_BY_PRECISION, Simulation, build, server_training
+from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
 from fl.extra.modality_rounds import ModalitySchedule
 from fl.plan.run_spec import RunSpec
@@ -141,27 +142,15 @@ def world(
     }
     network = make_network(lambda: module(model), settled)
     arrays = Arrays(x, y, NORMALISATION, device, TYPE_BY_PRECISION[settled.precision])
-    context = BuildContext(
-        *(network, settled, CLASSES, held.clients, SHAPES[model], seed),
-        server_training=server_training(arrays, held, network, settled, CLASSES, seed),
-    )
+    basis = RunBasis(network, settled, arrays, held, CLASSES)
     try:
-        built = build(RunSpec(spec).method_components, context)
+        return Simulation.of(RunSpec(spec).method_components, basis, seed)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise
         # Some methods refuse a model without batch normalisation, which the other one has.
         more: dict[str, Any] = {"wire": wire, "aggregation": aggregation, **training}
         return world(method, "cnn", values, sizes, seed, terms, alterations, device, **more)
-    return Simulation(
-        method=built,
-        network=network,
-        training=settled,
-        arrays=arrays,
-        client_data=held,
-        classes=CLASSES,
-        seed=seed,
-    )
 
 
 def run(simulation: Simulation, backend: str = "loop") -> tuple[State, pd.DataFrame]:

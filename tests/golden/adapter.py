@@ -19,7 +19,8 @@ from fl.data.inputs import Modality
 from fl.data.partitioning import apply_scheme
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on
-from fl.engine.simulation import RunComponents, Simulation
+from fl.engine.assembly import RunComponents
+from fl.engine.simulation import Simulation
 from fl.extra.partition_statistics import domain_distances, statistics
 from fl.plan.run_spec import RunSpec
 

@@ -1,0 +1,179 @@
+"""What the method of a run is built for, and the building of the method.
+
+A server may train on its own labelled samples (``server`` of a partition). The server takes its
+steps like one client of a `fl.api.method.Pass`, on batches keyed by (seed, round), and one run
+after another. So the steps are the same on every backend, for seeds that are trained together, and
+if several processes train the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from fl.api import trees
+from fl.api.method import BuildContext, Method, MethodTerm, Pass
+from fl.api.network import CONSTRUCTION_SEED, Network
+from fl.api.protocols import TrainOnServer
+from fl.api.task import Task
+from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.training import Training
+from fl.api.trees import Tree
+from fl.base.seams import Seam
+from fl.data.inputs import Modality
+from fl.engine.backends import Cohort, loop
+from fl.engine.batches import schedule
+from fl.engine.client_data import ClientData
+from fl.engine.sample_arrays import Arrays
+from fl.pytorch.construction import seeded
+
+
+@dataclass(frozen=True)
+class MethodComponents:
+    """A method and what a study adds to it, as objects that have a ``build``.
+
+    Attributes:
+        method: The method.
+        terms: Terms of its loss.
+        alterations: Alterations of features.
+        upload_filters: Filters that change what clients send, in the order in which they act.
+        aggregation: At most one aggregation, which replaces the mean of uploads.
+    """
+
+    method: Any
+    terms: tuple[Any, ...] = ()
+    alterations: tuple[Any, ...] = ()
+    upload_filters: tuple[Any, ...] = ()
+    aggregation: tuple[Any, ...] = ()
+
+
+METHOD_BUILT = Seam[Callable[[Method, BuildContext, MethodComponents], Method]]("method built")
+"""Functions that wrap a finished method, and return another method or the same one."""
+
+
+def build(components: MethodComponents, context: BuildContext) -> Method:
+    """Build a method with everything that the study adds to it.
+
+    Args:
+        components: The method and its additions.
+        context: What they are built for.
+
+    Returns:
+        The method, with terms attached and wrapped by the hooks of `METHOD_BUILT`. Shared
+        generators are seeded meanwhile, equally for all runs, which may be trained in one stack.
+    """
+    with seeded(CONSTRUCTION_SEED):
+        return _build(components, context)
+
+
+def _build(components: MethodComponents, context: BuildContext) -> Method:
+    terms = tuple(term.build(context) for term in components.terms)
+    alterations = tuple(alteration.build(context) for alteration in components.alterations)
+    context_with_additions = replace(context, terms=terms, alterations=alterations)
+    method: Method = components.method.build(context_with_additions)
+    for term in terms:
+        if isinstance(term, MethodTerm):
+            method = term.attach(method)
+    for wrap in METHOD_BUILT.hooks():
+        method = wrap(method, context, components)
+    return method
+
+
+@dataclass(frozen=True)
+class RunBasis:
+    """What runs have in common that differ in their method or their seed.
+
+    Attributes:
+        network: The network.
+        training: Settings of training.
+        arrays: The samples.
+        client_data: The samples of each client.
+        classes: Number of classes.
+        task: Type of the labels, which decides loss and metrics.
+        modalities: The inputs of a sample, if there are several.
+    """
+
+    network: Network
+    training: Training
+    arrays: Arrays
+    client_data: ClientData
+    classes: int
+    task: Task = CLASSIFICATION
+    modalities: tuple[Modality, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return the attributes by name, without those of a class that inherits from this one."""
+        return {field.name: getattr(self, field.name) for field in fields(RunBasis)}
+
+    def context(self, seed: int) -> BuildContext:
+        """Return what the method of a run with this seed is built for.
+
+        Args:
+            seed: Seed of the run.
+
+        Returns:
+            The context, by which a method cannot train on the server (`server_training`).
+        """
+        return BuildContext(
+            network=self.network,
+            training=self.training,
+            classes=self.classes,
+            clients=self.client_data.clients,
+            shape=self.arrays.shape,
+            seed=seed,
+            absent_clients=len(self.client_data.absent_clients),
+            task=self.task,
+            shapes=self.arrays.shapes,
+            tokens=frozenset(modality.name for modality in self.modalities if modality.tokens),
+        )
+
+    def server_training(self, seed: int) -> TrainOnServer | None:
+        """Return the function by which a run's server trains on its own samples.
+
+        Gradients on the server are not clipped.
+
+        Args:
+            seed: Seed of the run.
+
+        Returns:
+            The function; None if the server has no samples.
+        """
+        samples, arrays = self.client_data.server, self.arrays
+        if not len(samples):
+            return None
+        labels = arrays.labels(torch.from_numpy(samples).to(arrays.device)).cpu().numpy()
+
+        def train_on_server(pass_: Pass, tree: Tree, round_: int) -> Tree:
+            cohort = Cohort(
+                clients=trees.stack([tree]),
+                ids=torch.zeros(1, dtype=torch.int64),
+                server={},
+                server_is_stacked=False,
+                schedule=schedule(
+                    [samples],
+                    [0],
+                    self.training,
+                    seed,
+                    round_,
+                    PURPOSE,
+                    sampling=pass_.sampling,
+                    labels=[labels],
+                    classes=self.classes,
+                    keyed=self.network.random or arrays.random,
+                    refreshes=pass_.refreshes,
+                ),
+                arrays=arrays,
+                round=round_,
+                training=replace(self.training, clip_norm=None),
+            )
+            with torch.enable_grad():
+                return trees.take(loop(pass_, cohort).client_states, 0)
+
+        return train_on_server
+
+
+PURPOSE = "batches at the server"
+"""Name of the server's random stream."""
