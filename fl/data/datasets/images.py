@@ -8,7 +8,8 @@ are the published split, and the classes are in them: ``photos/train/cat/1.png``
 folders of the same names (hospitals, folds) are refused; a table can list these images.
 
 A table, CSV or Parquet, has a row for each image: its path, from the folder where the table lies,
-its label, and if there are such columns its client and its split.
+its label, and if there are such columns its client and its split. With ``target`` in place of
+``label`` the task is regression of that column's numbers.
 
 In place of paths, Parquet may hold the images, as ``datasets`` of Hugging Face writes them: their
 bytes, alone or in a struct beside a path. The path may then be a folder of such files: those that
@@ -23,7 +24,8 @@ Links to folders are followed, and no image may be there twice. Images are turne
 say. They stay grey where all of them are, and become colour ones otherwise. They must be of one
 size, or are resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled
 to 0..1 and normalised by mean and deviation of each colour over the images that a partition trains
-on: its split train, without clients that are held out.
+on: its split train, without clients that are held out. Targets are float64 and standardised by mean
+and deviation over the same images.
 
 Images are in the order of their paths, or of the table. Classes are in order too, if nothing else
 says it: whole numbers by value, anything else by spelling.
@@ -62,7 +64,7 @@ from fl.data.readers.image_lists import ImageList
 
 @dataclass(frozen=True)
 class Images:
-    """Images in classes.
+    """Images, each with a class or a target.
 
     Attributes:
         path: Path of the folder or the table.
@@ -74,6 +76,7 @@ class Images:
         group: Column of groups of images that belong together, such as patients. For a folder:
             regular expression for their part of an image's path, such as ``"P[0-9]+"``. A group is
             kept whole.
+        target: Column of numbers to predict, in place of `label`.
     """
 
     path: str
@@ -83,6 +86,7 @@ class Images:
     client: str | None = None
     split: str | None = None
     group: str | None = None
+    target: str | None = None
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
@@ -107,8 +111,13 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """Number of different labels."""
+        """Number of different labels; 1 for a target."""
         return len(self.listed.order)
+
+    @property
+    def task(self) -> str:
+        """The task: regression of a target, or classification."""
+        return "classification" if self.target is None else "regression"
 
     @property
     def natural_clients(self) -> int | None:
@@ -118,15 +127,22 @@ class Images:
     @property
     def size(self) -> int:
         """Number of images."""
-        return len(self.listed.labels)
+        return len(self.listed.labels or self.listed.targets)
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x uint8 ``[images, colours, height, width]``; y int64; client, group, split."""
+        """Write x uint8 ``[images, colours, height, width]``; y int64; client, group, split.
+
+        A target is float64, beside a y of zeros.
+        """
         listed, (colours, *sides) = self.listed, self.shape
         x = writer.create("x", (self.size, colours, *sides), np.uint8)
         for row, (name, picture) in enumerate(listed.pictures()):
             x[row] = _decoded(picture, name, (sides[0], sides[1]), "L" if colours == 1 else "RGB")
-        writer.save("y", tables.number_texts(listed.labels, listed.order))
+        if listed.targets:
+            writer.save("target", np.array(listed.targets, np.float64))
+            writer.save("y", np.zeros(self.size, np.int64))
+        else:
+            writer.save("y", tables.number_texts(listed.labels, listed.order))
         groups = tables.sort_texts(listed.groups)
         for array, names in (("client", listed.clients), ("group", listed.groups)):
             if names:
@@ -135,13 +151,22 @@ class Images:
         if listed.splits:
             writer.save("split", listed.splits)
         normalisation = {**TRAINING_NORMALISATION, "scale": 1 / 255}
-        notes = listed.notes
-        writer.describe(listed.order, normalisation=normalisation, groups=groups, notes=notes)
+        writer.describe(
+            listed.order,
+            normalisation=normalisation,
+            groups=groups,
+            inputs={"target": TRAINING_NORMALISATION} if listed.targets else {},
+            notes=listed.notes,
+        )
 
 
 @lru_cache(maxsize=32)
 def _listed(images: Images, stamped: str) -> ImageList:
-    path, named = path_of(images.path), ("image", "label", "client", "split", "group")
+    path = path_of(images.path)
+    if images.target is not None and images.label != Images.label:
+        advice = "name the column of classes under `label`, or that of numbers under `target`"
+        raise DataError(f"{path}: label and target are set", advice=advice)
+    named = ("image", "label" if images.target is None else "target", "client", "split", "group")
     keys = {key: getattr(images, key) for key in named if getattr(images, key) is not None}
     if not is_folder(path):
         embedded = image_lists.holds_images(path, images.image)
@@ -155,8 +180,8 @@ def _listed(images: Images, stamped: str) -> ImageList:
     if files and not any(map(image_lists.is_image, inside)):
         image_lists.log_other_files(path, (file for file in inside if file not in files))
         return image_lists.list_parquet(path, files, keys)
-    for key in ("client", "split", "image", "label"):
-        if keys.get(key) != getattr(Images, key):
+    for key in ("client", "split", "image", "label", "target"):
+        if getattr(images, key) != getattr(Images, key):
             problem = f"{path}: is a folder, which has no column {keys[key]!r}"
             raise DataError(problem, f"{key} with the path of a table")
     listed = image_lists.list_folders(path)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
@@ -21,7 +22,7 @@ from fl.data.readers import tables
 from fl.data.readers.image_files import is_readable_image
 from fl.data.readers.shards import SPLIT_BY_NAME, check_shards, published_splits
 from fl.data.readers.spellings import check_spellings
-from fl.data.readers.tables import EMPTY_CELLS, SPLIT_NAME, TEXT
+from fl.data.readers.tables import EMPTY_CELLS, NUMBER, SPLIT_NAME, TEXT
 
 log = logging.getLogger(__name__)
 
@@ -38,17 +39,18 @@ TABLE_ADVICE = (
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images with their labels and, if known, clients, published splits and groups.
+    """Images with their labels or targets and, if known, clients, published splits and groups.
 
     Attributes:
         files: Image files, or Parquet files that contain images in ``column``.
-        labels: Label of each image.
-        order: The classes in order.
+        labels: Label of each image; empty if they have targets.
+        order: The classes in order, or the name of the target.
         clients: Natural client of each image, or empty.
         splits: Published split of each image, or empty.
         groups: Group of each image, or empty.
         column: Column of the images in Parquet files, or "".
         notes: What a reader of results should know of the images.
+        targets: Target of each image, or empty.
     """
 
     files: tuple[Path, ...]
@@ -59,6 +61,7 @@ class ImageList:
     groups: tuple[str, ...] = ()
     column: str = ""
     notes: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
 
     def pictures(self) -> Iterator[tuple[str, Path | bytes]]:
         """Yield each image in order: its name for errors, and its file or its bytes."""
@@ -250,18 +253,18 @@ def list_table(path: Path, keys: Mapping[str, str]) -> ImageList:
 
     Args:
         path: The table.
-        keys: Names of the columns by key: ``image``, ``label``, and perhaps ``client``,
-            ``split`` and ``group``.
+        keys: Names of the columns by key: ``image``, ``label`` or ``target``, and perhaps
+            ``client``, ``split`` and ``group``.
     """
-    texts = _read_texts(path, keys)
-    files = [path.parent / text for text in texts["image"]]
+    columns = _read_columns(path, keys)
+    files = [path.parent / text for text in columns.texts["image"]]
     for row, file in enumerate(files, 1):
         if not is_file(file):
             raise DataError(f"{path}: column {keys['image']!r}, row {row}: {file} does not exist")
     for row in _duplicates(files):
         problem = f"{files[row]} occurs twice"
         raise DataError(f"{path}: column {keys['image']!r}, row {row + 1}: {problem}")
-    return _image_list(path, tuple(files), texts)
+    return _image_list(path, tuple(files), columns, keys)
 
 
 def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> ImageList:
@@ -275,7 +278,8 @@ def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> 
         files: The files.
         keys: Names of the columns by key, see `list_table`.
     """
-    texts: dict[str, list[str]] = {key: [] for key in keys if key != "image"}
+    cell_keys = {key: column for key, column in keys.items() if key != "image"}
+    columns = Columns({key: [] for key in cell_keys}, [])
     check_shards(files)
     splits = [] if "split" in keys else published_splits(path, files)
     published: list[str] = []
@@ -284,32 +288,52 @@ def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> 
         if not holds_images(file, keys["image"]):
             problem = f"{file}: column {keys['image']!r} contains no images"
             raise DataError(problem, "bytes, or a struct with `bytes`")
-        rows = _read_texts(file, {key: column for key, column in keys.items() if key != "image"})
-        names_by_file[file] = class_names(file, keys["label"])
-        rows["label"] = [
-            _class_of_number(file, text, names_by_file[file]) for text in rows["label"]
-        ]
-        for key, column in rows.items():
-            texts[key] += column
-        published += [splits[index]] * len(rows["label"]) if splits else []
+        rows = _read_columns(file, cell_keys)
+        if "label" in keys:
+            names_by_file[file] = class_names(file, keys["label"])
+            rows.texts["label"] = [
+                _class_of_number(file, text, names_by_file[file]) for text in rows.texts["label"]
+            ]
+        for key, texts in rows.texts.items():
+            columns.texts[key].extend(texts)
+        columns.targets.extend(rows.targets)
+        count = len(rows.texts.get("label", rows.targets))
+        published += [splits[index]] * count if splits else []
     order = _common_names(names_by_file)
     check_spellings(path, "the label", order)
-    listed = _image_list(path, tuple(files), texts | ({"split": published} if published else {}))
+    if published:
+        columns.texts["split"] = published
+    listed = _image_list(path, tuple(files), columns, keys)
     return replace(listed, column=keys["image"], order=order or listed.order)
 
 
 def holds_images(path: Path, column: str) -> bool:
     """Whether a file is Parquet with images, and not their paths, in a column."""
+    if not tables.is_parquet(path) or not is_file(path):
+        return False
+    existing = tables.column_names(path)
+    image_columns = _image_columns(path)
+    if column not in existing and image_columns:
+        names = ", ".join(map(repr, image_columns))
+        problem = f"{path}: image is {column!r}, but there is no such column; images are in {names}"
+        raise DataError(problem, advice=f"`image: {image_columns[0]}`")
+    tables.require_column(path, existing, "image", column)
+    return column in image_columns
+
+
+def _image_columns(path: Path) -> list[str]:
+    """Return the columns of a Parquet file that are images by their type."""
     import pyarrow.parquet as pq
     from pyarrow import types
 
-    if not tables.is_parquet(path) or not is_file(path):
-        return False
-    tables.require_column(path, tables.column_names(path), "image", column)
-    type_ = pq.read_schema(path).field(column).type
-    if types.is_struct(type_):
-        return type_.get_field_index("bytes") >= 0
-    return types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_)
+    return [
+        field.name
+        for field in pq.read_schema(path)
+        if (types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
+        or types.is_binary(field.type)
+        or types.is_large_binary(field.type)
+        or types.is_binary_view(field.type)
+    ]
 
 
 def class_names(path: Path, column: str) -> tuple[str, ...]:
@@ -357,33 +381,68 @@ def _iter_embedded(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
                 yield name, content
 
 
-def _read_texts(path: Path, keys: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the columns of a table by the keys that name them."""
+class Columns(NamedTuple):
+    """Columns of a table: texts by the key that names the column, and targets."""
+
+    texts: dict[str, list[str]]
+    targets: list[float]
+
+
+def _read_columns(path: Path, keys: Mapping[str, str]) -> Columns:
+    """Return the columns of a table that keys name."""
     existing = tables.column_names(path, alternatives=", or a folder of images")
     for key, column in keys.items():
         tables.require_column(path, existing, key, column)
-    column_types = {column: SPLIT_NAME if key == "split" else TEXT for key, column in keys.items()}
-    texts: dict[str, list[str]] = {key: [] for key in keys}
-    for piece in tables.read_pieces(path, column_types):
+    type_by_key = {"split": SPLIT_NAME, "target": NUMBER}
+    column_types = {column: type_by_key.get(key, TEXT) for key, column in keys.items()}
+    columns = Columns({key: [] for key in keys if key != "target"}, [])
+    label = keys.get("label")
+    advice = _target_advice(label) if label and _has_fractions(path, label) else ""
+    for piece in tables.read_pieces(path, column_types, advice=advice):
         for key, column in keys.items():
-            texts[key] += piece[column].tolist()
-    return texts
+            (columns.targets if key == "target" else columns.texts[key]).extend(
+                piece[column].tolist()
+            )
+    return columns
 
 
-def _image_list(path: Path, files: tuple[Path, ...], texts: Mapping[str, list[str]]) -> ImageList:
+def _has_fractions(path: Path, column: str) -> bool:
+    """Whether a file is Parquet with floating-point numbers in a column."""
+    import pyarrow.parquet as pq
+    from pyarrow import types
+
+    if not tables.is_parquet(path):
+        return False
+    return bool(types.is_floating(pq.read_schema(path).field(column).type))
+
+
+def _target_advice(label: str) -> str:
+    return f"`target: {label}` in place of `label`, if it is a number to predict"
+
+
+def _image_list(
+    path: Path, files: tuple[Path, ...], columns: Columns, keys: Mapping[str, str]
+) -> ImageList:
+    texts = columns.texts
     check_spellings(path, "the client", dict.fromkeys(texts.get("client", ())))
+    if "target" in keys:
+        tables.check_targets(path, f"target {keys['target']!r}", {*columns.targets})
+        order: tuple[str, ...] = (keys["target"],)
+    else:
+        order = _classes(path, texts["label"], _target_advice(keys["label"]))
     return ImageList(
         files=files,
-        labels=tuple(texts["label"]),
-        order=_classes(path, texts["label"]),
+        labels=tuple(texts.get("label", ())),
+        order=order,
         clients=tuple(texts.get("client", ())),
         splits=tuple(texts.get("split", ())),
         groups=tuple(texts.get("group", ())),
+        targets=tuple(columns.targets),
     )
 
 
-def _classes(path: Path, labels: Iterable[str]) -> tuple[str, ...]:
+def _classes(path: Path, labels: Iterable[str], target_advice: str = "") -> tuple[str, ...]:
     labels = list(labels)
     classes = tables.sort_texts(labels)
-    tables.check_classes(path, "the label", classes, len(labels))
+    tables.check_classes(path, "the label", classes, len(labels), target_advice)
     return tuple(classes)
