@@ -839,7 +839,7 @@ def test_parquet_without_pictures_or_with_labels_of_no_class_is_refused(tmp_path
     in_parquet(path, [0, 1, 1, 0], image=[{"bytes": b"?", "path": None}] * 4)
     with pytest.raises(DataError, match=r"t\.parquet: row 1: cannot be read as an image"):
         _ = dataset("images", path, image="image").shape
-        with pytest.raises(DataError, match=r"images are in 'image'. Try: `image: image`"):
+    with pytest.raises(DataError, match=r"images are in 'image'. Try: `image: image`"):
         _ = dataset("images", path).shape
     folder = tmp_path / "data"
     in_parquet(folder / "train.parquet", [0, 1, 1, 0])
