@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from fl.base.schema import SETTING, StudySetting
+from fl.base.schema import SETTING, UNSEEN, StudySetting
 from fl.report import claims, summaries
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability, unit
 from fl.report.facts import Facts, rows_of_setting
@@ -114,7 +114,26 @@ MOST_PAIRS = 30
 
 def paired_table(facts: Facts) -> Table | None:
     """Return the table of methods against the baseline and of contrasts, or of all pairs."""
-    baseline, metric, frame = facts.plan.baseline, facts.metric, facts.claims
+    return _paired_table(facts, "paired", facts.claims)
+
+
+def unseen_paired_table(facts: Facts) -> Table | None:
+    """Return the `paired_table` on clients that were held out of training; None without any."""
+    if not (facts.rows["split"] == UNSEEN).any():
+        return None
+    return _paired_table(facts, "unseen-paired", facts.unseen_claims, "Unseen clients: ")
+
+
+def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, whose: str = "") -> Table | None:
+    """Return a table of comparisons; None if there are none, or too many pairs.
+
+    Args:
+        facts: The study.
+        name: Name of the table.
+        frame: Comparisons, see `fl.report.claims.compare_methods`.
+        whose: Beginning of the caption, which says of which clients they are.
+    """
+    baseline, metric = facts.plan.baseline, facts.metric
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
         return None
     replicates = "draws of data or partition, each by its mean over clients and training seeds"
@@ -125,8 +144,8 @@ def paired_table(facts: Facts) -> Table | None:
     if baseline and not one_other:
         against += " (or another method that the study names)"
     caption = (
-        f"{against} in pairs: mean difference of final test {unit(metric)} over {replicates}, with "
-        "95 % bootstrap interval."
+        f"{whose}{against} in pairs: mean difference of final test {unit(metric)} over "
+        f"{replicates}, with 95 % bootstrap interval."
     )
     near_floor = ""
     if metric in claims.COUNTED:
@@ -167,4 +186,4 @@ def paired_table(facts: Facts) -> Table | None:
         "worse": shown_number("worse", "accuracy"),
         "over": lambda row: f"{row['n']} {row['unit']}s",
     }
-    return by_setting(facts, "paired", caption, frame, shown, ("from", "verdict"), note=note)
+    return by_setting(facts, name, caption, frame, shown, ("from", "verdict"), note=note)

@@ -233,17 +233,32 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """Comparisons of methods, see `fl.report.claims.compare_methods`."""
-        scored = summaries.complete_rows(summaries.final_rows(self.rows, "accuracy"), self.runs)
+        return self._comparisons("test")
+
+    @cached_property
+    def unseen_claims(self) -> pd.DataFrame:
+        """Comparisons on the clients that were held out of training, a family of their own."""
+        return self._comparisons(UNSEEN)
+
+    def _comparisons(self, split: str) -> pd.DataFrame:
+        """Return the comparisons on the clients of a split of test samples."""
+        rows = self.rows[self.rows["split"] == split].assign(split="test")
+        scored = summaries.complete_rows(summaries.final_rows(rows, "accuracy"), self.runs)
+        floors = claims.majority_errors(
+            scored,
+            self.runs,
+            self.partitions,
+            all_samples=self.uses_all_test_samples and split != UNSEEN,
+            unseen=split == UNSEEN,
+        )
         return claims.compare_methods(
-            self.rows,
+            rows,
             self.runs,
             self.metric,
             self.plan.baseline,
             self.plan.contrasts,
             settings=self.setting_by_scenario,
-            floors=claims.majority_errors(
-                scored, self.runs, self.partitions, all_samples=self.uses_all_test_samples
-            ),
+            floors=floors,
         )
 
     @cached_property

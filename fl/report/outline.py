@@ -110,7 +110,11 @@ def _sections(study: Facts) -> list[Section]:
     sections = [
         Section("results", "Results", tuple(main), claimed, lead),
         Section("honest", "Honest clients", _present(method_tables.honest_table(facts))),
-        Section("unseen", "Unseen clients", _present(method_tables.unseen_table(facts))),
+        Section(
+            "unseen",
+            "Unseen clients",
+            _present(method_tables.unseen_table(facts), claims_tables.unseen_paired_table(facts)),
+        ),
         Section("rounds", "Over rounds", _present(_lines(facts), cost_tables.pace_table(facts))),
         Section(
             "privacy",

@@ -355,6 +355,24 @@ def test_curves_say_which_runs_diverged(tmp_path):
     assert "Diverged runs have no curve and count in no mean: fedavg 2 of 3." in page.text
 
 
+def test_comparisons_on_unseen_clients_are_a_family_of_their_own(tmp_path):
+    """What is behind on trained clients is ahead on unseen ones, by .1 in all of six seeds."""
+    runs, results = [], tmp_path / "results"
+    for seed in range(6):
+        for method, gain in {"fedavg": 0.0, "ditto": 0.1}.items():
+            name, accuracy = f"{method}{seed}", 0.5 + 0.01 * seed
+            unseen = [(2, 2, "unseen", "global", "accuracy", accuracy + gain, 100)]
+            write_run(results / "runs", name, clients([accuracy - gain] * 2) + unseen)
+            runs.append(entry(name, method, seed=seed))
+    write_plan(results, plan(runs, baseline="fedavg"))
+    page, md, _ = made(results)
+    [*_, ditto] = page.tables["unseen"]
+    assert ditto[1] == "+10.0" and ditto[3:6] == ["0.031", "0.031", "ahead"]
+    [_, ditto] = page.tables["paired"]
+    assert ditto[1] == "−10.0" and ditto[5] == "behind"
+    assert "Unseen clients: Against fedavg in pairs" in md
+
+
 def test_unseen_clients_have_a_table_of_their_own(tmp_path):
     results = tmp_path / "results"
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
