@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench.released_rounds.departures import DEPARTURES
+from bench.released_rounds.part_comparisons import PART_COMPARISONS
 from bench.released_rounds.pfllib import Comparison, leave_clients
-from bench.released_rounds.population import LEARNING_RATE, Trained
-from fl.api.method import PERSONAL_PARAMS
-from fl.blocks.anchor_exchange import ANCHORS
+from bench.released_rounds.population import LEARNING_RATE
+from bench.released_rounds.readers import (
+    TRAINING_THEN_SWEEP,
+    TWO_PASSES,
+    UNIFORM,
+    client_model,
+    global_model,
+    sent_model,
+)
 from fl.methods.ditto import Ditto
 from fl.methods.fedamp import FedAMP
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedbabu import FedBABU
+from fl.methods.fedbn import FedBN
+from fl.methods.fedcac import FedCAC
 from fl.methods.feddyn import FedDyn
 from fl.methods.fedgh import FedGH
 from fl.methods.fedlc import FedLC
 from fl.methods.fedntd import FedNTD
 from fl.methods.fedper import FedPer
-from fl.methods.fedproto import FedProto
 from fl.methods.fedprox import FedProx
 from fl.methods.fedrep import FedRep
-from fl.methods.fedrod import FedRoD
 from fl.methods.fml import FML
 from fl.methods.lg_fedavg import LGFedAvg
 from fl.methods.moon import MOON
@@ -34,50 +41,10 @@ from fl.methods.perfedavg import PerFedAvg
 from fl.methods.pfedme import PFedMe
 from fl.methods.scaffold import Scaffold
 
-Pairs = Iterator[tuple[Tensor, Tensor]]
-
-UNIFORM = {"weighting": "uniform"}
-"""Training of ours where PFLlib's clients count alike, as in the papers."""
-
-TWO_PASSES = ((-1, 0), (-1, 1))
-"""The passes of a client that trains head and body one after the other."""
-
-
-def global_model(server: Any) -> nn.Module:
-    """Return the model of a server."""
-    model: nn.Module = server.global_model
-    return model
-
-
-def sent_model(server: Any) -> nn.Module:
-    """Return the shared model as the first client gets it."""
-    model: nn.Module = server.clients[0].model
-    return model
-
-
-def client_model(client: Any) -> nn.Module:
-    """Return the model of a client."""
-    model: nn.Module = client.model
-    return model
-
 
 def even_then_odd(index: Tensor) -> Tensor:
     """Order a batch so that PFLlib's halves of it are ours, which take every other sample."""
     return torch.cat([index[::2], index[1::2]])
-
-
-def personal_heads(trained: Trained, server: Any) -> Pairs:
-    """Yield the second head of each client."""
-    for client in server.clients:
-        ours = trained.client(client.id)[PERSONAL_PARAMS]
-        yield ours["weight"], client.head.weight
-        yield ours["bias"], client.head.bias
-
-
-def prototypes(trained: Trained, server: Any) -> Pairs:
-    """Yield the shared prototype of each class."""
-    for label, prototype in server.global_protos.items():
-        yield trained.state.server[ANCHORS][label], prototype
 
 
 def theta(client: Any) -> nn.Module:
@@ -98,6 +65,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         "serverscaffold.SCAFFOLD",
         options={"server_learning_rate": 1.0},
         training=UNIFORM,
+        weight=lambda client: 1,
         shared=global_model,
     ),
     "feddyn": Comparison(
@@ -119,6 +87,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         "serverntd.FedNTD",
         options={"beta": 0.7, "tau": 3.0},
         training=UNIFORM,
+        weight=lambda client: 1,
         shared=global_model,
     ),
     "fedlc": Comparison(
@@ -162,7 +131,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         training={"participation": 1.0},
         edits=DEPARTURES["fedamp"],
         personal=client_model,
-        statistics=False,
+        statistics="local",
         finish=leave_clients,
     ),
     "fedper": Comparison(FedPer(), "serverper.FedPer", personal=client_model),
@@ -174,33 +143,17 @@ COMPARISONS: Mapping[str, Comparison] = {
         personal=client_model,
     ),
     "lg-fedavg": Comparison(
-        LGFedAvg(), "serverlg.LG_FedAvg", personal=client_model, statistics=False
+        LGFedAvg(), "serverlg.LG_FedAvg", personal=client_model, statistics="local"
     ),
     "fedbabu": Comparison(
         FedBABU(), "serverbabu.FedBABU", options={"fine_tuning_epochs": 0}, shared=sent_model
-    ),
-    "fedrod": Comparison(
-        FedRoD(),
-        "serverrod.FedROD",
-        edits=DEPARTURES["fedrod"],
-        shared=global_model,
-        pairs=personal_heads,
-    ),
-    "fedproto": Comparison(
-        FedProto(lam=0.5, prototypes="uniform"),
-        "serverproto.FedProto",
-        options={"lamda": 0.5},
-        edits=DEPARTURES["fedproto"],
-        personal=client_model,
-        pairs=prototypes,
-        statistics=False,
-        finish=leave_clients,
     ),
     "fml": Comparison(
         FML(alpha=0.4, beta=0.7),
         "serverfml.FML",
         options={"alpha": 0.4, "beta": 0.7},
         training=UNIFORM,
+        weight=lambda client: 1,
         edits=DEPARTURES["fml"],
         shared=global_model,
         personal=client_model,
@@ -211,8 +164,26 @@ COMPARISONS: Mapping[str, Comparison] = {
         "servergh.FedGH",
         options={"server_learning_rate": 0.2},
         edits=DEPARTURES["fedgh"],
+        calls=TRAINING_THEN_SWEEP,
         personal=client_model,
-        statistics=False,
+        statistics="local",
     ),
+    "fedbn": Comparison(
+        FedBN(),
+        "serverbn.FedBN",
+        edits=DEPARTURES["fedbn"],
+        networks=("CNN",),
+        personal=client_model,
+        statistics="local",
+    ),
+    "fedcac": Comparison(
+        FedCAC(tau=0.4, beta=2),
+        "servercac.FedCAC",
+        options={"tau": 0.4, "beta": 2},
+        edits=DEPARTURES["fedcac"],
+        personal=client_model,
+        finish=leave_clients,
+    ),
+    **PART_COMPARISONS,
 }
 """The comparisons by the name of the method."""

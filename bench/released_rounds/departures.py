@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.released_rounds.pfllib import Edit
-
-NORM = "torch.norm(gm-pm, p=2)"
+from bench.released_rounds.edits import Edit
 
 DEPARTURES: Mapping[str, tuple[Edit, ...]] = {
     "moon": (
@@ -63,7 +61,7 @@ DEPARTURES: Mapping[str, tuple[Edit, ...]] = {
     "fedproto": (
         Edit(
             "flcore/clients/clientproto.py",
-            "        self.protos = agg_func(protos)\n\n        # self.collect_protos()\n",
+            "        # self.collect_protos()\n        self.protos = agg_func(protos)\n",
             "        self.collect_protos()\n",
             "class means are of features that the steps saw, each with the weights of its step",
         ),
@@ -80,8 +78,14 @@ DEPARTURES: Mapping[str, tuple[Edit, ...]] = {
     "fedamp": (
         Edit(
             "flcore/clients/clientamp.py",
-            NORM,
-            f"{NORM}**2",
+            "torch.cat([p.data.view(-1) for p in self.model.parameters()], dim=0)",
+            "torch.cat([p.view(-1) for p in self.model.parameters()], dim=0)",
+            "the penalty has no gradient, so that clients train alone",
+        ),
+        Edit(
+            "flcore/clients/clientamp.py",
+            "torch.norm(gm-pm, p=2)",
+            "torch.norm(gm-pm, p=2)**2",
             "the penalty is the distance, not its square",
         ),
     ),
@@ -134,6 +138,24 @@ DEPARTURES: Mapping[str, tuple[Edit, ...]] = {
             "[next(iter(DataLoader(self.uploaded_protos, 1000)))] * 3",
             "the server takes one step on each random batch of class means",
         ),
+    ),
+    "fedbn": (
+        Edit(
+            "flcore/clients/clientbn.py",
+            "if 'bn' not in nn:",
+            "if nn.rpartition('.')[0] not in [name for name, layer in"
+            " self.model.named_modules() if type(layer).__name__ == 'BatchNorm2d']:",
+            "layers of batch normalisation are those with bn in their name",
+        ),
+    ),
+    "fedcac": (
+        Edit(
+            "flcore/servers/servercac.py",
+            "if i == 0: self.send_models()",
+            "if i == 0: super().send_models()",
+            "the first round makes no means of partners",
+        ),
+        Edit("flcore/servers/servercac.py", "if self.epoch != 0:", "if True:", "(the same)"),
     ),
 }
 """The replaced expressions by method."""

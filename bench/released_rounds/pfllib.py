@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from bench.released_rounds.edits import Edit
 from bench.released_rounds.loaders import LAST_PASS, Calls, Feed
 from bench.released_rounds.population import (
     BATCH,
@@ -32,6 +33,7 @@ from bench.released_rounds.population import (
     TRAINING,
     Trained,
 )
+from bench.released_rounds.readers import statistics
 from fl.engine.simulation import Simulation
 
 COMMIT = "d832e76"
@@ -74,22 +76,6 @@ ARGUMENTS: Mapping[str, Any] = {
 """PFLlib's options; its rounds are counted from 0 to `global_rounds`."""
 
 
-class Edit(NamedTuple):
-    """A replaced expression of a peer's code.
-
-    Attributes:
-        file: The file, below `system/flcore` or `system/utils`.
-        old: The expression in the released code.
-        new: The expression in its place.
-        reason: What the released code does, and why it is replaced.
-    """
-
-    file: str
-    old: str
-    new: str
-    reason: str
-
-
 def unchanged(server: Any, trained: Trained, feed: Feed) -> None:
     """Leave a server as it was made."""
 
@@ -112,6 +98,7 @@ class Comparison:
         server: The module and the class of PFLlib's server.
         options: Options of PFLlib.
         training: Training settings of ours beside `population.TRAINING`.
+        networks: Names of the networks on which the method runs.
         edits: Expressions of PFLlib's code that are replaced.
         calls: See `loaders.Feed`.
         first_calls: See `loaders.Feed`.
@@ -122,6 +109,8 @@ class Comparison:
         pairs: Other tensors, ours and PFLlib's, that are compared.
         uploaded: The model of a client that it uploads.
         receivers: Other models of a client that running statistics are sent to.
+        weight: The weight of a client in the average of running statistics.
+        exchange: The server's functions that send and average.
         statistics: Whether running statistics of batch normalisation are sent and averaged.
         personal_statistics: Whether those of personal models are compared.
         prepare: Function that gives the server weights of ours that PFLlib draws itself.
@@ -132,6 +121,7 @@ class Comparison:
     server: str
     options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    networks: Sequence[str] = tuple(NETWORKS)
     edits: tuple[Edit, ...] = ()
     calls: Calls = ((LAST_PASS,),)
     first_calls: Calls = ()
@@ -142,7 +132,9 @@ class Comparison:
     pairs: Callable[[Trained, Any], Iterable[tuple[Tensor, Tensor]]] = lambda trained, server: ()
     uploaded: Callable[[Any], nn.Module] = lambda client: client.model
     receivers: Callable[[Any], Sequence[nn.Module]] = lambda client: ()
-    statistics: bool = True
+    weight: Callable[[Any], float] = lambda client: client.train_samples
+    exchange: tuple[str, str] = ("send_models", "aggregate_parameters")
+    statistics: Literal["local", "sent to participants", "sent"] = "sent"
     personal_statistics: bool = True
     prepare: Callable[[Any, Trained, Feed], None] = unchanged
     finish: Callable[[Any], None] = send_last_model
@@ -221,9 +213,12 @@ def leave_out_files_and_scores(server_class: Any) -> None:
     """Make a server write and evaluate nothing."""
 
     def score(self: Any, acc: Any = None, loss: Any = None) -> None:
-        self.rs_test_acc.append(0.0)
+        for name, scores in vars(self).items():
+            if name.startswith("rs_"):
+                scores.append(0.0)
 
-    for name in ("evaluate", "evaluate_personalized", "evaluate_one_step"):
+    evaluations = "evaluate", "evaluate_personalized", "evaluate_one_step"
+    for name in (*evaluations, "avg_generalization_metrics"):
         setattr(server_class, name, score)
     for name in ("save_results", "save_global_model"):
         setattr(server_class, name, lambda self: None)
@@ -240,38 +235,35 @@ def average_running_statistics(server: Any, model: nn.Module, comparison: Compar
         model: The first model.
         comparison: The comparison, which says which models send and receive.
     """
-    send, aggregate = server.send_models, server.aggregate_parameters
+    send, aggregate = (getattr(server, name) for name in comparison.exchange)
     shared = [tensor.clone() for tensor in statistics(model)]
-    uniform = comparison.training.get("weighting") == "uniform"
 
     def send_statistics(*arguments: Any) -> None:
         send(*arguments)
-        for client in server.clients:
+        everyone = comparison.statistics == "sent"
+        for client in server.clients if everyone else server.selected_clients:
             for receiver in (comparison.uploaded(client), *comparison.receivers(client)):
                 _load(receiver, shared)
 
     def aggregate_statistics() -> None:
         aggregate()
         clients = server.selected_clients
-        sizes = [1 if uniform else client.train_samples for client in clients]
+        weights = [comparison.weight(client) for client in clients]
         for number, mean in enumerate(shared):
             mean.zero_()
-            for size, client in zip(sizes, clients, strict=True):
-                mean += statistics(comparison.uploaded(client))[number] * (size / sum(sizes))
+            for weight, client in zip(weights, clients, strict=True):
+                mean += statistics(comparison.uploaded(client))[number] * (weight / sum(weights))
         if isinstance(getattr(server, "global_model", None), nn.Module):
             _load(server.global_model, shared)
 
-    server.send_models, server.aggregate_parameters = send_statistics, aggregate_statistics
+    replaced = send_statistics, aggregate_statistics
+    for name, function in zip(comparison.exchange, replaced, strict=True):
+        setattr(server, name, function)
 
 
 def _load(model: nn.Module, running: Sequence[Tensor]) -> None:
     for own, new in zip(statistics(model), running, strict=False):
         own.copy_(new)
-
-
-def statistics(model: nn.Module) -> list[Tensor]:
-    """Return the running means and variances of a model, one after another."""
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
 
 def run(
@@ -307,7 +299,7 @@ def run(
         leave_out_files_and_scores(server_class)
         server = server_class(SimpleNamespace(**options), 0)
         comparison.prepare(server, trained, feed)
-        if comparison.statistics:
+        if comparison.statistics != "local":
             average_running_statistics(server, options["model"], comparison)
         server.train()
         comparison.finish(server)
