@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.released_rounds import pfllib, population
+from bench.released_rounds.edits import Departure
 from bench.released_rounds.pfllib import Comparison
 from bench.released_rounds.readers import model_pairs
 from fl.base.schema import GLOBAL, PERSONAL
@@ -15,20 +19,59 @@ from fl.base.schema import GLOBAL, PERSONAL
 
 def largest_difference(repository: Path, comparison: Comparison, network: str) -> float:
     """Return the largest difference of what a comparison compares, running statistics included."""
-    run = population.simulation(comparison.method, network, **comparison.training)
-    trained = population.train(run)
-    server = pfllib.run(repository, comparison, network, run, trained)
-    state, views = trained.state, run.method.views
-    pairs = list(comparison.pairs(trained, server))
-    if comparison.shared:
-        shared = views[GLOBAL](state.server, None)
-        pairs += model_pairs(trained, shared, comparison.shared(server))
-    if comparison.personal:
-        for client in server.clients:
-            variables = views[PERSONAL](state.server, trained.client(client.id))
-            model = comparison.personal(client)
-            pairs += model_pairs(trained, variables, model, comparison.personal_statistics)
-    return max(_difference(*pair) for pair in pairs)
+    return Trial(comparison, network).difference(repository, comparison.departures)
+
+
+class Trial:
+    """Three rounds of ours, with which a peer's are compared.
+
+    Args:
+        comparison: The comparison.
+        network: The name of the network.
+    """
+
+    def __init__(self, comparison: Comparison, network: str) -> None:
+        self.comparison, self.network = comparison, network
+        self.run = population.simulation(comparison.method, network, **comparison.training)
+        self.trained = population.train(self.run)
+
+    def movement(self) -> float:
+        """Return the largest change of a weight of our evaluated models in three rounds."""
+        start, end, views = self.trained.start, self.trained.state, self.run.method.views
+        changes = list[Tensor]()
+        for client in range(len(population.SIZES)):
+            for view in views.values():
+                first = view(start.server, start.client(client, torch.device("cpu")))["params"]
+                last = view(end.server, self.trained.client(client))["params"]
+                changes += [(last[name] - first[name]).abs().max() for name in first]
+        return float(torch.stack(changes).max())
+
+    def difference(self, repository: Path, undone: Sequence[Departure]) -> float:
+        """Return the largest difference from a peer's run in which some departures are undone."""
+        comparison = replace(self.comparison, departures=tuple(undone))
+        server = pfllib.run(repository, comparison, self.network, self.run, self.trained)
+        return max(_difference(*pair) for pair in self._pairs(server))
+
+    def sizes(self, repository: Path) -> Iterator[tuple[str, float]]:
+        """Yield the largest difference that each departure makes alone, and all together."""
+        departures = self.comparison.departures
+        for number, departure in enumerate(departures):
+            others = departures[:number] + departures[number + 1 :]
+            yield departure.reason, self.difference(repository, others)
+        if len(departures) > 1:
+            yield "all together", self.difference(repository, ())
+
+    def _pairs(self, server: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        comparison, trained, views = self.comparison, self.trained, self.run.method.views
+        yield from comparison.pairs(trained, server)
+        if comparison.shared:
+            shared = views[GLOBAL](trained.state.server, None)
+            yield from model_pairs(trained, shared, comparison.shared(server))
+        if comparison.personal:
+            for client in server.clients:
+                variables = views[PERSONAL](trained.state.server, trained.client(client.id))
+                model = comparison.personal(client)
+                yield from model_pairs(trained, variables, model, comparison.personal_statistics)
 
 
 def _difference(first: Tensor, second: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""An expression of a peer's code, and the one that takes its place."""
+"""Expressions of a peer's code, and those that take their place."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from typing import NamedTuple
 
 
 class Edit(NamedTuple):
-    """A replaced expression of a peer's code.
+    """A replaced expression.
 
     Attributes:
         file: The file, below PFLlib's `system`.
         old: The expression in the released code.
         new: The expression in its place.
-        reason: What the released code does, and why it is replaced.
     """
 
     file: str
     old: str
     new: str
+
+
+class Departure(NamedTuple):
+    """A difference of released code from the method's paper, or from what ours takes it to say.
+
+    Attributes:
+        reason: What the released code does.
+        edits: The expressions that undo it.
+    """
+
     reason: str
+    edits: tuple[Edit, ...]

@@ -93,8 +93,8 @@ class Feed:
         number = self.counts.get(client, 0)
         self.counts[client] = number + 1
         passes = calls[min(number, len(calls) - 1)]
-        if size == 1 or not passes or not all(self._takes_part(client, at) for at in passes):
-            return self._in_order(client, size or BATCH)
+        if size == 1 or not passes or not all(self.takes_part(client, at) for at in passes):
+            return self.in_order(client, size or BATCH)
         batches = [batch for position in passes for batch in self.batches(client, position)]
         return self.loader_of(client, batches)
 
@@ -121,16 +121,18 @@ class Feed:
         assert roster is not None
         return roster
 
-    def _takes_part(self, client: int, position: PassPosition) -> bool:
+    def takes_part(self, client: int, position: PassPosition) -> bool:
+        """Whether a client has a part in a pass of the round."""
         return client in self._roster(position).clients.tolist()
 
     def _samples(self, client: int) -> Tensor:
         begin = int(SIZES[:client].sum())
         return torch.arange(begin, begin + int(SIZES[client]))
 
-    def _in_order(self, client: int, size: int) -> Loader:
+    def in_order(self, client: int, size: int = BATCH) -> Loader:
+        """Return all samples of a client in order, in batches of a size."""
         parts = self._samples(client).split(size)
-        batches = [(self.arrays.inputs(at), self.arrays.labels(at), None) for at in parts]
+        batches: Batches = [(self.arrays.inputs(at), self.arrays.labels(at), None) for at in parts]
         return Loader(batches, len(batches), self)
 
     def _batch(

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.released_rounds.alignment_departures import ALIGNMENT_DEPARTURES, ALIGNMENT_HARNESS
 from bench.released_rounds.departures import DEPARTURES
 from bench.released_rounds.loaders import Feed, Loader
-from bench.released_rounds.part_departures import PART_DEPARTURES
+from bench.released_rounds.part_departures import PART_DEPARTURES, PART_HARNESS
 from bench.released_rounds.pfllib import Comparison, leave_clients
 from bench.released_rounds.population import Trained
 from bench.released_rounds.readers import (
@@ -78,9 +79,10 @@ def give_batches(server: Any, trained: Trained, feed: Feed) -> None:
     """Let FedALA's clients learn their shares on the batches of our first or second pass."""
 
     def batches(client: int, is_first: bool) -> Loader:
-        if feed.round == 0:
-            return Loader([], 0, feed)
-        return feed.loader_of(client, feed.batches(client, (-1, 0 if is_first else 1)))
+        position = (-1, 0 if is_first else 1)
+        if feed.round == 0 or not feed.takes_part(client, position):
+            return feed.in_order(client)
+        return feed.loader_of(client, feed.batches(client, position))
 
     for client in server.clients:
         client.ALA.batches = partial(batches, client.id)
@@ -160,7 +162,7 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
     "fedrod": Comparison(
         FedRoD(),
         "serverrod.FedROD",
-        edits=DEPARTURES["fedrod"],
+        departures=DEPARTURES["fedrod"],
         shared=global_model,
         pairs=personal_heads,
     ),
@@ -168,7 +170,7 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         FedProto(lam=0.5, prototypes="uniform"),
         "serverproto.FedProto",
         options={"lamda": 0.5},
-        edits=DEPARTURES["fedproto"],
+        departures=DEPARTURES["fedproto"],
         calls=TRAINING_THEN_SWEEP,
         personal=client_model,
         pairs=prototypes,
@@ -179,7 +181,7 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         APFL(alpha=0.3),
         "serverapfl.APFL",
         options={"alpha": 0.3},
-        edits=PART_DEPARTURES["apfl"],
+        departures=PART_DEPARTURES["apfl"],
         shared=global_model,
         personal=mixture,
     ),
@@ -187,7 +189,8 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         FedPHP(lam=0.3, mu=0.6),
         "serverphp.FedPHP",
         options={"lamda": 0.3, "mu": 0.6},
-        edits=PART_DEPARTURES["fedphp"],
+        departures=PART_DEPARTURES["fedphp"],
+        harness=PART_HARNESS["fedphp"],
         shared=global_model,
         personal=lambda client: client.model_p,
         finish=leave_clients,
@@ -196,7 +199,7 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         FedALA(eta=2.0, start_epochs=2),
         "serverala.FedALA",
         options={"eta": 2.0, "rand_percent": 100, "layer_idx": 2},
-        edits=PART_DEPARTURES["fedala"],
+        departures=PART_DEPARTURES["fedala"],
         calls=(((-1, 2),),),
         pairs=shares,
         prepare=give_batches,
@@ -206,7 +209,7 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         FedDBE(kappa=5.0, mu=0.6),
         "serverdbe.FedDBE",
         options={"kl_weight": 5.0, "momentum": 0.6},
-        edits=PART_DEPARTURES["feddbe"],
+        departures=PART_DEPARTURES["feddbe"],
         first_calls=((), ((0, 0),), ()),
         pairs=feature_means,
     ),
@@ -214,7 +217,8 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         FedCP(lam=0.5),
         "servercp.FedCP",
         options={"lamda": 0.5},
-        edits=PART_DEPARTURES["fedcp"],
+        departures=PART_DEPARTURES["fedcp"],
+        harness=PART_HARNESS["fedcp"],
         pairs=selectors,
         uploaded=lambda client: client.model.model,
         receivers=lambda client: (client.model.base,),
@@ -225,7 +229,7 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         GPFL(lam=0.05, mu=0.02),
         "servergpfl.GPFL",
         options={"lamda": 0.05, "mu": 0.02},
-        edits=PART_DEPARTURES["gpfl"],
+        departures=PART_DEPARTURES["gpfl"],
         personal=client_model,
         pairs=embeddings,
         prepare=give_embeddings,
@@ -235,14 +239,15 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         FedPAC(lam=0.5, head_lr=None),
         "serverpac.FedPAC",
         options={"lamda": 0.5},
-        edits=PART_DEPARTURES["fedpac"],
+        departures=ALIGNMENT_DEPARTURES["fedpac"],
+        harness=ALIGNMENT_HARNESS["fedpac"],
         calls=((), ((-1, 1), (-1, 2)), ()),
         personal=client_model,
     ),
     "fedas": Comparison(
         FedAS(),
         "serveras.FedAS",
-        edits=PART_DEPARTURES["fedas"],
+        departures=ALIGNMENT_DEPARTURES["fedas"],
         calls=(((-1, 1),), ((-1, 2),)),
         personal=client_model,
         exchange=("send_selected_models", "aggregate_wrt_fisher"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import random
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bench.released_rounds.edits import Edit
+from bench.released_rounds.edits import Departure, Edit
 from bench.released_rounds.loaders import LAST_PASS, Calls, Feed
 from bench.released_rounds.population import (
     BATCH,
@@ -99,7 +100,8 @@ class Comparison:
         options: Options of PFLlib.
         training: Training settings of ours beside `population.TRAINING`.
         networks: Names of the networks on which the method runs.
-        edits: Expressions of PFLlib's code that are replaced.
+        departures: Departures of PFLlib's code that are undone.
+        harness: Other expressions of its code that are replaced.
         calls: See `loaders.Feed`.
         first_calls: See `loaders.Feed`.
         arrange: See `loaders.Feed`.
@@ -122,7 +124,8 @@ class Comparison:
     options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     networks: Sequence[str] = tuple(NETWORKS)
-    edits: tuple[Edit, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    harness: tuple[Edit, ...] = ()
     calls: Calls = ((LAST_PASS,),)
     first_calls: Calls = ()
     arrange: Callable[[Tensor], Tensor] = lambda index: index
@@ -291,8 +294,11 @@ def run(
     )
     options = {**ARGUMENTS, **comparison.options}
     weights = trained.variables["params"]
-    with imported(repository, comparison.edits), double_precision(), silence():
+    edits = [edit for departure in comparison.departures for edit in departure.edits]
+    with imported(repository, (*comparison.harness, *edits)), double_precision(), silence():
         attach(feed)
+        random.seed(0)
+        torch.manual_seed(0)
         options["model"] = split_network(NETWORKS[network](), weights)
         module, name = comparison.server.split(".")
         server_class = getattr(importlib.import_module(f"flcore.servers.{module}"), name)
