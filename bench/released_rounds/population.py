@@ -15,15 +15,15 @@ import torch
 from torch import nn
 
 from bench.timing import PLAIN
-from fl.api.method import BuildContext
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.engine import engine
 from fl.engine.assembly import make_network
 from fl.engine.client_data import ClientData, SamplesByClient
+from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays
-from fl.engine.simulation import MethodComponents, Simulation, build
+from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
@@ -63,10 +63,9 @@ def simulation(method: Any, network: str, **training: Any) -> Simulation:
     made = make_network(NETWORKS[network], settings)
     inputs, labels = samples()
     data = ClientData({"train": SamplesByClient(np.arange(len(labels)), SIZES)})
-    context = BuildContext(made, settings, CLASSES, len(SIZES), SHAPE)
     arrays = Arrays(inputs, labels, PLAIN, dtype=torch.float64)
-    built = build(MethodComponents(method), context)
-    return Simulation(built, made, settings, arrays, data, CLASSES, seed=0)
+    basis = RunBasis(made, settings, arrays, data, CLASSES)
+    return Simulation.of(MethodComponents(method), basis, seed=0)
 
 
 def samples() -> tuple[np.ndarray, np.ndarray]:
