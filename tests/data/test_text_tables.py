@@ -20,6 +20,7 @@ from fl.base import plugins
 from fl.base.errors import DataError
 from fl.cli import main
 from fl.data.inputs import rank_words
+from fl.data.readers import texts
 
 MAILS = {"label": "folder", "client": "owner", "split": "split", "text": ["subject", "body"]}
 WORDS = ("don't", "home", "novel", "re", "to", "work")
@@ -155,6 +156,148 @@ def test_what_is_wrong_with_a_tokenizer_is_said(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(DataError, match=r"not installed. Try: pip install 'fedloom\[pretrained\]"):
         _ = made.tokens
+
+
+def pairs(path: Path) -> pd.DataFrame:
+    """30 premises of three lengths, each with a hypothesis."""
+    premises = ["to work", "to home to home to home", "work"] * 10
+    table = pd.DataFrame(
+        {
+            "premise": premises,
+            "hypothesis": ["home to work", "work", "to"] * 10,
+            "same": ["yes", "no"] * 15,
+            "owner": [*range(3)] * 10,
+        }
+    )
+    table.to_csv(path, index=False)
+    return table
+
+
+PAIRS = {"label": "same", "client": "owner", "text": ["premise", "hypothesis"]}
+
+
+def test_a_word_that_no_text_contains_stands_between_texts(tmp_path: Path) -> None:
+    pairs(tmp_path / "pairs.csv")
+    keys = {**PAIRS, "text_separator": "token", "length": 6}
+    found = prepared(dataset("table", tmp_path / "pairs.csv", **keys), tmp_path)
+    assert found.words == ("[SEP]", "home", "to", "work")
+    to, home, work, between, after = 2, 1, 3, 0, 4
+    assert found.x[:3].tolist() == [
+        [to, work, between, home, to, work],
+        [to, home, to, home, between, work],  # The longest text is cut first.
+        [work, between, to, after, after, after],
+    ]
+    blank = prepared(dataset("table", tmp_path / "pairs.csv", **PAIRS, length=6), tmp_path / "b")
+    assert blank.words == ("home", "to", "work")
+
+
+@pytest.mark.parametrize(
+    ("counts", "total", "expected"),
+    [
+        ([9, 2], 7, [5, 2]),
+        ([2, 9], 7, [2, 5]),
+        ([9, 9], 7, [3, 4]),
+        ([1, 2], 7, [1, 2]),
+        ([9, 1, 9], 8, [3, 1, 4]),
+        ([3, 3], 0, [0, 0]),
+        ([3, 3, 3], -1, [0, 0, 0]),
+    ],
+)
+def test_the_longest_text_is_cut_first(counts: list[int], total: int, expected: list[int]) -> None:
+    assert texts._shares(counts, total) == expected
+
+
+PROCESSORS = {
+    "BERT": ("[CLS] {} [SEP] {} [SEP]", ("[CLS]", "[SEP]"), "BertProcessing"),
+    "RoBERTa": ("<s> {} </s> </s> {} </s>", ("<s>", "</s>"), "RobertaProcessing"),
+}
+"""A pair of texts as a model is trained with it, the tokens around texts, and their processor."""
+
+
+@pytest.mark.parametrize("model", PROCESSORS)
+def test_a_tokenizer_puts_what_its_model_knows_between_a_pair(tmp_path: Path, model: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install 'fedloom[pretrained]'")
+    template, (start, end), processor = PROCESSORS[model]
+    frame = pairs(tmp_path / "pairs.csv")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    trainer = tokenizers.trainers.BpeTrainer(special_tokens=["<pad>", start, end, "?"])
+    made.train_from_iterator(frame["premise"].tolist(), trainer)
+    ids = made.get_vocab()
+    path = tmp_path / "tokenizer.json"
+    keys = {**PAIRS, "text_separator": "token", "length": 12, "tokenizer": str(path)}
+    made.save(str(path))
+    with pytest.raises(DataError, match=r"puts no token between the texts of a pair\. Allowed"):
+        _ = dataset("table", tmp_path / "pairs.csv", **keys).size
+    sep, cls = (end, ids[end]), (start, ids[start])
+    made.post_processor = getattr(tokenizers.processors, processor)(sep, cls)
+    made.save(str(path))
+    found = prepared(dataset("table", tmp_path / "pairs.csv", **keys), tmp_path)
+    for row, (premise, hypothesis) in enumerate(
+        zip(frame["premise"], frame["hypothesis"], strict=True)
+    ):
+        words = template.format(premise, hypothesis).split()
+        expected = [ids[word] for word in words][:12]
+        assert found.x[row].tolist() == (expected + [ids["<pad>"]] * 12)[:12]
+
+
+def test_a_network_learns_where_a_text_ends_by_the_token_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both classes have the same words in the same order, and differ in where the first text ends.
+
+    Joined by a blank they are equal, so that half of the answers are right.
+    """
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(
+        {
+            "premise": ["to work", "to"] * 40,
+            "hypothesis": ["home", "work home"] * 40,
+            "first": ["long", "short"] * 40,
+            "owner": [*"aabb"] * 20,
+        }
+    )
+    keys = {"label": "first", "client": "owner", "text": ["premise", "hypothesis"], "length": 4}
+    for separator, accuracy in (("blank", 0.5), ("token", 1.0)):
+        result = fl.run(
+            dataset={"table": {"frame": frame, **keys, "text_separator": separator}},
+            partition="natural",
+            model={"lstm": {"hidden": 8}},
+            methods=["fedavg"],
+            rounds=20,
+            lr=1.0,
+            batch_size=8,
+            progress=False,
+        )
+        assert result.predictions("fedavg", "train").eval("label == predicted").mean() == accuracy
+
+
+WRONG_SEPARATORS: dict[str, tuple[dict[str, Any], str]] = {
+    "one text": ({"text": ["premise"], "drop": ["hypothesis"]}, "but text names 1 column. Try: na"),
+    "no text": ({"text": [], "categorical": ["premise", "hypothesis"]}, "text names 0 columns"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_SEPARATORS)
+def test_a_separator_needs_two_texts(tmp_path: Path, fault: str) -> None:
+    keys, message = WRONG_SEPARATORS[fault]
+    pairs(tmp_path / "pairs.csv")
+    made = dataset("table", tmp_path / "pairs.csv", **{**PAIRS, "text_separator": "token", **keys})
+    with pytest.raises(DataError, match=message):
+        _ = made.size
+
+
+def test_a_tokenizer_separates_two_texts_and_no_more(tmp_path: Path, tokenizer: Path) -> None:
+    frame = pairs(tmp_path / "pairs.csv")
+    frame["third"] = "home"
+    frame.to_csv(tmp_path / "pairs.csv", index=False)
+    keys = {**PAIRS, "text": ["premise", "hypothesis", "third"], "text_separator": "token"}
+    made = dataset("table", tmp_path / "pairs.csv", **keys, tokenizer=str(tokenizer))
+    with pytest.raises(DataError, match=r"text names 3 columns, and a tokenizer separates two\. "):
+        _ = made.size
+    by_words = prepared(dataset("table", tmp_path / "pairs.csv", **keys, length=9), tmp_path)
+    between = by_words.words.index("[SEP]")
+    assert (by_words.x == between).sum(1).tolist() == [2] * 30
 
 
 def test_missing_texts_follow_the_key_missing(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ short texts up. Preparation numbers the words of all rows and keeps the list; on
 of them are its vocabulary. A cell without a word is empty; ``mean`` and ``category`` let it stay
 empty.
 
+Several texts are joined by a blank. With ``text_separator: token`` a token stands between them, and
+where a row is too long, its longest text is cut first: of words, the token is a word of its own; a
+tokenizer puts between a pair of texts what its model was trained with, such as ``[SEP]``.
+
 With ``tokenizer``, a file of the package tokenizers (``pip install 'fedloom[pretrained]'``) makes
 tokens in place of words, as a pretrained model needs them. The first ``length`` are read, with
 those that it puts around a text, and its padding fills a short text up. The file is part of a run.
@@ -46,7 +50,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -65,7 +69,7 @@ from fl.data.readers import tables
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
-from fl.data.readers.texts import VOCABULARY, TextKeys
+from fl.data.readers.texts import VOCABULARY, FileTokenizer, RowText, TextKeys
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +122,7 @@ class Table(TextKeys):
         standardise: Whether each feature, except texts, and the target get mean 0 and standard
             deviation 1 over training rows.
         separator: Separator of the cells of a CSV file.
+        text_separator: What stands between the texts of a row: a `blank`, or a `token`.
     """
 
     path: str
@@ -136,6 +141,7 @@ class Table(TextKeys):
     vocabulary: Count = VOCABULARY
     tokenizer: str | None = None
     target: str | None = None
+    text_separator: Literal["blank", "token"] = "blank"
 
     sources: ClassVar[tuple[Source, ...]] = ()
 
@@ -221,9 +227,26 @@ class Table(TextKeys):
         dropped = self.survey.dropped
         return [_dropped_note(dropped, self.size)] if dropped else []
 
-    def _texts(self, piece: dict[str, np.ndarray]) -> list[str]:
-        """Return the text of each row of a piece."""
-        return [" ".join(cells) for cells in zip(*(piece[name] for name in self.text), strict=True)]
+    def _texts(self, piece: dict[str, np.ndarray]) -> Sequence[RowText]:
+        """Return the text of each row of a piece, or its texts where a token separates them."""
+        rows = zip(*(piece[name] for name in self.text), strict=True)
+        if self.text_separator == "token":
+            return [*rows]
+        return [" ".join(cells) for cells in rows]
+
+    def _check_separator(self, path: Path) -> None:
+        """Raise a `DataError` if no token can separate the texts of a row."""
+        if self.text_separator == "blank":
+            return
+        if len(self.text) < 2:
+            count = f"{len(self.text)} column" + ("" if self.text else "s")
+            problem = f"{path}: text_separator is set, but text names {count}"
+            raise DataError(problem, advice="name two columns of texts")
+        if self.tokenizer is not None:
+            if len(self.text) > 2:
+                problem = f"{path}: text names {len(self.text)} columns, and a tokenizer separates "
+                raise DataError(problem + "two", "two columns, or text_separator: blank")
+            FileTokenizer.open(self.tokenizer, self.length).check_pairs()
 
     def read_pieces(
         self, column_types: dict[str, ColumnType], dropped: Counter[str] | None = None
@@ -297,6 +320,7 @@ class Table(TextKeys):
         if self.tokenizer is not None and not self.text:
             problem = f"{path}: tokenizer is set, but text is not"
             raise DataError(problem, advice="name columns of texts")
+        self._check_separator(path)
         if others:
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"

@@ -3,6 +3,10 @@
 Words are runs of letters, digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case. Their
 tokens are numbers by spelling, of which a run makes its vocabulary (`fl.data.inputs`). A tokenizer
 has a vocabulary already, so that its tokens are final.
+
+A row may be several texts, such as a premise and a hypothesis. Then a token stands between them: a
+word that no text can contain, or what the tokenizer puts between a pair. Where a row is too long,
+its longest text is cut first.
 """
 
 from __future__ import annotations
@@ -29,6 +33,12 @@ Tokenizers of models that continue texts have none of the first three; the end o
 """
 
 
+SEPARATOR_WORD = "[SEP]"
+"""The word between two texts, which is none by `WORD_PATTERN`, so that no text contains it."""
+
+RowText = str | tuple[str, ...]
+"""The text of a row, or its texts that are kept apart."""
+
 VOCABULARY = 10_000
 """Number of words with a token of their own, unless a study sets another."""
 
@@ -48,8 +58,8 @@ class WordEncoder:
     vocabulary: int
 
     @classmethod
-    def of(cls, texts: Iterable[str], length: int, vocabulary: int) -> WordEncoder:
-        """Return the encoder of some texts."""
+    def of(cls, texts: Iterable[RowText], length: int, vocabulary: int) -> WordEncoder:
+        """Return the encoder of the texts of rows."""
         words = {word for text in texts for word in _first_words(text, length)}
         return cls(tuple(sorted(words)), length, vocabulary)
 
@@ -57,8 +67,8 @@ class WordEncoder:
     def _number_by_word(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
 
-    def encode(self, texts: Iterable[str]) -> np.ndarray:
-        """Return the numbers of the words of each text, int32 ``[texts, length]``."""
+    def encode(self, texts: Iterable[RowText]) -> np.ndarray:
+        """Return the numbers of the words of each row, int32 ``[texts, length]``."""
         end = len(self.words)
         rows = [
             encode_words(_first_words(text, self.length), self._number_by_word, self.length, end)
@@ -72,8 +82,30 @@ class WordEncoder:
         return {"vocabulary": self.vocabulary, "words": self.words}
 
 
-def _first_words(text: str, length: int) -> list[str]:
-    return WORD_PATTERN.findall(text.lower())[:length]
+def _first_words(text: RowText, length: int) -> list[str]:
+    """Return the words of a row that are read, with `SEPARATOR_WORD` between its texts."""
+    if isinstance(text, str):
+        return WORD_PATTERN.findall(text.lower())[:length]
+    words_of_texts = [WORD_PATTERN.findall(part.lower()) for part in text]
+    counts = _shares([len(words) for words in words_of_texts], length - len(text) + 1)
+    joined: list[str] = []
+    for number, (words, count) in enumerate(zip(words_of_texts, counts, strict=True)):
+        joined += [*([SEPARATOR_WORD] if number else []), *words[:count]]
+    return joined[:length]
+
+
+def _shares(counts: Sequence[int], total: int) -> list[int]:
+    """Return how many words of each text are read if there is room for ``total``.
+
+    The longest texts are cut, to equal lengths; of a word that is left over, the last one has it.
+    """
+    shares = [0] * len(counts)
+    rest = max(total, 0)
+    by_length = sorted(range(len(counts)), key=counts.__getitem__)
+    for position, number in enumerate(by_length):
+        shares[number] = min(counts[number], rest // (len(counts) - position))
+        rest -= shares[number]
+    return shares
 
 
 @dataclass(frozen=True)
@@ -102,13 +134,22 @@ class FileTokenizer:
         file = _tokenizer_file(path)
         return cls(file, length, *_sizes(file, change_stamp([file])))
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the tokens of each text, int32 ``[texts, length]``."""
+    def encode(self, texts: Sequence[RowText]) -> np.ndarray:
+        """Return the tokens of each row, int32 ``[texts, length]``."""
         tokenizer = _read_tokenizer(self.file)
         tokenizer.enable_truncation(self.length)
         tokenizer.enable_padding(length=self.length, pad_id=self.padding)
         rows = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
         return np.array(rows, np.int32).reshape(-1, self.length)
+
+    def check_pairs(self) -> None:
+        """Raise a `DataError` if the tokenizer puts nothing between the texts of a pair."""
+        tokenizer = _read_tokenizer(self.file)
+        alone, paired = map(tokenizer.num_special_tokens_to_add, (False, True))
+        if paired <= alone:
+            problem = f"{self.file}: the tokenizer puts no token between the texts of a pair"
+            allowed = "text_separator: blank, or a tokenizer whose post-processor has a pair"
+            raise DataError(problem, allowed)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -144,7 +185,7 @@ class TextKeys:
         """The file of the tokenizer, or None."""
         return None if self.tokenizer is None else _tokenizer_file(self.tokenizer)
 
-    def encoder(self, texts: Iterable[str]) -> WordEncoder | FileTokenizer:
+    def encoder(self, texts: Iterable[RowText]) -> WordEncoder | FileTokenizer:
         """Return the encoder of all texts, which are read if there is no tokenizer."""
         if self.tokenizer is None:
             return WordEncoder.of(texts, self.length, self.vocabulary)
