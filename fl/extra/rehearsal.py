@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
@@ -158,7 +159,7 @@ class Rehearsal:
             return network
 
         self._networks = {
-            inputs.name: probed_network(scenario, inputs, partial(module, inputs))
+            inputs.name: probed_network(scenario, inputs, copies(partial(module, inputs)))
             for inputs in self._inputs
         }
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
@@ -265,6 +266,25 @@ def _shape(spec: Any) -> Any:
 
 def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Return a function that builds a module once and then copies it.
+
+    A method asks for many modules of the same model. Their values do not matter here, and initial
+    weights take much longer to draw than to copy. What cannot be copied is built each time.
+    """
+    first: list[nn.Module] = []
+
+    def build() -> nn.Module:
+        if not first:
+            first.append(build_module())
+        try:
+            return deepcopy(first[0])
+        except Exception:  # A model of a plugin, with a lock or a file.
+            return build_module()
+
+    return build
 
 
 def probed_network(

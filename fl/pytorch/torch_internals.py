@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -162,12 +163,17 @@ META_LIBRARY = torch.library.Library("aten", "IMPL", "Meta")
 """Kernels of this module for tensors without data; see `register_fast_meta_kernels`."""
 
 
-def register_fast_meta_kernels() -> None:
-    """Register kernels that compute the shapes of batch normalisation directly.
+ARITHMETIC, COMPARISONS = ("add", "sub", "mul", "div"), ("ge", "gt", "le", "lt", "eq")
+"""Operations of two tensors, element by element, which have a fast kernel without data."""
 
-    PyTorch computes them by about twenty operations in Python, which take most of the time of a
-    rehearsal of a deep network (`fl.extra.rehearsal`). Alternative: PyTorch's own kernels, with the
-    same shapes in more than twice the time.
+
+def register_fast_meta_kernels() -> None:
+    """Register kernels that compute the shapes of frequent operations directly.
+
+    PyTorch computes them by tens of operations in Python, which take most of the time of a
+    rehearsal of a large network (`fl.extra.rehearsal`). Tensors of the compiler and less simple
+    ones still take PyTorch's way. Alternative: PyTorch's own kernels, with the same shapes in more
+    than twice the time.
     """
     # This import registers PyTorch's kernels; if it came later, it would replace ours.
     importlib.import_module("torch._decomp")
@@ -175,6 +181,57 @@ def register_fast_meta_kernels() -> None:
     META_LIBRARY.impl(
         "native_batch_norm_backward", _batch_norm_gradient_shapes, allow_override=True
     )
+    for name in (*ARITHMETIC, *COMPARISONS):
+        original = _meta_kernel(getattr(torch.ops.aten, name).Tensor)
+        shapes = partial(_pointwise_shape, original, None if name in ARITHMETIC else torch.bool)
+        META_LIBRARY.impl(f"{name}.Tensor", shapes, allow_override=True)
+    stack = partial(_stack_shape, _meta_kernel(torch.ops.aten.stack.default))
+    META_LIBRARY.impl("stack", stack, allow_override=True)
+
+
+def _meta_kernel(operation: torch._ops.OpOverload) -> Callable[..., Any]:
+    """Return PyTorch's own kernel of an operation for tensors without data."""
+    kernel: Callable[..., Any] = operation.py_kernels[torch._C.DispatchKey.Meta]
+    return kernel
+
+
+def _is_plain(x: object) -> TypeGuard[Tensor]:
+    """Whether this is a tensor of fractions without gaps in memory, and none of the compiler."""
+    if type(x) is not Tensor or not x.is_meta or not x.is_floating_point():
+        return False
+    last = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return x.is_contiguous() or last + 1 == x.numel()
+
+
+def _pointwise_shape(
+    original: Callable[..., Tensor], dtype: torch.dtype | None, x: Any, y: Any, **options: Any
+) -> Tensor:
+    """Return the result of an operation on a tensor and a number, or two tensors of one layout.
+
+    Args:
+        original: PyTorch's own kernel, for all others.
+        dtype: Type of the result; None: that of the tensor.
+        x: A tensor.
+        y: A number or another tensor.
+        options: Options of the operation, which decide no shape.
+    """
+    if _is_plain(x) and (
+        isinstance(y, int | float)
+        or (_is_plain(y) and x.dtype == y.dtype and x.shape == y.shape and x.stride() == y.stride())
+    ):
+        return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device=x.device)
+    return original(x, y, **options)
+
+
+def _stack_shape(original: Callable[..., Tensor], tensors: list[Tensor], dim: int = 0) -> Tensor:
+    """Return a stack of contiguous tensors of one shape; PyTorch's own kernel makes all others."""
+    first = tensors[0]
+    if dim == 0 and all(
+        _is_plain(x) and x.is_contiguous() and x.shape == first.shape and x.dtype == first.dtype
+        for x in tensors
+    ):
+        return first.new_empty((len(tensors), *first.shape))
+    return original(tensors, dim)
 
 
 def _batch_norm_shapes(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

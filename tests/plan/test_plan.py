@@ -806,12 +806,18 @@ def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
 CONFIG = Path(__file__).parents[2] / "config"
 
 
+REHEARSED: dict[str, object] = {}
+"""What other studies have tried, as when one plan has them all."""
+
+
 @pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
 def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
     location = plan.read_request(CONFIG, [name])[2]
     try:
-        found = expand(CONFIG, name, config_files.read_draft(CONFIG, name, location))
+        found = expand(
+            CONFIG, name, config_files.read_draft(CONFIG, name, location), cache=REHEARSED
+        )
     except ConfigError as error:
         assert "weights: " in str(error) and "does not exist. Try: download https://" in str(error)
         given = config_files.read_draft(CONFIG, name, location)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import planning
 import pytest
 import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
 from fl.api import Network
 from fl.base import plugins
@@ -146,6 +147,41 @@ def test_shapes_of_batch_normalisation_are_those_of_numbers() -> None:
         gradients = torch.autograd.grad(y.sum() + layer.eval()(x).sum(), [x, *layer.parameters()])
         shapes.append([y.shape, *(gradient.shape for gradient in gradients)])
     assert shapes[0] == shapes[1]
+
+
+NUMBERS: dict[str, Callable[[Tensor], list[Any]]] = {
+    "tensor": lambda x: [x, torch.ones_like(x)],
+    "number": lambda x: [x, 2],
+    "fraction": lambda x: [x, 0.5],
+    "number first": lambda x: [2, x],
+    "other layout": lambda x: [x, torch.ones(x.shape, device=x.device)],
+    "one row": lambda x: [x, torch.ones(x.shape[1:], device=x.device)],
+    "whole numbers": lambda x: [x.long(), torch.ones_like(x).long()],
+    "whole and fraction": lambda x: [x.long(), 0.5],
+    "two types": lambda x: [x, torch.ones_like(x).double()],
+}
+
+
+@pytest.mark.parametrize("arguments", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize(
+    "operation", [torch.add, torch.sub, torch.mul, torch.div, torch.ge, torch.eq, torch.stack]
+)
+def test_shapes_of_frequent_operations_are_those_of_numbers(
+    operation: Callable[..., Tensor], arguments: Callable[[Tensor], list[Any]]
+) -> None:
+    torch_internals.register_fast_meta_kernels()
+    shapes = []
+    for device in ("cpu", "meta"):
+        whole = torch.ones(2, 3, 4, device=device)
+        for x in (whole, whole.transpose(0, 1), whole[:, ::2], whole.expand(5, 2, 3, 4)):
+            given = [torch.as_tensor(part, device=device) for part in arguments(x)]
+            try:
+                y = operation(given) if operation is torch.stack else operation(*arguments(x))
+                shapes.append([device, y.shape, y.stride(), y.dtype])
+            except (RuntimeError, TypeError) as error:
+                shapes.append([device, type(error).__name__])
+    count = len(shapes) // 2
+    assert [each[1:] for each in shapes[:count]] == [each[1:] for each in shapes[count:]]
 
 
 @pytest.mark.parametrize(
