@@ -252,12 +252,19 @@ def _client_batches(
         return np.zeros((0, training.batch_size), np.int64), np.zeros(
             (0, training.batch_size), bool
         )
-    epochs = [_epoch(numbers, training, generator) for _ in range(training.local_epochs or 1)]
-    if training.local_steps is not None:
-        while sum(len(index) for index, _ in epochs) < training.local_steps:
-            epochs.append(_epoch(numbers, training, generator))
-    index = np.concatenate([i for i, _ in epochs])[: training.local_steps]
-    return index, np.concatenate([w for _, w in epochs])[: training.local_steps]
+    size, used = training.batch_size, len(numbers)
+    if training.drop_last and used > size:
+        used = used // size * size
+    steps = -(-used // size)
+    epochs = max(training.local_epochs or 1, -(-(training.local_steps or 0) // steps))
+    index = np.empty((epochs, steps * size), np.int64)
+    for epoch in range(epochs):
+        index[epoch, :used] = generator.permutation(numbers)[:used]
+    positions = np.arange(steps * size)
+    index[:, used:] = index[:, positions[used:] % used]
+    weight = np.tile(positions < used, epochs)
+    rows = slice(training.local_steps)
+    return index.reshape(-1, size)[rows], weight.reshape(-1, size)[rows]
 
 
 def _class_batches(
@@ -296,19 +303,6 @@ def count_steps(sizes: np.ndarray, training: Training) -> np.ndarray:
     drops_last = np.logical_and(training.drop_last, full_batches > 0)
     epoch_steps = np.where(drops_last, full_batches, -(-sizes // training.batch_size))
     return (training.local_epochs or 1) * epoch_steps
-
-
-def _epoch(
-    numbers: np.ndarray, training: Training, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the batches of one epoch: sample numbers and weights, [steps, b] each."""
-    order, size = generator.permutation(numbers), training.batch_size
-    if training.drop_last and len(order) > size:
-        order = order[: len(order) // size * size]
-    steps = -(-len(order) // size)
-    index = np.resize(order, steps * size)
-    weight = np.arange(steps * size) < len(order)
-    return index.reshape(steps, size), weight.reshape(steps, size)
 
 
 FULL_WORK = Fraction(1)

@@ -193,6 +193,31 @@ def metrics_table(
     return _typed_table(columns)
 
 
+def losses_table(
+    round_: int, stage: str, clients: np.ndarray, losses: np.ndarray, n: np.ndarray
+) -> pd.DataFrame:
+    """Return the table of metrics for training losses.
+
+    Args:
+        round_: Number of the round.
+        stage: The trained model.
+        clients: The participants, [K].
+        losses: Their losses, [K].
+        n: Their numbers of samples, [K].
+    """
+    texts = {"split": "train", "stage": stage, "metric": "loss"}
+    codes = np.zeros(len(clients), np.int64)
+    return _typed_table(
+        {
+            "round": np.full(len(clients), round_),
+            "client": clients,
+            **{name: _text_column(codes, [text]) for name, text in texts.items()},
+            "value": losses,
+            "n": n,
+        }
+    )
+
+
 def _typed_table(columns: Mapping[str, Any]) -> pd.DataFrame:
     """Return a table of columns: arrays of numbers, and results of `_text_column`."""
     return pd.DataFrame(

@@ -23,7 +23,7 @@ from fl.api import trees
 from fl.api.method import Method
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL, rising
-from fl.engine.evaluate import metrics_table
+from fl.engine.evaluate import losses_table
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
 from fl.pytorch import random_numbers
@@ -175,16 +175,13 @@ def _client_list(clients: list[int]) -> str:
 def _training_rows(method: Method, schedule: RoundSchedule, losses: Tensor) -> pd.DataFrame:
     """Return the training losses of a round's participants as metrics."""
     stage = PERSONAL if PERSONAL in method.views else GLOBAL
-    rows = [
-        (schedule.round, client, "train", stage, "loss", value, n)
-        for client, value, n in zip(
-            schedule.clients.tolist(),
-            losses.double().tolist(),
-            schedule.n.long().tolist(),
-            strict=True,
-        )
-    ]
-    return metrics_table(rows)
+    return losses_table(
+        schedule.round,
+        stage,
+        schedule.clients.cpu().numpy(),
+        losses.double().cpu().numpy(),
+        schedule.n.long().cpu().numpy(),
+    )
 
 
 def validation_scores(simulation: Simulation, rows: pd.DataFrame) -> dict[int, float]:

@@ -108,12 +108,13 @@ class Stack:
         simulations: The simulation of each run.
         members: The runs with which the stack began; ended runs are no longer in ``states``.
         states: The state of each run that has not ended.
-        rows: Metrics of each run so far.
+        rows: Metrics of each run, without those of the newest rounds (`table`).
         backend: Name of the backend.
         round: Number of completed rounds.
         earlier_seconds: Seconds of work in earlier processes.
         begin_time: Time at which this process began or resumed the stack.
         traces: Traces of the run's method, by run and round.
+        newest_rows: Metrics of the newest rounds of each run, which `table` joins to ``rows``.
         stretches: For each uninterrupted stretch of training, the round ``after`` which it began
             and its number of ``processes``.
     """
@@ -127,6 +128,7 @@ class Stack:
     earlier_seconds: float = 0.0
     begin_time: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
+    newest_rows: dict[str, list[pd.DataFrame]] = field(default_factory=dict)
     stretches: list[dict[str, int]] = field(default_factory=list)
 
     @classmethod
@@ -187,12 +189,19 @@ class Stack:
         """Add a finished round of some runs."""
         for run, round_ in finished.items():
             self.round = round_.number
-            self.rows[run] = pd.concat([self.rows[run], round_.rows], ignore_index=True)
+            self.newest_rows.setdefault(run, []).append(round_.rows)
             if round_.traces:
                 self.traces.setdefault(run, {})[round_.number] = round_.traces
         self.states = {
             run: round_.state for run, round_ in finished.items() if not round_.ends_early
         }
+
+    def table(self, run: str) -> pd.DataFrame:
+        """Return all metrics of a run so far."""
+        newest = self.newest_rows.pop(run, [])
+        if newest:
+            self.rows[run] = pd.concat([self.rows[run], *newest], ignore_index=True)
+        return self.rows[run]
 
     def stacked_traces(self, run: str) -> dict[str, Tensor] | None:
         """Return a run's traces, stacked over rounds.
@@ -225,7 +234,7 @@ class Stack:
                 "clients": state.client_states.to_checkpoint(),
                 "traces": self.stacked_traces(run) or {},
             }
-        rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])
+        rows = pd.concat([self.table(run).assign(run=run) for run in self.states])
         seconds = self.seconds * len(self.members)
         extra = {
             "members": self.members,
@@ -326,7 +335,7 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
         runs.costs[stack.round] = measure_costs(simulation, last.state, stack.round)
     record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
     traces = stack.stacked_traces(run)
-    rows, workspace = stack.rows[run], runs.workspaces[run]
+    rows, workspace = stack.table(run), runs.workspaces[run]
     workspace.finish(as_json(record), rows, weights, traces, predicted)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
 
