@@ -1,7 +1,8 @@
 """The points of a track, chosen on draws of their own: ``python -m tools.tuning vowel``.
 
 The study ``tuning-NAME`` has the grids of the track ``track-NAME`` and other draws. The point with
-the best validation accuracy, mean over clients and draws, is written into the track by hand.
+the best validation accuracy, mean over clients and draws, is written into the track by hand, and
+into the entries of the study that start from it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
         table, starts = points(parsed.config, name), comparison.starts(parsed.config, name)
         for method, row in best(table, starts).items():
             rates = table.loc[table["method"] == method, f"{KEYS}lr"]
+            if len(rates) == 1:  # The start of a fine-tuning, at the point that is its best.
+                continue
             edge = "lowest" if row[f"{KEYS}lr"] == rates.min() else ""
             edge = "highest" if row[f"{KEYS}lr"] == rates.max() else edge
             values = row.dropna().items()

@@ -168,9 +168,9 @@ def compare(
             those of the package are used.
         progress: Whether to show a progress bar.
         keys: Hyper-parameters and training keys of the entry. A list is a grid, whose point is
-            chosen on the validation data of each draw; the other methods have four points each, on
-            the tracks of real clients eight, chosen on draws of their own. Without ``lr``, the
-            method is trained at the track's learning rates: two, on real clients four.
+            chosen on the validation data of each draw; the points of the published methods were
+            chosen on draws of their own. Without ``lr``, the method is trained at the track's
+            learning rates.
 
     Raises:
         FedloomError: If there are no published results, for keys that would change a track's data
@@ -209,16 +209,12 @@ def compare(
         other_results = published_results[published_results["method"] != name]
         lines += [other_results, results[results["method"] == name]]
         remarks += _check_remarks(track, published_results, results)
-        if (published_results["point"] == "").all():
-            remarks.append(
-                f"{track}: {name} had {quantity(points, 'point')}, chosen in each draw; the others "
-                "had eight, chosen on draws of their own"
-            )
-        elif points != 4:
-            remarks.append(
-                f"{track}: {name} had {points} grid points, the others four: "
-                f"`fl.compare` takes lists, as alpha=[0.25, 0.75]"
-            )
+        chosen_before = (published_results["point"] == "").all()
+        published_choice = "on draws of their own" if chosen_before else "in each draw"
+        remarks.append(
+            f"{track}: {name} had {quantity(points, 'grid point')}, chosen in each draw; "
+            f"those of the others were chosen {published_choice}"
+        )
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
     tests = tracks.compare_with_baselines(joined)
