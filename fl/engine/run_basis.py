@@ -84,7 +84,7 @@ def _build(components: MethodComponents, context: BuildContext) -> Method:
 
 @dataclass(frozen=True)
 class RunBasis:
-    """What runs have in common that differ in their method or their seed.
+    """The data and settings that runs share which differ in their method or their seed.
 
     Attributes:
         network: The network.

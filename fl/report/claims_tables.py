@@ -124,14 +124,14 @@ def unseen_paired_table(facts: Facts) -> Table | None:
     return _paired_table(facts, "unseen-paired", facts.unseen_claims, "Unseen clients: ")
 
 
-def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, whose: str = "") -> Table | None:
+def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, prefix: str = "") -> Table | None:
     """Return a table of comparisons; None if there are none, or too many pairs.
 
     Args:
         facts: The study.
         name: Name of the table.
         frame: Comparisons, see `fl.report.claims.compare_methods`.
-        whose: Beginning of the caption, which says of which clients they are.
+        prefix: Beginning of the caption, which names the clients.
     """
     baseline, metric = facts.plan.baseline, facts.metric
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
@@ -144,7 +144,7 @@ def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, whose: str = "")
     if baseline and not one_other:
         against += " (or another method that the study names)"
     caption = (
-        f"{whose}{against} in pairs: mean difference of final test {unit(metric)} over "
+        f"{prefix}{against} in pairs: mean difference of final test {unit(metric)} over "
         f"{replicates}, with 95 % bootstrap interval."
     )
     near_floor = ""
