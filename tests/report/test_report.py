@@ -369,7 +369,7 @@ def test_comparisons_on_unseen_clients_are_a_family_of_their_own(tmp_path):
     [*_, ditto] = page.tables["unseen"]
     assert ditto[1] == "+10.0" and ditto[3:6] == ["0.031", "0.031", "ahead"]
     [_, ditto] = page.tables["paired"]
-    assert ditto[1] == "−10.0" and ditto[5] == "behind"
+    assert ditto[1] == "\N{MINUS SIGN}10.0" and ditto[5] == "behind"
     assert "Unseen clients: Against fedavg in pairs" in md
 
 
