@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +14,9 @@ import pytest
 import torch
 
 from bench import backends, gpu, runs, scale, timing
+from bench.released_rounds import pfllib, population
+from bench.released_rounds.edits import Edit
+from bench.released_rounds.loaders import Feed
 from bench.workloads import CLASSES, WORKLOADS
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedsac import FedSaC
@@ -114,3 +119,46 @@ def test_the_whole_way_is_measured_command_by_command(tmp_path: Path) -> None:
     assert all(seconds > 0 and 0.01 < memory < 8 for seconds, memory in costs.values())
     [table] = folder.glob("results/partitions/*/partition.parquet")
     assert len(pd.read_parquet(table)) == 120 * 20
+
+
+def test_rounds_beside_released_code_have_a_missing_class_and_half_of_the_clients() -> None:
+    run = population.simulation(FedAvg(), "MLP")
+    counts = run.class_counts()
+    assert counts[0, population.MISSING_CLASS] == 0 and (counts[1:] > 0).all()
+    assert counts.sum(1).tolist() == population.SIZES.tolist()
+    trained = population.train(run)
+    drawn = [
+        roster.clients.tolist() for plan in trained.schedules for roster in plan.rosters if roster
+    ]
+    assert [len(clients) for clients in drawn] == [3, 3, 3]
+
+
+def test_a_peer_gets_every_sample_of_a_client_once_an_epoch() -> None:
+    run = population.simulation(FedAvg(), "CNN")
+    feed = Feed(population.train(run).schedules, run.arrays)
+    for client in feed.begin_round():
+        loader = feed.loader(client)
+        everything = sorted(float(x.sum()) for x, _ in feed.everything(client))
+        epochs = [[float(x.sum()) for xs, _ in loader for x in xs] for _ in range(2)]
+        assert sorted(epochs[0]) == sorted(epochs[1]) == pytest.approx(everything)
+        assert epochs[0] != epochs[1]
+        roster = feed.schedules[0].rosters[-1]
+        assert roster and roster.schedules[0]
+        index = roster.schedules[0].index[roster.clients.tolist().index(client), 0]
+        first = run.arrays.inputs(torch.from_numpy(index))
+        torch.testing.assert_close(next(iter(loader))[0], first)
+
+
+def test_a_copy_of_released_code_has_the_replaced_expressions(tmp_path: Path) -> None:
+    for part in ("flcore", "utils"):
+        (tmp_path / "system" / part).mkdir(parents=True)
+    file = tmp_path / "system" / "flcore" / "penalty.py"
+    file.write_text("value = abs(-3)\n")
+    with pfllib.imported(tmp_path, [Edit("flcore/penalty.py", "abs(-3)", "(-3) ** 2")]):
+        assert importlib.import_module("flcore.penalty").value == 9
+    assert "flcore" not in sys.modules and file.read_text() == "value = abs(-3)\n"
+    with (
+        pytest.raises(ValueError, match=r"penalty.py: does not have 'abs\(3\)'"),
+        pfllib.imported(tmp_path, [Edit("flcore/penalty.py", "abs(3)", "9")]),
+    ):
+        pass
