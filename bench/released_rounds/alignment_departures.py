@@ -1,4 +1,4 @@
-"""Departures in methods whose clients align features with class means.
+"""Departures in methods whose clients exchange means by class.
 
 See `bench.released_rounds.departures`.
 """
@@ -12,6 +12,45 @@ from bench.released_rounds.edits import Departure, Edit
 CLIENTS, SERVERS = "flcore/clients/", "flcore/servers/"
 
 ALIGNMENT_DEPARTURES: Mapping[str, tuple[Departure, ...]] = {
+    "fd": (
+        Departure(
+            "outputs are raw logits, used as targets of a cross-entropy, and gathered while a"
+            " client trains (ours: probabilities of the trained model)",
+            (
+                Edit(
+                    CLIENTS + "clientfd.py",
+                    "        self.logits = agg_func(logits)\n",
+                    "        self.model.eval()\n"
+                    "        outputs = defaultdict(list)\n"
+                    "        for x, y in self.load_train_data():\n"
+                    "            for label, output in zip(y, self.model(x).detach().softmax(1)):\n"
+                    "                outputs[label.item()].append(output)\n"
+                    "        self.logits = agg_func(outputs)\n",
+                ),
+            ),
+        ),
+        Departure(
+            "a client's own outputs stay in the mean",
+            (
+                Edit(
+                    SERVERS + "serverfd.py",
+                    "client.set_logits(self.global_logits)",
+                    "client.set_logits(proto_aggregation([other.logits for other in"
+                    " self.selected_clients if other is not client]))",
+                ),
+            ),
+        ),
+        Departure(
+            "samples of a class without a target have their own outputs as targets",
+            (
+                Edit(
+                    CLIENTS + "clientfd.py",
+                    "copy.deepcopy(output.detach())",
+                    "torch.zeros_like(output)",
+                ),
+            ),
+        ),
+    ),
     "fedpac": (
         Departure(
             "uploads are shuffled after statistics were collected, so that"

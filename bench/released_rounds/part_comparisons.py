@@ -27,7 +27,10 @@ from bench.released_rounds.readers import (
 from fl.api.method import PERSONAL_PARAMS, SHARED_PARAMS
 from fl.api.trees import Tree
 from fl.blocks.anchor_exchange import ANCHORS
+from fl.blocks.sample_shares import SHARES
 from fl.methods.apfl import APFL
+from fl.methods.apple import APPLE
+from fl.methods.fd import FD
 from fl.methods.fedala import FedALA
 from fl.methods.fedas import FedAS
 from fl.methods.fedcp import SELECTOR_STREAM, FedCP
@@ -63,6 +66,23 @@ def mixture(client: Any) -> nn.Module:
     for own, shared in zip(model.parameters(), client.model.parameters(), strict=True):
         own.data = client.alpha * own.data + (1 - client.alpha) * shared.data
     return model
+
+
+def cores(trained: Trained, server: Any) -> Pairs:
+    """Yield APPLE's cores, and each client's weights of them."""
+    state = trained.state.server
+    for client in server.clients:
+        core = {name: leaf[client.id] for name, leaf in state["cores"].items()}
+        yield from part_pairs(core, trained.variables["params"], client.model_c.parameters())
+        offsets = trained.client(client.id)[PERSONAL_PARAMS]["offsets"]
+        yield state[SHARES] + offsets, torch.tensor(client.ps, dtype=torch.float64)
+
+
+def mix_last_cores(server: Any) -> None:
+    """Let APPLE's clients mix the last cores, as they do before they train."""
+    server.send_models()
+    for client in server.clients:
+        client.aggregate_parameters()
 
 
 def shares(trained: Trained, server: Any) -> Pairs:
@@ -184,6 +204,27 @@ PART_COMPARISONS: Mapping[str, Comparison] = {
         departures=PART_DEPARTURES["apfl"],
         shared=global_model,
         personal=mixture,
+    ),
+    "apple": Comparison(
+        APPLE(eta_p=0.02, mu=0.3, until=1.0, decay="cosine"),
+        "serverapple.APPLE",
+        options={"dr_learning_rate": 0.02, "mu": 0.3, "L": 1.5, "join_ratio": 1.0},
+        training={"participation": 1.0},
+        departures=PART_DEPARTURES["apple"],
+        personal=client_model,
+        pairs=cores,
+        statistics="local",
+        finish=mix_last_cores,
+    ),
+    "fd": Comparison(
+        FD(gamma=0.5),
+        "serverfd.FD",
+        options={"lamda": 0.5},
+        departures=ALIGNMENT_DEPARTURES["fd"],
+        calls=TRAINING_THEN_SWEEP,
+        personal=client_model,
+        statistics="local",
+        finish=leave_clients,
     ),
     "fedphp": Comparison(
         FedPHP(lam=0.3, mu=0.6),

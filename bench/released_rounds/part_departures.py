@@ -64,6 +64,88 @@ PART_DEPARTURES: Mapping[str, tuple[Departure, ...]] = {
             ),
         ),
     ),
+    "apple": (
+        Departure(
+            "cores are changed in place, so that later clients of a round mix trained ones",
+            (
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "self.model_cs = model_cs\n",
+                    "self.model_cs = copy.deepcopy(model_cs)\n",
+                ),
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "            param_c.data = param_.data.clone()\n",
+                    "            pass\n",
+                ),
+            ),
+        ),
+        Departure(
+            "the mixture is kept as the core",
+            (
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "self.model_c = copy.deepcopy(self.model)\n\n        if",
+                    "self.model_c = copy.deepcopy(self.model_cs[self.id])\n\n        if",
+                ),
+            ),
+        ),
+        Departure(
+            "weights of cores begin equal, not as shares of the samples",
+            (Edit(SERVERS + "serverapple.py", "c.p0 = p0", "c.p0, c.ps = p0, list(p0)"),),
+        ),
+        Departure(
+            "the slope of a weight is a mean of products over weights and layers, not their sum",
+            (
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "torch.mean(param.grad * param_c)",
+                    "torch.sum(param.grad * param_c)",
+                ),
+                Edit(CLIENTS + "clientapple.py", "p_grad = p_grad / cnt\n", "p_grad = p_grad\n"),
+            ),
+        ),
+        Departure(
+            "the rate of cores is multiplied by the number of clients",
+            (
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "self.learning_rate = self.learning_rate * self.num_clients",
+                    "self.learning_rate = self.learning_rate",
+                ),
+            ),
+        ),
+        Departure(
+            "weights learn with the core after its step",
+            (
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "param_c.data = param_c - self.learning_rate * param.grad * self.ps[self.id]",
+                    "share = self.ps[self.id]",
+                ),
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "                    self.ps[cid] = self.ps[cid] - self.drlr * p_grad\n",
+                    "                    self.ps[cid] = self.ps[cid] - self.drlr * p_grad\n"
+                    "                for param_c, param in"
+                    " zip(self.model_cs[self.id].parameters(), self.model.parameters()):\n"
+                    "                    param_c.data ="
+                    " param_c - self.learning_rate * param.grad * share\n",
+                ),
+            ),
+        ),
+        Departure(
+            "the penalty's decay begins a round late",
+            (
+                Edit(CLIENTS + "clientapple.py", "if R < self.L:", "if R + 1 < self.L:"),
+                Edit(
+                    CLIENTS + "clientapple.py",
+                    "math.cos(R * math.pi / self.L)",
+                    "math.cos((R + 1) * math.pi / self.L)",
+                ),
+            ),
+        ),
+    ),
     "fedphp": (
         Departure(
             "the term is there in a client's first round, with the initial model",
