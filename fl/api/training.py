@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
-from fl.base.fields import LARGEST_FLOAT, Bound, Count, NonNegative, Positive, Share
+from fl.base.fields import Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
 """Type of weights and inputs by precision."""
@@ -103,7 +103,7 @@ class Training:
     weight_decay: NonNegative = 0.0
     keep_optimizer: bool | None = None
     schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
-    lr_decay: Positive = 1.0
+    lr_decay: Annotated[float, Bound(above=0, high=1)] = 1.0
     lr_decay_every: Count = 1
     schedule_by: Literal["rounds", "steps"] = "rounds"
     warmup_rounds: Count = 1
@@ -189,10 +189,6 @@ def contradictions(values: Mapping[str, object]) -> Iterator[Contradiction]:
     except ValueError as error:
         problem = f"is {values['augmentation']!r}; {error}"
         yield Contradiction("augmentation", (), problem, AUGMENTATIONS)
-    if _last_rate(Training(**values)) > LARGEST_FLOAT:  # type: ignore[arg-type]  # Checked by now.
-        problem = f"is {values['lr_decay']!r}, which makes the learning rate overflow"
-        others = ("schedule", "rounds", "lr", "lr_decay_every")
-        yield Contradiction("lr_decay", others, problem, advice="set 1 or less")
 
 
 AUGMENTATIONS = (
@@ -294,14 +290,6 @@ def idle_keys(training: Training) -> dict[str, Need]:
         for key, (has_effect, need) in conditions.items()
         if not has_effect and getattr(training, key) != getattr(Training, key)
     }
-
-
-def _last_rate(training: Training) -> float:
-    """Return the learning rate at the end of the schedule, infinite if it overflows."""
-    try:
-        return learning_rate(training, training.rounds, 1)
-    except OverflowError:
-        return math.inf
 
 
 def learning_rate(training: Training, round_: int, step: int = 0, steps: int = 1) -> float:

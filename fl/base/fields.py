@@ -329,11 +329,20 @@ def value(hint: Any, raw: Any, location: Location) -> Any:
         return raw
     if origin in (tuple, list):
         if not isinstance(raw, list | tuple):
-            raise ConfigError(location, f"is {raw!r}", describe(hint))
+            advice = f"[{raw}]" if _is_value(args[0], raw, location) else ""
+            raise ConfigError(location, f"is {raw!r}", describe(hint), advice)
         return origin(_items(args[0], enumerate(raw), location))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint(**parse(hint, raw, location))
     return _scalar(hint, bound, raw, location)
+
+
+def _is_value(hint: Any, raw: Any, location: Location) -> bool:
+    """Whether an annotation of one text, number or truth value allows a value."""
+    try:
+        return isinstance(value(hint, raw, location), str | int | float)
+    except ConfigError:
+        return False
 
 
 def _items(hint: Any, items: Iterable[tuple[str | int, Any]], location: Location) -> list[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlparse
 
+from fl.base import folders
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
 from fl.base.units import quantity
@@ -39,7 +40,9 @@ def add_commands(commands: Commands) -> None:
         "train a method on the tracks, and set it beside all that are published",
     )
     parser.add_argument("method", help="its name, or that of an entry of the tracks")
-    parser.add_argument("--only", metavar="TRACK", help="one track (default: all)")
+    parser.add_argument(
+        "--only", metavar="TRACK", help=f"one track (default: all): {', '.join(_tracks())}"
+    )
     parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png")
     parser = commands.add(
@@ -64,6 +67,13 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--license", default=LICENCE, help=f"address of the licence (default: {LICENCE})"
     )
+
+
+def _tracks() -> list[str]:
+    """Return the names of the package's tracks, without importing `fl.report.tracks`."""
+    prefix = "track-"
+    paths = (folders.CONFIG / "studies").glob(f"{prefix}*.yaml")
+    return sorted(path.stem.removeprefix(prefix) for path in paths)
 
 
 def add_store_commands(command: AddCommand) -> None:

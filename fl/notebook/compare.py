@@ -11,7 +11,7 @@ import pandas as pd
 
 from fl.base import registry
 from fl.base.declaration import declaration_of
-from fl.base.errors import ConfigError, DataError, unknown_name
+from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.schema import DIVERGED, GLOBAL, MISSING
 from fl.base.units import quantity
 from fl.notebook.display import short_traceback
@@ -191,6 +191,12 @@ def compare(
         raise unknown_name(CALL / "only", "track", only, study_by_track)
     if only is not None and only not in set(published["track"]):
         raise unknown_name(CALL / "only", "published track", only, set(published["track"]))
+    if isinstance(method, str):
+        labels = {label for study in study_by_track.values() for label in study["methods"]}
+        names = {*registry.names("method"), *labels}
+        if method not in names:
+            location = Location("the method to compare")
+            raise unknown_name(location, "method", method, names, "fedloom methods")
     name = method if isinstance(method, str) else entry_name(method)
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []
@@ -282,7 +288,7 @@ def _budget(method: str | type, check: Mapping[str, Any] | None) -> dict[str, An
     if not check or "rounds" not in check:
         return {}
     if isinstance(method, str) and method not in registry.names("method"):
-        return {}  # What is wrong with the name is said by `fl.run`.
+        return {}  # It is an entry of another track, which `fl.run` refuses.
     target = registry.find("method", method, CALL).target if isinstance(method, str) else method
     return {"rounds": check["rounds"]} if declaration_of(target).stages == (GLOBAL,) else {}
 

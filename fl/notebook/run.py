@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from pathlib import Path
@@ -13,7 +14,7 @@ from fl.base import fields, plugins
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.schema import DIVERGED
 from fl.notebook import keys
-from fl.notebook.display import short_traceback
+from fl.notebook.display import Function, short_traceback
 from fl.notebook.result import Result
 from fl.plan import config as config_files
 from fl.plan import plan
@@ -26,7 +27,22 @@ _first_states: dict[Path, tuple[int, int]] = {}
 """Time of change and size of each file at the first check."""
 
 
+def with_named_arguments(function: Function) -> Function:
+    """Return `run`, which says what to write if it is called with values without names."""
+
+    @functools.wraps(function)
+    def wrapper(*unnamed: Any, **arguments: Any) -> Any:
+        if unnamed:
+            problem = f"{keys.CALL}: {unnamed[0]!r} is given without a name"
+            first = repr(unnamed[0]) if isinstance(unnamed[0], str) else "..."
+            raise FedloomError(problem, advice=f"fl.run(dataset={first}, partition=..., ...)")
+        return function(**arguments)
+
+    return wrapper  # type: ignore[return-value]
+
+
 @short_traceback
+@with_named_arguments
 def run(
     *,
     name: str = "notebook",
@@ -87,14 +103,14 @@ def run(
         plan.write_files(planned)
         bundles = planned.bundles
         for line in (*planned.studies[name].notes, *training.unstackable(planned)):
-            warnings.warn(line, stacklevel=3)
+            warnings.warn(line, stacklevel=4)
         failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)
     for line in describe_failures(failed):
-        warnings.warn(f"failed: {line}", stacklevel=3)
+        warnings.warn(f"failed: {line}", stacklevel=4)
     result = Result(planned.studies[name], bundles, settings)
     for line in _diverged(result.runs()):
-        warnings.warn(f"diverged: {line}", stacklevel=3)
+        warnings.warn(f"diverged: {line}", stacklevel=4)
     return result
 
 

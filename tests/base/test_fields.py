@@ -59,7 +59,8 @@ NAN, INF = float("nan"), float("inf")
         ("flag", 1, "is 1 (int)", "true or false"),
         ("maybe", "one", "is 'one' (str)", "a whole number >= 1"),
         ("either", 0.5, "is 0.5", "a whole number >= 1 or text"),
-        ("widths", 3, "is 3", "a list, each a whole number >= 1"),
+        ("widths", 3, "is 3", "a list, each a whole number >= 1. Try: [3]"),
+        ("widths", "3 4", "is '3 4'", "a list, each a whole number >= 1"),
         ("names", [1], "is [1]", "a mapping (key: value)"),
     ],
 )

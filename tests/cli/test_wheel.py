@@ -66,7 +66,8 @@ def fedloom(tmp_path_factory: pytest.TempPathFactory) -> Program:
         return done.stdout
 
     code = "import fl; print(fl.__file__)"
-    place = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True)
+    ask = [str(python), "-P", "-c", code]
+    place = subprocess.run(ask, env=variables, capture_output=True, text=True)
     assert str(packages) in place.stdout, place.stderr
     call.folder = folder  # type: ignore[attr-defined]
     return call

@@ -166,6 +166,9 @@ def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
 def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
     with pytest.raises(FedloomError, match="track 'labels'"):
         fl.compare("fedprox", only="labels")
+    said = r"the method to compare: unknown method 'fedproxx' \(did you mean 'fedprox'\?\)"
+    with pytest.raises(FedloomError, match=said):
+        fl.compare("fedproxx")
     (lab / "config" / tracks.FILE).unlink()
     with pytest.raises(FedloomError, match="make compare"):
         fl.compare("fedprox")

@@ -232,6 +232,12 @@ def test_what_is_wrong_is_said_as_of_a_study_and_without_our_calls(lab: Path, ca
     assert caught.value._render_traceback_() == [f"{caught.typename}: {caught.value}"]
 
 
+def test_a_value_without_a_name_is_refused_with_the_name_that_is_meant() -> None:
+    said = r"fl\.run: 'digits' is given without a name\. Try: fl\.run\(dataset='digits', "
+    with pytest.raises(FedloomError, match=said):
+        fl.run("digits")
+
+
 def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
     models = {"models": ["logistic", {"mlp": {"hidden": [5]}}]}
     call = {key: value for key, value in CALL.items() if key != "model"}

@@ -102,7 +102,7 @@ def test_settings(folder: Path) -> None:
     ("text", "message"),
     [
         ("", "studies: is missing. Allowed: a list, each text"),
-        ("studies: tiny\n", "studies: is 'tiny'. Allowed: a list, each text"),
+        ("studies: tiny\n", "studies: is 'tiny'. Allowed: a list, each text. Try: [tiny]"),
         (
             "studies: []\nexecution: {backend: stack}\n",
             "execution.backend: unknown value 'stack' (did you mean 'stacked'?). "

@@ -157,8 +157,8 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
         ({"training": {"lr": 1e308}}, "training.lr: is 1e+308. Allowed: a number > 0 and <= "),
         (
-            {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 1e30}},
-            "training.lr_decay: is 1e+30, which makes the learning rate overflow",
+            {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 2}},
+            "training.lr_decay: is 2.0. Allowed: a number > 0 and <= 1",
         ),
         (
             {"methods": {"fedprox": {"mu": -1}}},

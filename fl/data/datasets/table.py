@@ -22,6 +22,9 @@ One value in several spellings (``0`` and ``0.0``, ``True`` and ``TRUE``) is ref
 clients and categories. Columns in which pandas stored its index, by the metadata of Parquet or by
 the name ``Unnamed: 0``, are no features.
 
+A feature that equals the label or the target, or stands one to one for the label, is named by a
+warning when the table is read and by a note in reports: a model would learn nothing else.
+
 Columns under ``text`` are texts in words, and the only features: one after the other they make the
 input of a text model, and every other column must be named by a key. Words are runs of letters,
 digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case; the first ``length`` of a row are
@@ -66,6 +69,7 @@ from fl.data.inputs import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp
 from fl.data.prepared import Writer
 from fl.data.readers import tables
+from fl.data.readers.answers import AnswerSearch
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
@@ -90,13 +94,13 @@ class Survey:
             columns.
         width: Number of features of a row.
         samples: Number of rows.
-        dropped: Number of further rows, which ``missing: drop`` leaves out.
+        notes: What a reader of results should know of the table.
     """
 
     values: dict[str, list[str]]
     width: int
     samples: int
-    dropped: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,15 +221,9 @@ class Table(TextKeys):
             normalisation=None if encoder is not None else {**normalisation, **fills},
             groups=() if self.group is None else order[self.group],
             inputs={} if self.target is None else {"target": normalisation},
-            notes=self._notes,
+            notes=self.survey.notes,
             **({} if encoder is None else encoder.description),
         )
-
-    @property
-    def _notes(self) -> list[str]:
-        """Notes for readers of results: the number of rows that are left out."""
-        dropped = self.survey.dropped
-        return [_dropped_note(dropped, self.size)] if dropped else []
 
     def _texts(self, piece: dict[str, np.ndarray]) -> Sequence[RowText]:
         """Return the text of each row of a piece, or its texts where a token separates them."""
@@ -356,12 +354,16 @@ def _survey(table: Table, stamped: str) -> Survey:
         name: set() for name, column_type in column_types.items() if column_type is TEXT
     }
     dropped = Counter[str]()
+    answers = AnswerSearch(
+        table.label or str(table.target), set(column_types) - {*table.label_columns, *table.text}
+    )
     empty = {*column_types} - {*values, *table.label_columns}
     for piece in table.read_pieces(column_types, dropped):
         samples += len(next(iter(piece.values())))
         empty -= {name for name in empty if _is_filled(piece[name]).any()}
         for name in values:
             values[name].update(piece[name])
+        answers.add(piece)
         if table.target is not None and len(piece[table.target]):
             targets |= {piece[table.target].min(), piece[table.target].max()}
     if dropped["rows"] and not samples:
@@ -384,10 +386,10 @@ def _survey(table: Table, stamped: str) -> Survey:
         tables.check_categories(path, name, order[name], samples)
     features = column_types.keys() - {*table.label_columns}
     width = sum(len(order[name]) if name in order else 1 for name in features)
+    notes = answers.notes
     if dropped["rows"]:
-        log.warning("%s: %s", path, _dropped_note(dropped["rows"], samples))
-    return Survey(order, width, samples, dropped["rows"])
-
-
-def _dropped_note(dropped: int, kept: int) -> str:
-    return f"{dropped:,} of {dropped + kept:,} rows are left out, as cells of them are empty"
+        count, total = dropped["rows"], dropped["rows"] + samples
+        notes = [f"{count:,} of {total:,} rows are left out, as cells of them are empty", *notes]
+    for note in notes:
+        log.warning("%s: %s", path, note)
+    return Survey(order, width, samples, tuple(notes))
