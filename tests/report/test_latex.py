@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,41 @@ def test_tables_fit_a_page_of_two_columns_at_eight_points(which: str, tmp_path: 
     for width, line, size in found:
         assert float(width) <= float(line) and float(size) >= 8
         assert float(width) > 240 * 0.85 or line == "240.0", "narrow ones stand in a column"
+
+
+CLASSES = {"IEEEtran": "conference", "acmart": "sigconf,nonacm"}
+"""Classes of papers in two columns, with an option for each."""
+
+
+def has_class(name: str) -> bool:
+    """Whether LaTeX has a document class and the packages that it loads."""
+    probe = rf"\documentclass[{CLASSES[name]}]{{{name}}}\begin{{document}}\end{{document}}"
+    command = ["pdflatex", "-draftmode", "-interaction=nonstopmode", "-halt-on-error", probe]
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+@NEEDS_LATEX
+@pytest.mark.parametrize("name", CLASSES)
+def test_tables_compile_and_fit_in_the_classes_of_papers(name: str, tmp_path: Path):
+    """Each file by itself, as an author includes it, and by `Result.to_latex`'s preamble alone."""
+    if not has_class(name):
+        packages = (
+            "texlive-publishers texlive-latex-extra texlive-plain-generic texlive-fonts-recommended"
+        )
+        pytest.skip(f"needs the class {name} (Debian: {packages})")
+    results = tmp_path / "results"
+    write_six(results)
+    report.build("six", results, results / "runs")
+    files = sorted((results / "report" / "six").glob("*.tex"))
+    assert len(files) > 5
+    inputs = "".join(f"\\input{{{file}}}\\clearpage\n" for file in files)
+    head = rf"\documentclass[{CLASSES[name]}]{{{name}}}{PREAMBLE}\title{{Tables}}"
+    log = compiled(inputs, tmp_path, head)
+    wrong = r"Overfull \\hbox.*|Float too large.*|.*undefined.*|Missing.*|.*multiply defined.*"
+    assert not re.findall(wrong, log)
+    pages = re.search(r"Output written on paper\.pdf \((\d+) pages?", log)
+    assert pages and int(pages[1]) >= len(files), "each table has a page of its own here"
 
 
 @NEEDS_LATEX
