@@ -26,7 +26,7 @@ from fl.base.errors import ConfigError, FedloomError
 from fl.base.specs import MethodSpec
 from fl.engine.backends import STACKING_BACKENDS
 from fl.extra import modality_rounds
-from fl.extra.trial_steps import SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
+from fl.extra.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
 from fl.plan.expand import ExpandedScenario, Findings
@@ -269,18 +269,24 @@ def _key(value: Any) -> str:
 
 
 def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Return a function that builds a module once and then copies it.
+    """Return a function that builds a module once and then copies it, all with the same weights.
 
     A method asks for many modules of the same model. Their values do not matter here, and initial
-    weights take much longer to draw than to copy. What cannot be copied is built each time.
+    weights take long to draw. On the meta device, and what cannot be copied, is built each time.
     """
     first: list[nn.Module] = []
 
     def build() -> nn.Module:
+        if torch.empty(0).device != CPU:
+            return build_module()
         if not first:
             first.append(build_module())
+        shared: dict[int, object] = {id(b): b.detach() for b in first[0].buffers()}
+        for weight in first[0].parameters():
+            if type(weight) is nn.Parameter:
+                shared[id(weight)] = nn.Parameter(weight.detach(), weight.requires_grad)
         try:
-            return deepcopy(first[0])
+            return deepcopy(first[0], shared)
         except Exception:  # A model of a plugin, with a lock or a file.
             return build_module()
 

@@ -149,6 +149,34 @@ def test_shapes_of_batch_normalisation_are_those_of_numbers() -> None:
     assert shapes[0] == shapes[1]
 
 
+def test_copies_of_a_model_share_weights_and_no_layer() -> None:
+    built: list[nn.Module] = []
+
+    def build() -> nn.Module:
+        built.append(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+        return built[-1]
+
+    copy = rehearsal.copies(build)
+    first, second = copy(), copy()
+    assert len(built) == 1
+    assert {*first.modules()}.isdisjoint([*second.modules(), *built[0].modules()])
+    for name, tensor in first.state_dict().items():
+        assert tensor.data_ptr() == second.state_dict()[name].data_ptr()
+    first.double()
+    assert second[0].weight.dtype == torch.float32
+    with torch.device("meta"):
+        assert next(copy().parameters()).is_meta
+    locked = rehearsal.copies(lambda: build().register_module("held", Held()) or built[-1])
+    assert locked() is built[-1] and locked() is built[-1]
+
+
+class Held(nn.Module):
+    """A layer that cannot be copied."""
+
+    def __deepcopy__(self, memo: object) -> nn.Module:
+        raise TypeError("it cannot be copied")
+
+
 NUMBERS: dict[str, Callable[[Tensor], list[Any]]] = {
     "tensor": lambda x: [x, torch.ones_like(x)],
     "number": lambda x: [x, 2],
