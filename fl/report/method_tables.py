@@ -208,7 +208,7 @@ def unseen_table(facts: Facts) -> Table | None:
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
         f"over these clients, then mean ± standard deviation over {_count_of(facts, summary)}."
     )
-    note = "No other table counts these clients."
+    note = "Only tables on unseen clients count them."
     return _across(facts, "unseen", facts.metric, summary, caption, note)
 
 
