@@ -1,16 +1,19 @@
 """Time of every method beside FedAvg's, and how much of it operations explain.
 
     OMP_NUM_THREADS=1 python -m bench.methods [METHOD ...]
+    OMP_NUM_THREADS=1 python -m bench.methods --operators [METHOD ...]
 
 Ten clients of 100 samples train an MLP, stacked, for an epoch a round. Times are the processor's,
 of a round without evaluation. Operations are matrix products and convolutions, those of the server
-included.
+included. ``--operators`` counts calls of PyTorch's operators a step, which no other program disturbs.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+
+from torch.profiler import ProfilerActivity, profile
 
 from bench import timing
 from bench.workloads import CLASSES, Workload
@@ -35,6 +38,11 @@ KEYS = {
 def main() -> None:
     """Print a row for each method."""
     timing.begin("processor time")
+    if "--operators" in sys.argv:
+        names = [name for name in sys.argv[1:] if name != "--operators"]
+        for name in names or registry.names("method"):
+            print(f"| {name} | {_operators(name):,.0f} |", flush=True)
+        return
     names = sys.argv[1:] or registry.names("method")
     reference, missing = _measured(REFERENCE), []
     print("| method | time | operations | time by operations |\n|---|---:|---:|---:|")
@@ -58,6 +66,17 @@ def _measured(name: str) -> tuple[float, float]:
     operations = (total.flops or 0) * (total.participants or 0) + (total.flops_server or 0)
     seconds = min(_seconds(name, LONG) - _seconds(name, SHORT) for _ in range(2))
     return seconds / (LONG - SHORT), operations
+
+
+def _operators(name: str) -> float:
+    """Return calls of operators in round 3, by its steps in an epoch."""
+    run = _simulation(name, SHORT)
+    rounds = simulate.rounds(run, run.begin(), 0, "stacked")
+    next(rounds), next(rounds)
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        next(rounds)
+    calls = sum(e.count for e in found.key_averages() if e.key.startswith("aten::"))
+    return calls / (WORK.samples // WORK.batch)
 
 
 def _seconds(name: str, rounds: int) -> float:

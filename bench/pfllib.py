@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 import runpy
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,18 @@ def lean() -> None:
     sklearn.metrics.roc_auc_score = lambda *_, **__: 0.0
 
 
+def servers() -> Iterator[Any]:
+    """Every class of a method's server; main.py imports their modules too."""
+    from flcore import servers as package
+    from flcore.servers.serverbase import Server
+
+    for found in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"flcore.servers.{found.name}")
+        for server in vars(module).values():
+            if isinstance(server, type) and issubclass(server, Server) and server is not Server:
+                yield server
+
+
 def timed(server: Any, spent: list[float]) -> None:
     """Have a server note the processor's seconds from when it is made to when it has trained."""
     make, train = server.__init__, server.train
@@ -90,7 +104,6 @@ def main(folder: str, how: str, *options: str) -> None:
     importlib.import_module("fl.pytorch.vision")
     if how == "lean":
         lean()
-    from flcore.servers import serveravg, serverditto
     from flcore.trainmodel import models
 
     # Imported by name, as pickle looks for the class there and main.py takes the place of __main__.
@@ -98,7 +111,7 @@ def main(folder: str, how: str, *options: str) -> None:
     for name, make in NETWORKS.items():
         setattr(models, name, getattr(own, make))
     spent: list[float] = []
-    for server in (serveravg.FedAvg, serverditto.Ditto):
+    for server in servers():
         timed(server, spent)
     sys.argv = [str(system / "main.py"), *options]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,14 +1,15 @@
 """Whole runs on real digits, beside PFLlib where there is one: ``python -m bench.runs``.
 
-FedAvg and Ditto on an MLP and on a CNN, 30 rounds of 2 epochs, evaluated in each: once on 10
-clients that differ in classes and sizes, batches of 16, and once on 60 alike, batches of 8. "Whole
-process" is all that ``fedloom train`` takes on data that are prepared; "inside" is what of
-that is neither start nor imports.
+FedAvg and Ditto (``--methods`` names others) on an MLP and on a CNN, 30 rounds of 2 epochs,
+evaluated in each: once on 10 clients that differ in classes and sizes, batches of 16, and once on
+60 alike, batches of 8. "Whole process" is all that ``fedloom train`` takes on data that are
+prepared; "inside" is what of that is neither start nor imports.
 
 PFLlib (`--pfllib`, a clone of it) trains networks of the same layers on the same samples of the
 same clients, in the environment of `--python`, see `bench.pfllib`: as it is, and with its data in
 memory and no metric beside accuracy. Last batches that are not full are left out by both. It
-evaluates on training samples too.
+evaluates on training samples too. `METHODS` has the keys of both sides, which are for equal epochs;
+where PFLlib's method departs from its paper (docs/peers.md), it departs here as well.
 
 Every run is a process of one thread. Seconds are the processor's, which other programs disturb
 least. Processes take turns, ``--repeats`` times; the shortest time of each counts. ``--processes``
@@ -24,8 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,41 @@ import pandas as pd
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDS, EPOCHS, LR, LAM = 30, 2, 0.05, 0.1
+ROUNDS, EPOCHS, LR = 30, 2, 0.05
 SPLIT = {"val": 0.0, "test": 0.25}
 PARTITIONS: dict[str, tuple[dict[str, Any], int]] = {
     "10 clients": ({"dirichlet": {"clients": 10, "alpha": 1.0, **SPLIT}}, 16),
     "60 alike": ({"homogeneous": {"clients": 60, **SPLIT}}, 8),
 }
-METHODS = {"fedavg": "FedAvg", "ditto": "Ditto"}
+
+
+@dataclass(frozen=True)
+class PeerMethod:
+    """A method of both: PFLlib's name of it, keys here, and PFLlib's options with these values."""
+
+    title: str
+    keys: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+METHODS = {
+    "fedavg": PeerMethod("FedAvg"),
+    "ditto": PeerMethod("Ditto", {"lam": 0.1}, {"-mu": 0.1, "-pls": EPOCHS}),
+    "fedper": PeerMethod("FedPer"),
+    "lg-fedavg": PeerMethod("LG-FedAvg"),
+    "fedrep": PeerMethod("FedRep", {"head_epochs": EPOCHS}, {"-pls": EPOCHS}),
+    "apfl": PeerMethod("APFL", {"alpha": 0.5}, {"-al": 0.5}),
+    # PFLlib's first phase of shares ends after 11 epochs at the earliest.
+    "fedala": PeerMethod("FedALA", {"start_epochs": 11}, {"-et": 1.0, "-s": 100, "-p": 2}),
+    "fedcp": PeerMethod("FedCP", {"lam": 5.0}, {"-lam": 5.0}),
+    "feddbe": PeerMethod("FedDBE", {"kappa": 50.0, "mu": 1.0}, {"-klw": 50.0, "-mo": 1.0}),
+    "fedas": PeerMethod("FedAS"),
+    "fedpac": PeerMethod("FedPAC", {"lam": 1.0}, {"-lam": 1.0}),
+    "fedntd": PeerMethod("FedNTD", {"beta": 1.0, "tau": 1.0}, {"-bt": 1.0, "-tau": 1.0}),
+    "fedphp": PeerMethod("FedPHP", {"lam": 0.1, "mu": 0.9}, {"-lam": 0.1, "-mu": 0.9}),
+    "gpfl": PeerMethod("GPFL", {"lam": 0.01, "mu": 0.1}, {"-lam": 0.01, "-mu": 0.1}),
+    "fml": PeerMethod("FML", {"alpha": 0.5, "beta": 0.5}, {"-al": 0.5, "-bt": 0.5}),
+}
 MODELS = {"mlp": "MLP", "cnn": "CNN"}
 NONE = (
     "PFLlib is not measured beside: `{}` has no system/main.py. "
@@ -65,14 +94,16 @@ class Run:
     @property
     def title(self) -> str:
         """Its name in the table."""
-        return f"{METHODS[self.method]}, {MODELS[self.model]}, {self.partition}"
+        return f"{METHODS[self.method].title}, {MODELS[self.model]}, {self.partition}"
 
 
-def planned(root: Path, rounds: int, **execution: Any) -> Iterator[Run]:
-    """Every run, its data prepared; what PFLlib reads lies beside."""
+def planned(
+    root: Path, rounds: int, methods: Sequence[str] = ("fedavg", "ditto"), **execution: Any
+) -> Iterator[Run]:
+    """Every run of some methods, its data prepared; what PFLlib reads lies beside."""
     for title, (partition, batch) in PARTITIONS.items():
         folder = root / title.replace(" ", "-")
-        write_config(folder / "config", partition, batch, rounds, execution)
+        write_config(folder / "config", partition, batch, rounds, methods, execution)
         child([sys.executable, "-m", "fl", "plan", "--write"], folder)
         bundles = sorted((folder / "results" / "plan" / "bundles").glob("*.json"))
         # Once, unmeasured: it prepares the data.
@@ -89,9 +120,10 @@ def write_config(
     partition: Mapping[str, Any],
     batch: int,
     rounds: int,
+    methods: Sequence[str],
     execution: Mapping[str, Any],
 ) -> None:
-    """A study of all methods and models on one partition."""
+    """A study of some methods and all models on one partition."""
     training = {"rounds": rounds, "local_epochs": EPOCHS, "batch_size": batch, "lr": LR}
     study = {
         "datasets": ["digits"],
@@ -99,7 +131,7 @@ def write_config(
         "models": list(MODELS),
         "seeds": [0],
         "training": {**training, "drop_last": True, "evaluate_every": 1},
-        "methods": {"fedavg": None, "ditto": {"lam": LAM}},
+        "methods": {name: METHODS[name].keys for name in methods},
     }
     how = {"device": "cpu", "threads": 1, **execution}
     (config / "studies").mkdir(parents=True)
@@ -204,9 +236,10 @@ def peer_command(python: str, folder: str) -> Callable[[Run, bool], list[str]]:
         options = {
             "-data": "MNIST",
             "-m": "DNN" if run.model == "mlp" else "CNN",
-            "-algo": METHODS[run.method],
-            **{"-nc": clients, "-lbs": batch, "-ls": EPOCHS, "-pls": EPOCHS},
-            **{"-lr": LR, "-mu": LAM, "-gr": run.rounds - 1, "-dev": "cpu"},
+            "-algo": METHODS[run.method].title,
+            **{"-nc": clients, "-lbs": batch, "-ls": EPOCHS},
+            **{"-lr": LR, "-gr": run.rounds - 1, "-dev": "cpu"},
+            **METHODS[run.method].options,
         }
         words = [str(word) for pair in options.items() for word in pair]
         driver = str(ROOT / "bench" / "pfllib.py")
@@ -248,6 +281,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="one that has what PFLlib needs")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="fewer for a rehearsal")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["fedavg", "ditto"])
     parser.add_argument("--only", default="", help="runs whose title has this")
     parser.add_argument("--processes", action="store_true", help="one process beside two")
     parser.add_argument("--inside", nargs=2, metavar=("BUNDLE", "STORE"), help=argparse.SUPPRESS)
@@ -272,7 +306,7 @@ def compare(place: Path, asked: argparse.Namespace) -> None:
         print(NONE.format(asked.pfllib) + "\n")
     print("| | whole process | PFLlib | inside | PFLlib | PFLlib, data in memory, accuracy only |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
-    for run in planned(place, asked.rounds):
+    for run in planned(place, asked.rounds, asked.methods):
         if asked.only in run.title:
             print(show(run, *measure(run, asked.repeats, peer)), flush=True)
 

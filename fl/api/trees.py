@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fl.pytorch import torch_internals
+from fl.pytorch.folding import sum_of_squares
 
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
@@ -280,11 +281,10 @@ def mean(tree: Tree, weights: Tensor) -> Tree:
 
 def squared_norm(tree: Tree) -> Tensor:
     """Return sum ||a||^2 over all leaves of a tree, a scalar."""
-    return torch.stack([leaf.square().sum() for leaf in leaves(tree)]).sum()
+    return sum_of_squares(leaves(tree))
 
 
 def squared_distance(first: Tree, second: Tree) -> Tensor:
     """Return sum ||a - b||^2 over all leaves of two trees of one structure, a scalar."""
-    pairs = zip(leaves(first), leaves(second), strict=True)
-    terms = [(a - b).square().sum() for a, b in pairs]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
+    tensors = leaves(first)
+    return sum_of_squares(tensors, leaves(second)) if tensors else torch.zeros(())

@@ -170,11 +170,10 @@ def mixed_outputs(own_head: Tree, shared_head: Tree, features: Tensor, shares: T
 def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
     shares = weight / weight.sum().clamp(min=1)
-
-    def mean_kernel(a: Tensor, b: Tensor) -> Tensor:
-        # Rows are subtracted: a product of matrices would let samples of weight 0 change rounding.
-        squares = (a[:, None] - b[None]).square().sum(-1)
-        kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
-        return shares @ kernels @ shares
-
-    return mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y)
+    # Rows are subtracted: a product of matrices would let samples of weight 0 change rounding.
+    squares = torch.stack(
+        [(a[:, None] - b[None]).square().sum(-1) for a, b in ((x, x), (y, y), (x, y))]
+    )
+    kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
+    of_x, of_y, of_both = (shares @ kernel @ shares for kernel in kernels.unbind())
+    return of_x + of_y - 2 * of_both

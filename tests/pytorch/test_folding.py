@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fl.api import trees
 from fl.api.network import Network
 from fl.api.trees import Tree
-from fl.pytorch.folding import call_on_stacks
+from fl.pytorch.folding import call_on_stacks, sum_of_squares
 
 CLIENTS, BATCH = 3, 4
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -151,6 +151,37 @@ def test_a_function_sees_whole_stacks_where_all_it_takes_is_stacked() -> None:
         x, y
     ).equal(y)
     assert seen == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("each", ["own", "same", "nothing"])
+def test_squares_of_a_stack_are_summed_to_the_bits_of_vmap(each: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((5, 7), (3, 2, 4), ())
+    stacks = [torch.randn(4, *shape, generator=generator) for shape in shapes]
+    others = [torch.randn(4, *shape, generator=generator) for shape in shapes]
+    if each != "own":
+        others = [other[0] for other in others] if each == "same" else []
+    dims = (0, 0 if each == "own" else None)
+
+    def plain(tensors: list[Tensor], others: list[Tensor]) -> Tensor:
+        pairs = zip(tensors, others, strict=True)
+        differences = [a - b for a, b in pairs] if others else tensors
+        return torch.stack([d.square().sum() for d in differences]).sum()
+
+    def results(function: Any) -> tuple[list[Tensor], int]:
+        leaves = [stack.clone().requires_grad_() for stack in stacks]
+        with Seen(dims=0) as seen:
+            sums = vmap(function, dims)(leaves, others)
+            grads = torch.autograd.grad((sums * torch.arange(4)).sum(), leaves, create_graph=True)
+            again = torch.autograd.grad(sum((g**3).sum() for g in grads), leaves)
+        return [sums, *grads, *again], len(seen.found)
+
+    (found, few), (expected, many) = results(sum_of_squares), results(plain)
+    assert all(a.equal(b) for a, b in zip(found[:4], expected[:4], strict=True))
+    assert all(a.allclose(b) for a, b in zip(found[4:], expected[4:], strict=True))
+    assert few < many
+    one = [stack[1] for stack in stacks], [other[1] if each == "own" else other for other in others]
+    assert sum_of_squares(*one) == plain(*one) and sum_of_squares(*one).isclose(found[0][1])
 
 
 def test_from_the_first_convolution_on_clients_stay_in_the_channels() -> None:
