@@ -5,7 +5,8 @@
 
 Ten clients of 100 samples train an MLP, stacked, for an epoch a round. Times are the processor's,
 of a round without evaluation. Operations are matrix products and convolutions, those of the server
-included. ``--operators`` counts calls of PyTorch's operators a step, which no other program disturbs.
+included. ``--operators`` counts calls of PyTorch's operators a step, which no other program
+disturbs.
 """
 
 from __future__ import annotations
