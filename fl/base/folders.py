@@ -38,6 +38,11 @@ class Folders:
     lock: str
 
 
+def partition_folder(results: Path, name: str) -> Path:
+    """Return the folder of a partition, by its id."""
+    return results / "partitions" / name
+
+
 def expand(text: str, location: Location) -> str:
     """Replace ``~``, ``~user``, ``$NAME`` and ``${NAME}`` in a text, as a shell does.
 

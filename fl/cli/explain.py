@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import cast
 
 from fl.base import identity
@@ -14,6 +13,7 @@ from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
 from fl.cli.store_commands import find_run
 from fl.plan.bundle import Member
+from fl.plan.plan_files import all_files
 from fl.store.run_record import RECORD
 from fl.store.store import Store
 
@@ -92,10 +92,10 @@ def explain(
     yield from _spec_lines(description.spec)
 
 
-def find_planned_members(plan: Path, prefix: str) -> dict[str, Member]:
+def find_planned_members(results: str, prefix: str) -> dict[str, Member]:
     """Return members of the bundles of a written plan whose files contain ``prefix``, by run id."""
     members: dict[str, Member] = {}
-    for path in (plan / "bundles").glob("*.json"):
+    for path in all_files(results, "bundles"):
         content = path.read_bytes()
         if prefix.encode() in content:
             planned = (from_json(Member, member) for member in parse_json(content)["runs"])

@@ -341,7 +341,7 @@ def _explain(parsed: argparse.Namespace) -> None:
 
     settings = config.read_settings(parsed.config)
     store, remarks = readable(settings.store), list[str]()
-    planned = find_planned_members(Path(settings.results) / "plan", parsed.run_prefix)
+    planned = find_planned_members(settings.results, parsed.run_prefix)
     if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
         from fl.cli import studies
 
@@ -360,7 +360,7 @@ def _tables(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
     results = Path(settings.results)
     config.check_name(parsed.name, Location("the command line"))
-    study = plan_files.read_study(_plan_folder(settings), parsed.name)
+    study = plan_files.read_study(settings.results, parsed.name)
     result_files.write(study, Path(settings.store), results)
 
 
@@ -433,7 +433,7 @@ def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, StudyPlan]
         from fl.plan import plan_files
 
         config.check_name(parsed.study, Location("the command line"))
-        return settings, plan_files.read_study(_plan_folder(settings), parsed.study)
+        return settings, plan_files.read_study(settings.results, parsed.study)
     from fl.plan import plan
 
     return settings, plan.study_plan(parsed.config, parsed.study)
@@ -444,7 +444,7 @@ def _download(parsed: argparse.Namespace) -> None:
     from fl.plan import plan_files
 
     settings = config.read_settings(parsed.config)
-    spec = plan_files.read_dataset(_plan_folder(settings), parsed.name)
+    spec = plan_files.read_dataset(settings.results, parsed.name)
     preparation.download_files(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
@@ -453,7 +453,7 @@ def _prepare(parsed: argparse.Namespace) -> None:
     from fl.plan import plan_files
 
     settings = config.read_settings(parsed.config)
-    spec = plan_files.read_dataset(_plan_folder(settings), parsed.name)
+    spec = plan_files.read_dataset(settings.results, parsed.name)
     preparation.prepare_dataset(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
@@ -462,7 +462,7 @@ def _partition(parsed: argparse.Namespace) -> None:
     from fl.plan import plan_files
 
     settings = config.read_settings(parsed.config)
-    planned = plan_files.read_partition(_plan_folder(settings), parsed.name)
+    planned = plan_files.read_partition(settings.results, parsed.name)
     supply = _supply(parsed, settings, planned.spec)
     root, results = Path(settings.data), Path(settings.results)
     partitioning.make_partition(planned.scheme, planned.spec, root, results, supply)
@@ -473,13 +473,12 @@ def _analyse(parsed: argparse.Namespace) -> None:
     from fl.report import analysis_results
 
     settings = config.read_settings(parsed.config)
-    results, folder = Path(settings.results), _plan_folder(settings)
-    summary = plan_files.read_summary(folder)
+    summary = plan_files.read_summary(settings.results)
     names = summary.analyses if summary else {}
     if names and parsed.name not in names:
         raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
-    planned = plan_files.read_analysis(folder, parsed.name)
-    say(analysis_results.write_analysis(planned, results, Path(settings.store)))
+    planned = plan_files.read_analysis(settings.results, parsed.name)
+    say(analysis_results.write_analysis(planned, Path(settings.results), Path(settings.store)))
 
 
 def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: ComponentSpec) -> Any:
@@ -487,7 +486,3 @@ def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: Compone
     from fl.data.download import LOCK_FILE as LOCK
 
     return preparation.source_policy(spec, settings.sources, parsed.config / LOCK)
-
-
-def _plan_folder(settings: config.Settings) -> Path:
-    return Path(settings.results) / "plan"

@@ -421,5 +421,5 @@ def planned_runs(folder: Path) -> set[str]:
     """Return the runs of the last written plan; none if there is no plan."""
     from fl.plan import plan_files
 
-    summary = plan_files.read_summary(Path(config.read_settings(folder).results) / "plan")
+    summary = plan_files.read_summary(config.read_settings(folder).results)
     return {*summary.runs} if summary else set()

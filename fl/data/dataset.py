@@ -13,7 +13,6 @@ from fl.api.task import DEFAULT, Task
 from fl.base import registry
 from fl.base.errors import DataError, Location
 from fl.base.folders import path_of
-from fl.base.registry import Component, component_of
 from fl.base.specs import ComponentSpec
 from fl.data.download import Source
 from fl.data.inputs import Modality
@@ -123,24 +122,25 @@ def own_files_by_name(dataset: Dataset, origin: str | None) -> dict[str, list[Pa
     return files_by_name
 
 
-def task_component(dataset: ComponentSpec) -> Component:
-    """Return the component of a data set's task; importing it imports torch."""
-    return registry.find("task", task_name(dataset), Location(dataset["name"]) / "task")
-
-
-def task_name(dataset: ComponentSpec) -> str:
+def task_name(dataset: Dataset) -> str:
     """Return the name of a data set's task."""
-    name: str = getattr(component_of("data set", dataset)[1], "task", DEFAULT)
+    name: str = getattr(dataset, "task", DEFAULT)
     return name
 
 
-def task_of(dataset: ComponentSpec) -> Task:
-    """Return the task of a data set."""
-    task: Task = task_component(dataset).instantiate({})
+def task_of(dataset: Dataset, dataset_name: str) -> Task:
+    """Return the task of a data set; importing it imports torch.
+
+    Args:
+        dataset: The data set.
+        dataset_name: Its name, for messages.
+    """
+    component = registry.find("task", task_name(dataset), Location(dataset_name) / "task")
+    task: Task = component.instantiate({})
     return task
 
 
-def modalities_of(dataset: ComponentSpec) -> tuple[Modality, ...]:
+def modalities_of(dataset: Dataset) -> tuple[Modality, ...]:
     """Return the modalities of a data set; an empty tuple if it has one kind of input only."""
-    kinds: tuple[Modality, ...] = getattr(component_of("data set", dataset)[1], "modalities", ())
+    kinds: tuple[Modality, ...] = getattr(dataset, "modalities", ())
     return kinds

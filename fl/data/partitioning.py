@@ -12,6 +12,7 @@ import pandas as pd
 from fl.base import identity, registry
 from fl.base.errors import DataError, Location
 from fl.base.files import find_damage, read_sealed, write_sealed
+from fl.base.folders import partition_folder
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.data import groups, partition_table
@@ -21,6 +22,7 @@ from fl.data.preparation import (
     SourcePolicy,
     dataset_id,
     prepare_dataset,
+    prepared_folder,
     spec_without_defaults,
 )
 from fl.data.prepared import DESCRIPTION, Prepared
@@ -74,7 +76,7 @@ def make_partition(
     Raises:
         DataError: If a file was changed after it was written.
     """
-    folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
+    folder = partition_folder(results, partition_id(spec, dataset_id(dataset)))
     record_path = folder / RECORD_FILE
     # Before 0.2.0 no seal was written.
     if not record_path.exists() or b'"seal"' not in record_path.read_bytes():
@@ -110,11 +112,12 @@ def data_hashes(code: Mapping[str, str], root: Path, results: Path) -> dict[str,
         DataError: If a file was changed after it was written.
     """
     hashes = {}
-    prepared, partition = root / "prepared" / code["dataset"], results / "partitions"
+    prepared = prepared_folder(root, code["dataset"])
+    partition = partition_folder(results, code["partition"])
     if (prepared / DESCRIPTION).exists():
         hashes["dataset"] = Prepared.open(prepared).verify()
-    if (partition / code["partition"] / RECORD_FILE).exists():
-        hashes["partition"] = _verified_hash(partition / code["partition"])
+    if (partition / RECORD_FILE).exists():
+        hashes["partition"] = _verified_hash(partition)
     return hashes
 
 

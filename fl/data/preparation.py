@@ -178,10 +178,20 @@ def source_policy(
     return SourcePolicy(origins.get(spec["name"]), Lock(Path(lock), raw_folder_name(spec)))
 
 
+def raw_folder(root: Path, spec: ComponentSpec) -> Path:
+    """Return the folder of a data set's raw files in the folder of data."""
+    return root / "raw" / raw_folder_name(spec)
+
+
+def prepared_folder(root: Path, name: str) -> Path:
+    """Return the folder of a prepared data set, by its id."""
+    return root / "prepared" / name
+
+
 def download_files(spec: ComponentSpec, root: Path, policy: SourcePolicy = DEFAULT_POLICY) -> None:
     """Fetch the raw files of a data set into its folder of ``<root>/raw``; list them there."""
     _, dataset = component_of("data set", spec)
-    folder = root / "raw" / raw_folder_name(spec)
+    folder = raw_folder(root, spec)
     fetched = fetch_sources(dataset, folder, _with_content(policy, spec))
     listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
     folder.mkdir(parents=True, exist_ok=True)
@@ -193,8 +203,8 @@ def prepare_dataset(
 ) -> Prepared:
     """Return the data set in ``<root>/prepared/<id>``; prepare it if it does not exist."""
     component, dataset = component_of("data set", spec)
-    folder = root / "prepared" / dataset_id(spec)
-    raw = root / "raw" / raw_folder_name(spec)
+    folder = prepared_folder(root, dataset_id(spec))
+    raw = raw_folder(root, spec)
     return prepare_folder(dataset, component.name, raw, folder, _with_content(policy, spec))
 
 

@@ -95,7 +95,7 @@ def adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: S
         return
     count = 0
     try:
-        stored_runs = _stored_runs(store, Path(settings.results) / "plan" / NAMES_FILE)
+        stored_runs = _stored_runs(store, plan_files.plan_folder(settings.results) / NAMES_FILE)
         for run in missing:
             if run in stored_runs:
                 count += adopt_run(store, stored_runs[run], read_member(run))

@@ -29,6 +29,7 @@ import yaml
 from fl import report
 from fl.base import files, identity, plugins, registry
 from fl.base.errors import FedloomError, Location
+from fl.base.folders import partition_folder
 from fl.base.registry import Documentation
 from fl.base.units import quantity
 from fl.cli.store_commands import readable
@@ -201,7 +202,7 @@ def _runs(target: Path, name: str, planned: Plan) -> int:
 
 def _results(stage: Path, name: str, planned: Plan) -> Facts:
     study, results = planned.studies[name], Path(planned.settings.results)
-    folders = [results / "partitions" / run.partition_id for run in study.runs]
+    folders = [partition_folder(results, run.partition_id) for run in study.runs]
     folders += [analyses.folder_of(results, analysis.analysis) for analysis in study.analyses]
     for path in dict.fromkeys(folders):
         if path.is_dir():

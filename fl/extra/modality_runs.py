@@ -21,7 +21,6 @@ from fl.base import registry
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.schema import PERSONAL
 from fl.data import inputs as data_inputs
-from fl.data import partition_table
 from fl.data.dataset import modalities_of
 from fl.data.inputs import Modality, accepts_modalities, group_title, modality_groups
 from fl.engine.assembly import ArrayReader, Assembly, make_network
@@ -242,7 +241,7 @@ def client_inputs(scenario: Scenario) -> list[Inputs]:
     Raises:
         ConfigError: If the model takes one kind of input, or numbers of clients do not fit.
     """
-    modalities, target = modalities_of(scenario.dataset.spec), scenario.model.component.target
+    modalities, target = modalities_of(scenario.dataset.instance), scenario.model.component.target
     names = [modality.name for modality in modalities]
     counts = _clients_by_modality(scenario, names)
     if counts is None:
@@ -268,11 +267,9 @@ def _clients_by_modality(scenario: Scenario, names: list[str]) -> list[int] | No
     """Return the number of clients of each modality; None if the partition names none."""
     scheme = scenario.scheme.values
     counts, location = scheme.get("modalities"), scenario.scheme.location / "modalities"
-    if "path" in scheme:
-        table, location = (
-            partition_table.read_users_table(scheme),
-            scenario.scheme.location / "path",
-        )
+    table = scenario.partition.own_table
+    if table is not None:
+        location = scenario.scheme.location / "path"
         if data_inputs.MODALITY in table:
             counts = np.bincount(table.groupby("client")[data_inputs.MODALITY].first()).tolist()
     if counts is None:

@@ -24,7 +24,7 @@ from fl.base.schema import COSTS, PACE
 from fl.data.dataset import modalities_of, task_of
 from fl.data.inputs import group_title, modality_groups
 from fl.plan.config import Best, Cells, Draft
-from fl.plan.scenario import has_unseen_clients
+from fl.plan.scenario import partition_facts
 from fl.plan.study_plan import ComparedCell
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
 
 def _check_quantity(cells: Cells, expansion: Expansion, location: Location) -> None:
     """Raise `ConfigError` for a metric that the study does not measure, or not by clients."""
-    metrics = task_of(expansion.runs[0].dataset.spec).metrics
+    dataset = expansion.runs[0].dataset
+    metrics = task_of(dataset.instance, dataset.component.name).metrics
     if cells.metric is not None and cells.metric not in metrics:
         _check_other_metric(cells.metric, expansion, metrics, location / "metric")
         by_domain = any(isinstance(columns, dict) for columns in cells.columns.values())
@@ -169,7 +170,8 @@ def _clients(
     if cells.modality is not None:
         number = _modality_number(cells.modality, runs, location / "modality")
         return {"modality": {"name": cells.modality, "number": number}}
-    if cells.unseen and not any(has_unseen_clients(run.partition.spec) for run in runs):
+    facts = (partition_facts(run.partition, run.dataset) for run in runs)
+    if cells.unseen and not any(partition.has_unseen_clients for partition in facts):
         problem = f"is true, but no client of {text} is held out of training"
         raise ConfigError(location / "unseen", problem, "a partition with `unseen`, or false")
     if domain is None:
@@ -186,7 +188,7 @@ def _modality_number(name: str, runs: list[Run], location: Location) -> int:
     """Return the number of a modality, where clients of a data set or partition differ in it."""
     names_of_runs = []
     for run in runs:
-        modalities, keys = modalities_of(run.dataset.spec), run.partition.values
+        modalities, keys = modalities_of(run.dataset.instance), run.partition.values
         # How many modalities a user's own table has is unknown before it is read.
         count = len(modalities) + 1 if "path" in keys else 0
         existing = modality_groups(modalities, len(keys.get("modalities") or ()) or count)

@@ -101,10 +101,11 @@ def rehearse_entry(
             or cannot train it with the chosen backend.
     """
     model, dataset = scenario.model.text, scenario.dataset.text
+    absent_clients = int(scenario.partition.has_unseen_clients)
     rehearsed: dict[str, Rehearsed] = {}
     for point in entry.points:
         try:
-            rehearsed[point.key] = rehearsal.try_point(point, int(scenario.holds_out))
+            rehearsed[point.key] = rehearsal.try_point(point, absent_clients)
         except TooFew as error:
             problem = f"is {point.training['batch_size']}, too few for {entry.label} with "
             problem += f"{model} on {dataset} ({error})"

@@ -228,7 +228,7 @@ class OwnFiles:
             ConfigError: For files of which no data set can be made, and for one that differs from
                 the lock file.
         """
-        _, dataset = registry.component_of("data set", choice.spec)
+        dataset = choice.instance
         origin = self.origins.get(choice.component.name)
         try:
             check_dataset_class(dataset, choice.component.name)
@@ -256,7 +256,7 @@ class OwnFiles:
         raw_name, own_files = raw_folder_name(choice.spec), own_files_by_name(dataset, origin)
         lock, content = Lock(self.lock, raw_name), dict[str, str]()
         for source in raw_sources(dataset):
-            path = local_path(source, origin, self.root / "raw" / raw_name)
+            path = local_path(source, origin, preparation.raw_folder(self.root, choice.spec))
             if path is None or source.sha256 or source.name in own_files:
                 continue
             self.watched.setdefault(str(path), change_stamp([path]))

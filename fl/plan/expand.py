@@ -173,7 +173,7 @@ def expand(
         problems.raise_all()
     if not components.datasets:
         problems.raise_all()
-    task = task_of(components.datasets[0].spec)
+    task = task_of(components.datasets[0].instance, components.datasets[0].component.name)
     study = replace(study, metric=metric_of(draft, task, components.datasets[0], problems))
     for dataset in components.datasets:
         with problems.collected():
@@ -502,6 +502,6 @@ def _check_analysis(analysis: Choice, scenario: Scenario) -> None:
     check = getattr(analysis.instance, "check", None)
     try:
         if check:
-            check(scenario.dataset.instance.shape, scenario.clients)
+            check(scenario.dataset.instance.shape, scenario.partition.clients)
     except FedloomError as error:
         raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None

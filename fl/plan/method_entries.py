@@ -263,7 +263,7 @@ class MethodEntry:
     def _check_samples(self, scenario: Scenario, problems: ConfigProblems) -> None:
         """Collect that validation samples or samples of the server are lacking."""
         scheme = scenario.scheme.text
-        if not scenario.has_split("val"):
+        if not scenario.partition.has_split("val"):
             reason, advice = f"but {scheme} has no validation samples", "a partition with val > 0"
             if len(self.points) > 1:
                 problem, more = (
@@ -281,7 +281,7 @@ class MethodEntry:
             if self.declared.needs_validation:
                 problem = f"{self.method.name} learns by validation samples, but {scheme} has none"
                 problems.errors.append(ConfigError(self.location, problem, advice=advice))
-        if self.declared.needs_server_data and not scenario.has_split(SERVER):
+        if self.declared.needs_server_data and not scenario.partition.has_split(SERVER):
             problem = f"{self.method.name} trains on the server, but {scheme} gives it no samples"
             advice = "a partition with server > 0"
             problems.errors.append(ConfigError(self.location, problem, advice=advice))
@@ -312,8 +312,8 @@ class MethodEntry:
 
         An aggregation may need several, and so does noise behind a clip that counts clients.
         """
-        clients = scenario.clients
-        if clients is None or scenario.holds_out:
+        clients = scenario.partition.clients
+        if clients is None or scenario.partition.has_unseen_clients:
             return
         participants = Training(**point.training).participants(clients)
         for spec in point.added_components["aggregation"]:

@@ -315,7 +315,7 @@ def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True
     summary = _valid_summary(folder, settings)
     if summary is None or not {*names} <= {*summary.studies}:
         return make(folder, studies, checked)
-    home = Path(settings.results) / "plan"
+    results = settings.results
     of_studies = [summary.studies[name] for name in names]
     bundles = _sorted_names(study.bundles for study in of_studies)
     partitions = _sorted_names(study.partitions for study in of_studies)
@@ -324,11 +324,11 @@ def read_or_make(folder: Path, studies: Sequence[str] = (), checked: bool = True
     return Plan(
         settings=settings,
         watched=summary.watched,
-        studies={name: plan_files.read_study(home, name) for name in names},
-        bundles={name: plan_files.read_checked_bundle(home, name) for name in bundles},
-        datasets={name: plan_files.read_dataset(home, name) for name in datasets},
-        partitions={name: plan_files.read_partition(home, name) for name in partitions},
-        analyses={name: plan_files.read_analysis(home, name) for name in analyses},
+        studies={name: plan_files.read_study(results, name) for name in names},
+        bundles={name: plan_files.read_checked_bundle(results, name) for name in bundles},
+        datasets={name: plan_files.read_dataset(results, name) for name in datasets},
+        partitions={name: plan_files.read_partition(results, name) for name in partitions},
+        analyses={name: plan_files.read_analysis(results, name) for name in analyses},
     )
 
 
@@ -351,16 +351,19 @@ def study_plan(folder: Path, name: str) -> StudyPlan:
 
 def _valid_summary(folder: Path, settings: Settings) -> PlanSummary | None:
     """Return the written plan's summary if nothing must be made again for its studies."""
-    home = Path(settings.results) / "plan"
     try:
-        summary = plan_files.read_summary(home)
+        summary = plan_files.read_summary(settings.results)
     except DataError:
         return None
     if summary is None:
         return None
     if summary.key != plan_files.fingerprint(folder, [*summary.studies], settings):
         return None
-    return summary if are_unchanged(summary.watched) and _is_complete(home, summary) else None
+    return (
+        summary
+        if are_unchanged(summary.watched) and _is_complete(settings.results, summary)
+        else None
+    )
 
 
 def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, PlanSummary]:
@@ -371,31 +374,42 @@ def make_and_write(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, Pla
     """
     studies = config.split_names(studies)
     settings, names, _ = read_request(folder, studies)
-    home = Path(settings.results) / "plan"
-    check_writable(home)
+    check_writable(plan_files.plan_folder(settings.results))
     # Taken before the plan is made: an edit meanwhile makes it again the next time.
     key = plan_files.fingerprint(folder, names, settings)
     plan = make(folder, studies)
     write_files(plan)
     summary = _summary(plan, key)
-    plan_files.write(home / "plan.json", summary)
+    plan_files.write(plan_files.summary_file(settings.results), summary)
     return plan, summary
 
 
 def write_files(plan: Plan) -> None:
     """Write the files of a plan except the summary by which Snakemake goes."""
-    home = Path(plan.settings.results) / "plan"
-    for kind in ("studies", "bundles", "datasets", "partitions", "analyses"):
-        for name, item in getattr(plan, kind).items():
-            plan_files.write(home / kind / f"{name}.json", item)
+    items_by_kind: dict[plan_files.Kind, Mapping[str, object]] = {
+        "studies": plan.studies,
+        "bundles": plan.bundles,
+        "datasets": plan.datasets,
+        "partitions": plan.partitions,
+        "analyses": plan.analyses,
+    }
+    for kind, items in items_by_kind.items():
+        for name, item in items.items():
+            plan_files.write(plan_files.file_of(plan.settings.results, kind, name), item)
 
 
-def _is_complete(home: Path, summary: PlanSummary) -> bool:
+def _is_complete(results: str, summary: PlanSummary) -> bool:
     """Whether the files of all studies, bundles and analyses that a summary names exist."""
-    paths = [home / "studies" / f"{name}.json" for name in summary.studies]
-    paths += [home / "bundles" / f"{name}.json" for name in summary.bundles]
-    paths += [home / "analyses" / f"{name}.json" for name in summary.analyses]
-    return all(path.exists() for path in paths)
+    names_by_kind: dict[plan_files.Kind, Iterable[str]] = {
+        "studies": summary.studies,
+        "bundles": summary.bundles,
+        "analyses": summary.analyses,
+    }
+    return all(
+        plan_files.file_of(results, kind, name).exists()
+        for kind, names in names_by_kind.items()
+        for name in names
+    )
 
 
 def _summary(plan: Plan, key: str) -> PlanSummary:
@@ -458,7 +472,7 @@ def supply_summary(summary: PlanSummary, settings: Settings) -> None:
     bundles = {run: name for name, bundle in summary.bundles.items() for run in bundle.runs}
 
     def read_member(run: str) -> Member:
-        bundle = plan_files.read_bundle(Path(settings.results) / "plan", bundles[run])
+        bundle = plan_files.read_bundle(settings.results, bundles[run])
         return next(member for member in bundle.runs if member.run == run)
 
     for supply_runs in MISSING_RUNS.hooks():

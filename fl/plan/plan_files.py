@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fl.base import identity, plugins, registry
 from fl.base.dataclass_json import Json, as_json, from_json
@@ -111,6 +111,30 @@ class PlanSummary:
     analyses: dict[str, AnalysisSummary]
 
 
+Kind = Literal["studies", "bundles", "datasets", "partitions", "analyses", "jobs"]
+"""Folders of a plan, which hold a file for each item."""
+
+
+def plan_folder(results: str | Path) -> Path:
+    """Return the folder of the plan in a folder of results."""
+    return Path(results) / "plan"
+
+
+def file_of(results: str | Path, kind: Kind, name: str) -> Path:
+    """Return the file of an item of the plan."""
+    return plan_folder(results) / kind / f"{name}.json"
+
+
+def all_files(results: str | Path, kind: Kind) -> list[Path]:
+    """Return the files of all items of a kind, those of earlier plans too, sorted."""
+    return sorted((plan_folder(results) / kind).glob("*.json"))
+
+
+def summary_file(results: str | Path) -> Path:
+    """Return the file of the summary, by which Snakemake goes."""
+    return plan_folder(results) / "plan.json"
+
+
 def write(path: Path, content: Any) -> None:
     """Write a dataclass or a mapping with its checksum, unless the file has it already."""
     plain = as_json(content)
@@ -121,44 +145,44 @@ def write(path: Path, content: Any) -> None:
             write_json(path, sealed)
 
 
-def read_summary(home: Path) -> PlanSummary | None:
-    """Return the content of ``plan.json`` of a folder; None if there is no such file.
+def read_summary(results: str | Path) -> PlanSummary | None:
+    """Return the content of ``plan.json`` of a folder of results; None if there is no such file.
 
     Raises:
         DataError: If the file was changed.
     """
-    path = home / "plan.json"
+    path = summary_file(results)
     return read(PlanSummary, path) if path.exists() else None
 
 
-def read_study(home: Path, name: str) -> StudyPlan:
+def read_study(results: str | Path, name: str) -> StudyPlan:
     """Return the plan of a study; `DataError` if it cannot be read."""
-    return read(StudyPlan, home / "studies" / f"{name}.json")
+    return read(StudyPlan, file_of(results, "studies", name))
 
 
-def read_bundle(home: Path, name: str) -> Bundle:
+def read_bundle(results: str | Path, name: str) -> Bundle:
     """Return a bundle of the plan; `DataError` if it cannot be read."""
-    return bundle.read(home / "bundles" / f"{name}.json")
+    return bundle.read(file_of(results, "bundles", name))
 
 
-def read_checked_bundle(home: Path, name: str) -> Bundle:
+def read_checked_bundle(results: str | Path, name: str) -> Bundle:
     """Return a bundle of the plan; `DataError` if its file is not as it was written."""
-    return Bundle.from_json(read_checked(home / "bundles" / f"{name}.json"), Location(name))
+    return Bundle.from_json(read_checked(file_of(results, "bundles", name)), Location(name))
 
 
-def read_dataset(home: Path, name: str) -> ComponentSpec:
+def read_dataset(results: str | Path, name: str) -> ComponentSpec:
     """Return the spec of a data set of the plan; `DataError` if it cannot be read."""
-    return read_checked(home / "datasets" / f"{name}.json")
+    return read_checked(file_of(results, "datasets", name))
 
 
-def read_partition(home: Path, name: str) -> PlannedPartition:
+def read_partition(results: str | Path, name: str) -> PlannedPartition:
     """Return a partition of the plan; `DataError` if it cannot be read."""
-    return read(PlannedPartition, home / "partitions" / f"{name}.json")
+    return read(PlannedPartition, file_of(results, "partitions", name))
 
 
-def read_analysis(home: Path, name: str) -> PlannedAnalysis:
+def read_analysis(results: str | Path, name: str) -> PlannedAnalysis:
     """Return an analysis of the plan; `DataError` if it cannot be read."""
-    return read(PlannedAnalysis, home / "analyses" / f"{name}.json")
+    return read(PlannedAnalysis, file_of(results, "analyses", name))
 
 
 def read(target: type[Class], path: Path) -> Class:
@@ -206,9 +230,9 @@ def read_unchecked(path: Path) -> dict[str, Json]:
     return content if isinstance(content, dict) else {}
 
 
-def store_of(home: Path) -> str | None:
+def store_of(results: str | Path) -> str | None:
     """Return the folder of the runs by ``plan.json``; None if it cannot be read."""
-    settings = read_unchecked(home / "plan.json").get("settings")
+    settings = read_unchecked(summary_file(results)).get("settings")
     store = settings.get("store") if isinstance(settings, dict) else None
     return store if isinstance(store, str) else None
 

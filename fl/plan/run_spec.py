@@ -16,8 +16,9 @@ from fl.base.folders import Folders, path_of
 from fl.base.registry import component_of, find
 from fl.base.specs import ComponentSpec, MethodSpec, Spec, component_specs
 from fl.data import partitioning, preparation
-from fl.data.dataset import modalities_of, task_name, task_of
+from fl.data.dataset import Dataset, modalities_of, task_name, task_of
 from fl.data.own_files import change_stamp, content_hash
+from fl.plan.partition_facts import PartitionFacts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +68,17 @@ class RunSpec:
     spec: Spec
 
     @cached_property
+    def dataset(self) -> Dataset:
+        """The data set."""
+        dataset: Dataset = component_of("data set", self.spec["dataset"])[1]
+        return dataset
+
+    @property
+    def partition(self) -> PartitionFacts:
+        """What is known of the partition before it is made."""
+        return PartitionFacts(self.spec["partition"], self.dataset, self.spec["dataset"]["name"])
+
+    @cached_property
     def method_components(self) -> MethodComponents:
         """The method with the terms, alterations and upload filters that the study adds."""
         return method_components_of(self.spec)
@@ -79,8 +91,8 @@ class RunSpec:
         return RunComponents(
             component_of("model", self.spec["model"])[1],
             self.method_components,
-            task_of(self.spec["dataset"]),
-            modalities_of(self.spec["dataset"]),
+            task_of(self.dataset, self.spec["dataset"]["name"]),
+            modalities_of(self.dataset),
         )
 
     @cached_property
@@ -159,7 +171,7 @@ class RunSpec:
             **added_components,
             "method": identity.entry("method", self.spec["method"]["name"]),
             "model": identity.entry("model", self.spec["model"]["name"]),
-            "task": identity.entry("task", task_name(self.spec["dataset"])),
+            "task": identity.entry("task", task_name(self.dataset)),
         }
 
 

@@ -1,7 +1,4 @@
-"""A scenario: one data set, one partition and one model of a study, and what works there.
-
-Whether a partition can be made of a data set is checked before either exists.
-"""
+"""A scenario: one data set, one partition and one model of a study, and what works there."""
 
 from __future__ import annotations
 
@@ -10,163 +7,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from fl.api.task import ALL_TASKS, Task, serves, tasks_of
 from fl.base import fields, registry
-from fl.base.errors import ConfigError, ConfigProblems, DataError, Location, unknown_name
-from fl.base.folders import expand
-from fl.base.registry import Component, component_of
+from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
+from fl.base.registry import Component
 from fl.base.schema import SERVER
 from fl.base.seams import Seam
-from fl.base.specs import ComponentSpec
-from fl.data import partition_table, partitioning
+from fl.data import partitioning
 from fl.data.dataset import modalities_of, task_name
 from fl.data.inputs import ANY_MODALITIES, accepts_modalities, group_title, input_names
 from fl.plan.components import Choice, Inputs
+from fl.plan.partition_facts import PartitionFacts
 
 
-def has_split(scheme: ComponentSpec, split: str) -> bool:
-    """Whether a partition has samples of a split.
-
-    Args:
-        scheme: Spec of the partition scheme.
-        split: ``val``, by which a grid's point can be chosen, or ``server``, the server's samples.
-    """
-    if "path" in scheme:
-        return bool((partition_table.read_users_table(scheme)["split"] == split).any())
-    return bool(scheme.get(split, 0))
-
-
-def has_unseen_clients(scheme: ComponentSpec) -> bool:
-    """Whether a partition of that scheme has clients that are held out of training."""
-    if "path" in scheme:
-        table = partition_table.read_users_table(scheme)
-        return "unseen" in table and bool(table["unseen"].any())
-    return bool(scheme.get("unseen", 0))
-
-
-def clients_of(scheme: ComponentSpec, dataset: ComponentSpec) -> int | None:
-    """Return the number of clients, unseen ones included; None if only the data can tell."""
-    if "path" in scheme:
-        return int(partition_table.read_users_table(scheme)["client"].nunique())
-    _, data = component_of("data set", dataset)
-    in_domains = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
-    return scheme.get("clients") or in_domains or data.natural_clients or None
-
-
-def split_share(scheme: ComponentSpec, split: str) -> float:
-    """Return the share of a client's samples in a split, 0 if the scheme's keys do not tell."""
-    share = scheme.get(split, 0.0)
-    return 0.0 if isinstance(share, str) else float(share)
-
-
-def check_partition(scheme: ComponentSpec, dataset: ComponentSpec, location: Location) -> None:
-    """Raise `ConfigError` if a partition cannot be made of a data set, for all reasons at once."""
-    _, data = component_of("data set", dataset)
-    splits, problems = getattr(data, "published_splits", None), ConfigProblems()
-    with problems.collected():
-        _check_clients(scheme, dataset, data, location)
-    with problems.collected():
-        _check_shares(scheme, location)
-    with problems.collected():
-        _check_published_splits(scheme, dataset, splits, location)
-    with problems.collected():
-        _check_natural_parts(scheme, dataset, data, location)
-    with problems.collected():
-        if "path" in scheme:
-            _check_own_table(scheme, data, location / "path")
-    problems.raise_all()
-
-
-def _check_natural_parts(
-    scheme: ComponentSpec, dataset: ComponentSpec, data: Any, location: Location
-) -> None:
-    """Raise `ConfigError` if a partition follows domains or clients that a data set lacks."""
-    if "clients_per_domain" in scheme and not getattr(data, "domains", ()):
-        problem = f"{dataset['name']} has no domains"
-        raise ConfigError(location, problem, advice="a data set that has domains")
-    if scheme["name"] == "natural" and not data.natural_clients:
-        problem = f"{dataset['name']} has no clients of its own"
-        advice = "another scheme, or another data set"
-        if hasattr(data, "path"):  # Data of the user's own can have clients.
-            advice = "name the clients by `client=` (a column, or an argument of fl.arrays), or "
-            advice += "choose another scheme"
-        raise ConfigError(location, problem, advice=advice)
-
-
-def _check_clients(
-    scheme: ComponentSpec, dataset: ComponentSpec, data: Any, location: Location
-) -> None:
-    """Raise `ConfigError` if there are too few samples or classes for so many clients."""
-    clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
-    fewest_samples = max(3, scheme.get("min_samples", 0))
-    if clients and data.size is not None and data.size < fewest_samples * clients:
-        problem = f"is {clients}, too many for the {data.size} samples of {dataset['name']}"
-        allowed = (
-            f"at most {data.size // fewest_samples}, so that each gets {fewest_samples} or more"
-        )
-        raise ConfigError(location / "clients", problem, allowed)
-    if clients and data.size is not None and data.size < per_client * clients:
-        problem = f"is {clients}, too many for {per_client} classes each of {data.size} samples"
-        allowed = f"at most {data.size // per_client}, so that a holder of a class gets a sample"
-        raise ConfigError(location / "clients", problem, allowed)
-    for key in ("classes_per_client", "dominant_classes"):
-        if scheme.get(key, 1) > data.classes:
-            problem = f"is {scheme[key]}, but {dataset['name']} has {data.classes} classes"
-            raise ConfigError(location / key, problem, f"1 to {data.classes}")
-    unseen = scheme.get("unseen", 0)
-    if clients and not isinstance(unseen, str) and unseen >= clients:
-        problem = f"is {unseen}, but there are {clients} clients"
-        raise ConfigError(location / "unseen", problem, f"a share < 1, or at most {clients - 1}")
-
-
-def _check_shares(scheme: ComponentSpec, location: Location) -> None:
-    """Raise `ConfigError` if nothing is left to train on, or nothing to test on."""
-    shares = {split: split_share(scheme, split) for split in ("val", "test", SERVER)}
-    if scheme.get("test", 0.5) in (0, 1) or shares["val"] + shares["test"] >= 1:
-        problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
-        raise ConfigError(location / "test", problem, "test > 0 and val + test < 1")
-    if sum(shares.values()) >= 1:
-        problem = f"is {scheme[SERVER]} beside val {shares['val']} and test {shares['test']}"
-        raise ConfigError(location / SERVER, problem, "val + test + server < 1, the rest is train")
-
-
-def _check_published_splits(
-    scheme: ComponentSpec,
-    dataset: ComponentSpec,
-    splits: tuple[str, ...] | None,
-    location: Location,
-) -> None:
-    """Raise `ConfigError` for a published split that does not exist, or if none is left to train.
-
-    Args:
-        scheme: Spec of the partition scheme.
-        dataset: Spec of the data set.
-        splits: Published splits of the data set; None if they are unknown before it is read.
-        location: Location of the scheme.
-    """
-    followed = [key for key in ("val", "test", "unseen") if scheme.get(key) == "published"]
-    for key in followed:
-        split = "train" if key == "unseen" else key
-        if splits is not None and split not in splits:
-            problem = f"is published, but {dataset['name']} has no published {split} split"
-            raise ConfigError(location / key, problem, "a number, or a data set that has one")
-    if splits and not {*splits} - {*followed}:
-        problem = f"is published, as are all samples of {dataset['name']}: none is left to train on"
-        raise ConfigError(location / followed[-1], problem, "a number, or another data set")
-
-
-def _check_own_table(scheme: ComponentSpec, data: Any, location: Location) -> None:
-    """Raise `ConfigError` for a user's table that is no partition of a data set."""
-    expand(scheme["path"], location)  # Raises what is wrong with the path, with its location.
-    try:
-        table = partition_table.read_users_table(scheme)
-        partition_table.check_columns(table, scheme["path"])
-        size = table["sample"].max() + 1 if data.size is None else data.size
-        partition_table.validate(table, np.broadcast_to(0, size), source=scheme["path"])
-    except DataError as error:
-        raise ConfigError(location, str(error)) from None
+def partition_facts(scheme: Choice, dataset: Choice) -> PartitionFacts:
+    """Return what is known of the partition of a data set before it is made."""
+    return PartitionFacts(scheme.spec, dataset.instance, dataset.component.name)
 
 
 def _any_scheme(location: Location) -> Choice:
@@ -236,31 +92,22 @@ class Scenario:
             with fitting.collected():
                 _check_task(scheme.component, task, dataset, scheme.location)
             with fitting.collected():
-                check_partition(scheme.spec, dataset.spec, scheme.location)
+                partition_facts(scheme, dataset).check(scheme.location)
             if fitting.errors and "path" in scheme.values:
                 scheme = None  # The table may lack any column.
         problems.errors += serving.errors + fitting.errors
         is_known = scheme and model
-        if serving.errors or not (is_known or len(modalities_of(dataset.spec)) < 2):
+        if serving.errors or not (is_known or len(modalities_of(dataset.instance)) < 2):
             return None
         scheme = scheme or _any_scheme(dataset.location)
         model = model or _any_model(task, dataset.location)
         partition = replace(scheme, id=partitioning.partition_id(scheme.spec, dataset.id))
         return cls(dataset, partition, model, task)
 
-    def has_split(self, split: str) -> bool:
-        """Whether there are samples of ``val`` or ``server``."""
-        return has_split(self.scheme.spec, split)
-
-    @property
-    def clients(self) -> int | None:
-        """The number of clients; None if only the data can tell."""
-        return clients_of(self.scheme.spec, self.dataset.spec)
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether clients are held out of training."""
-        return has_unseen_clients(self.scheme.spec)
+    @cached_property
+    def partition(self) -> PartitionFacts:
+        """What is known of the partition before it is made."""
+        return partition_facts(self.scheme, self.dataset)
 
     def _refuse_one_input(self, names: list[str]) -> None:
         """Raise `ConfigError`: the model takes several inputs, and the data set has others."""
@@ -281,7 +128,7 @@ class Scenario:
     def has_images(self) -> bool:
         """Whether some input of the data set is an image, [channels, height, width]."""
         data = self.dataset.instance
-        shapes = [modality.shape for modality in modalities_of(self.dataset.spec)]
+        shapes = [modality.shape for modality in modalities_of(self.dataset.instance)]
         return any(len(shape) == 3 for shape in shapes or [data.shape])
 
     @cached_property
@@ -295,7 +142,7 @@ class Scenario:
             if inputs := find_inputs(self):
                 return inputs
         data, target = self.dataset.instance, self.model.component.target
-        modalities = modalities_of(self.dataset.spec)
+        modalities = modalities_of(self.dataset.instance)
         if accepts_modalities(target, modalities):
             return [Inputs("", (), data.classes, 0, modalities)]
         if input_names(target):
@@ -310,7 +157,7 @@ class Scenario:
         _check_task(component, self.task, self.dataset, location)
         has_joint_input = any(inputs.modalities for inputs in self.inputs)
         if has_joint_input and getattr(component.target, "one_input", False):
-            names = group_title(modalities_of(self.dataset.spec))
+            names = group_title(modalities_of(self.dataset.instance))
             problem = f"{component.name} computes with one input, but {self.model.text} takes "
             problem += f"{names} of {self.dataset.text}"
             advice = "a model of one input, or clients that hold one each"
@@ -343,7 +190,7 @@ class Scenario:
 
 def check_same_task(dataset: Choice, task: Task) -> None:
     """Raise `ConfigError` for a data set of another task than the study's."""
-    name = task_name(dataset.spec)
+    name = task_name(dataset.instance)
     if name != task.name:
         problem = f"{dataset.text} is for {name}, but the study for {task.name}"
         raise ConfigError(dataset.location, problem, advice="data sets of one task in a study")

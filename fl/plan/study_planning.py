@@ -222,7 +222,7 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
     """Return the names of all components that a study uses, by kind of the registry."""
     names: dict[str, set[str]] = {
         "analysis": {analysis.component.name for analysis in expansion.analyses},
-        "task": {task_name(run.spec["dataset"]) for run in expansion.runs},
+        "task": {task_name(run.dataset.instance) for run in expansion.runs},
     }
     for run in expansion.runs:
         for key, kind in COMPONENT_KINDS.items():

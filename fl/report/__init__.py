@@ -54,7 +54,7 @@ def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None)
     """
     facts = gather(study, results, store, plan)
     sections = outline(facts)
-    folder = results / "report"
+    folder = result_files.report_folder(results)
     paths: list[Path] = []
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,5 +162,5 @@ def _tables(
     """Return a study's plan, its long table and its runs table."""
     results = Path(results)
     plan = read_plan(study, results) if isinstance(study, str) else study
-    store = Path(store or plan_files.store_of(results / "plan") or results / "runs")
+    store = Path(store or plan_files.store_of(results) or results / "runs")
     return plan, *result_files.read(plan, store, results)

@@ -161,7 +161,7 @@ class _Stored:
 
         name = self.planned.bundle
         if name not in self.shared:
-            bundle = plan_files.read_bundle(self.results / "plan", name)
+            bundle = plan_files.read_bundle(self.results, name)
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
             self.shared[name] = RunSpec(spec).assemble(bundle.folders, torch.device(self.device))
@@ -174,7 +174,7 @@ class _Stored:
         return counts
 
     def domains(self) -> list[str]:
-        bundle = plan_files.read_bundle(self.results / "plan", self.planned.bundle)
+        bundle = plan_files.read_bundle(self.results, self.planned.bundle)
         return RunSpec(bundle.runs[0].spec).domains(bundle.folders)
 
     @cached_property

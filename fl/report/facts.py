@@ -441,15 +441,14 @@ def read_plan(study: str, results: Path) -> StudyPlan:
     Raises:
         DataError: If the study was not planned, or its plan cannot be read.
     """
-    folder = results / "plan" / "studies"
-    if not (folder / f"{study}.json").exists():
-        names = sorted(path.stem for path in folder.glob("*.json"))
+    path = plan_files.file_of(results, "studies", study)
+    if not path.exists():
+        names = [planned.stem for planned in plan_files.all_files(results, "studies")]
         planned = ", ".join(names) or "none"
         raise DataError(
-            f"{folder / study}.json: does not exist (planned studies: {planned})",
-            advice="fedloom plan --write",
+            f"{path}: does not exist (planned studies: {planned})", advice="fedloom plan --write"
         )
-    return plan_files.read_study(results / "plan", study)
+    return plan_files.read_study(results, study)
 
 
 ENVIRONMENT = ("fedloom", "python", "torch", "numpy", "cuda", "processor", "device")

@@ -12,6 +12,7 @@ import pandas as pd
 from fl.base import files
 from fl.base.errors import DataError
 from fl.base.files import parse_json
+from fl.base.folders import partition_folder
 from fl.base.schema import SERVER
 from fl.plan.study_plan import StudyPlan
 from fl.report.cells import DASH, Cell, Row, Table, columns, decimal
@@ -99,7 +100,7 @@ def read(results: Path, name: str, title: str) -> Partition | None:
         name: Id of the partition.
         title: The partition's name in the report.
     """
-    folder = results / "partitions" / name
+    folder = partition_folder(results, name)
     if not (folder / "statistics.parquet").exists() or not (folder / "partition.json").exists():
         return None
     try:

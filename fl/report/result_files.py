@@ -71,9 +71,14 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
             path.unlink()
 
 
+def report_folder(results: Path) -> Path:
+    """Return the folder of the reports."""
+    return results / "report"
+
+
 def page(results: Path, study: str) -> Path:
     """Return the page of a study's report."""
-    return results / "report" / f"{study}.html"
+    return report_folder(results) / f"{study}.html"
 
 
 def stamp(plan_hash: str, is_complete: bool) -> str:

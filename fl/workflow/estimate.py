@@ -16,11 +16,11 @@ from fl.base.declaration import declaration_of
 from fl.base.errors import DataError, FedloomError, Location
 from fl.base.folders import path_of
 from fl.base.hashes import digest
-from fl.base.specs import ComponentKey, ComponentSpec, Spec
+from fl.base.specs import ComponentKey, Spec
 from fl.data import partition_table
 from fl.data.scheme import CommonKeys
 from fl.plan.bundle import Bundle
-from fl.plan.scenario import clients_of, has_split, split_share
+from fl.plan.run_spec import RunSpec
 from fl.store import run_check
 from fl.store.store import Store
 
@@ -57,10 +57,11 @@ def large_metrics(bundle: Bundle) -> tuple[int, int] | None:
     """
     spec = bundle.runs[0].spec
     training = Training(**spec["training"])
-    clients = clients_of(spec["partition"], spec["dataset"]) or 0
+    partition = RunSpec(spec).partition
+    clients = partition.clients or 0
     clients = min(clients, training.evaluate_clients or clients)
     evaluations = math.ceil(training.rounds / training.evaluate_every)
-    splits = 1 + has_split(spec["partition"], "val")
+    splits = 1 + partition.has_split("val")
     rows = len(bundle.runs) * evaluations * clients * splits * METRICS_PER_CLIENT
     limit = bundle.execution.memory_mb * 2**20 / 2
     if 2 * rows * BYTES_PER_ROW < limit:
@@ -77,7 +78,7 @@ def client_steps(spec: Spec) -> int:
     Unseen clients are left out, also where a method lets them train.
     """
     training = Training(**spec["training"])
-    counts = _client_counts(spec["partition"], spec["dataset"])
+    counts = _client_counts(RunSpec(spec))
     epochs = training.local_epochs or 1
     per_epoch = counts.samples / counts.clients / training.batch_size
     local = training.local_steps or epochs * per_epoch
@@ -85,24 +86,24 @@ def client_steps(spec: Spec) -> int:
     return round(training.rounds * participants * max(local, 1))
 
 
-def _client_counts(scheme: ComponentSpec, dataset: ComponentSpec) -> ClientCounts:
-    """Return the numbers of clients and samples of a partition.
+def _client_counts(run: RunSpec) -> ClientCounts:
+    """Return the numbers of clients and samples of a run's partition.
 
     The sizes of a published split are known only from the data. Its share is assumed to be the
     scheme's default, and no client is assumed to be unseen by it.
     """
+    scheme, partition = run.spec["partition"], run.partition
     if "path" in scheme:
         path = path_of(scheme["path"])
         return _table_counts(path, path.stat().st_mtime_ns)
-    _, data = registry.component_of("data set", dataset)
-    clients = clients_of(scheme, dataset) or 1
+    clients = partition.clients or 1
     unseen = scheme.get("unseen", 0)
     if not isinstance(unseen, int):
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
     pool = 1 - sum(getattr(CommonKeys, key) for key in followed)
-    train = 1 - sum(split_share(scheme, key) for key in ("val", "test", "server"))
-    return ClientCounts(clients, unseen, (data.size or 0) * pool * train)
+    train = 1 - sum(partition.share(key) for key in ("val", "test", "server"))
+    return ClientCounts(clients, unseen, (run.dataset.size or 0) * pool * train)
 
 
 @cache

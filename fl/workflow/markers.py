@@ -74,7 +74,7 @@ def write_jobs(
         job_by_bundle |= dict.fromkeys(job.bundles, job.job)
         with disk_errors(results / "markers"):
             marker(results, job.job).unlink(missing_ok=True)
-        plan_files.write(_job_file(results, job.job), job)
+        plan_files.write(plan_files.file_of(results, "jobs", job.job), job)
     return job_by_bundle, {*outdated}
 
 
@@ -88,8 +88,7 @@ def selected_bundles(plan: PlanSummary, only: Sequence[str]) -> set[str]:
     Raises:
         FedloomError: If nothing is selected, or a name does not exist.
     """
-    folder = Path(plan.settings.results) / "plan"
-    studies = [plan_files.read_study(folder, name) for name in plan.studies]
+    studies = [plan_files.read_study(plan.settings.results, name) for name in plan.studies]
     return selection.parse(only).bundles(studies, plan.bundles)
 
 
@@ -99,19 +98,14 @@ def read_job(results: Path, name: str) -> Job:
     Raises:
         DataError: If it cannot be read.
     """
-    return plan_files.read(Job, _job_file(results, name))
-
-
-def _job_file(results: Path, name: str) -> Path:
-    return results / "plan" / "jobs" / f"{name}.json"
+    return plan_files.read(Job, plan_files.file_of(results, "jobs", name))
 
 
 def _jobs(
     plan: PlanSummary, incomplete: Iterable[str], store: Store, merge: bool | jobs.Machine
 ) -> Iterator[Job]:
     settings = plan.settings
-    folder = Path(settings.results) / "plan"
-    bundles = {name: plan_files.read_bundle(folder, name) for name in incomplete}
+    bundles = {name: plan_files.read_bundle(settings.results, name) for name in incomplete}
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
     for job in jobs.form_jobs(bundles, store, merge, readers):
         partition = job.execution.slurm_partition
@@ -125,7 +119,7 @@ def _jobs(
 
 def outdated_input(results: Path) -> Path:
     """Return the input of outdated files: a file that is newer than all of them."""
-    return results / "plan" / "outdated"
+    return plan_files.plan_folder(results) / "outdated"
 
 
 def _renew(path: Path, outdated: Sequence[Path]) -> None:

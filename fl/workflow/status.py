@@ -89,13 +89,13 @@ def bundles(results: Path, names: Sequence[str] = ()) -> list[Bundle]:
     Raises:
         FedloomError: If there is no plan, it cannot be read, or lacks one of the studies.
     """
-    folder, summary = results / "plan", _summary(results)
+    summary = _summary(results)
     for name in names:
         if name not in summary.studies:
             raise unknown_name(Location("the command line"), "planned study", name, summary.studies)
     named_bundles = {bundle for name in names for bundle in summary.studies[name].bundles}
     return [
-        plan_files.read_bundle(folder, name)
+        plan_files.read_bundle(results, name)
         for name in summary.bundles
         if name in named_bundles or not names
     ]
@@ -107,9 +107,9 @@ def studies(results: Path) -> list[str]:
 
 
 def _summary(results: Path) -> PlanSummary:
-    folder = results / "plan"
-    summary = plan_files.read_summary(folder)
+    summary = plan_files.read_summary(results)
     if not summary:
+        folder = plan_files.plan_folder(results)
         raise DataError(f"{folder}: there is no plan", advice="`fedloom plan --write` makes one")
     return summary
 
@@ -222,7 +222,7 @@ def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
         results: Folder of the results.
         names: Studies of the plan; by default all.
     """
-    summary = plan_files.read_summary(results / "plan")
+    summary = plan_files.read_summary(results)
     for study, planned in summary.studies.items() if summary else ():
         if names and study not in names:
             continue

@@ -199,7 +199,7 @@ def _option(words: Sequence[str], name: str) -> str:
 
 def _repeated_job_error(results: Path, job: str, start: float) -> str:
     try:
-        planned = files.parse_json((results / "plan" / "jobs" / f"{job}.json").read_bytes())
+        planned = files.parse_json(plan_files.file_of(results, "jobs", job).read_bytes())
         return repeated_error(Path(planned["store"]), planned["runs"], start)
     except (OSError, ValueError, LookupError, TypeError):
         return ""
@@ -281,7 +281,7 @@ def job_states(results: Path, start: float = 0.0) -> Iterator[JobState]:
     submissions = [pair for pair in read_all(results) if pair[1].time >= start]
     queue = slurm.queue() if submissions else None
     for name, last in sorted(submissions, key=lambda pair: pair[1].time):
-        planned = plan_files.read_unchecked(results / "plan" / "jobs" / f"{name}.json").get("runs")
+        planned = plan_files.read_unchecked(plan_files.file_of(results, "jobs", name)).get("runs")
         runs = [str(run) for run in planned] if isinstance(planned, list) else []
         log = _log_of_end(results, name, last)
         details = f" (Slurm job {last.job}, log {log})" if last.job else ""

@@ -190,11 +190,13 @@ def test_gc_plans_no_further_study_once_all_runs_are_needed(
 
 
 def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: Say):
-    home = place.root / "results" / "plan"
-    known = plan_files.read_summary(home)
+    results = place.root / "results"
+    known = plan_files.read_summary(results)
     assert known is not None
     tiny = replace(known.studies["tiny"], bundles=[])
-    plan_files.write(home / "plan.json", replace(known, studies={"tiny": tiny}, runs=[]))
+    plan_files.write(
+        plan_files.summary_file(results), replace(known, studies={"tiny": tiny}, runs=[])
+    )
     assert "4 runs that no study" in say("gc")
     assert "0 runs that no study" in say("gc", "--yes")
 

@@ -326,7 +326,7 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
 def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
     planned = plan.current_summary(config)
     study(config, seeds=[5])
-    assert plan_files.read_summary(Path("results/plan")) == planned
+    assert plan_files.read_summary("results") == planned
     assert plan.current_summary(config).runs != planned.runs
 
 
@@ -363,7 +363,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
     assert "2 runs in 1 bundle; 2 to train" in capsys.readouterr().out
-    assert plan.current_summary(config) == plan_files.read_summary(Path("results/plan"))
+    assert plan.current_summary(config) == plan_files.read_summary("results")
     assert len(makings) == 1
 
 

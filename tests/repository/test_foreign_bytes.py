@@ -342,9 +342,8 @@ def summary(root: Path) -> Reader:
 def planned_study(root: Path) -> Reader:
     folder = planning.write_config(root)
     plan.make_and_write(folder)
-    home = root / "results" / "plan"
-    path = home / "studies" / "tiny.json"
-    return json_reader(path, lambda: plan_files.read_study(home, "tiny"))
+    path = root / "results" / "plan" / "studies" / "tiny.json"
+    return json_reader(path, lambda: plan_files.read_study(root / "results", "tiny"))
 
 
 def description(root: Path) -> Reader:

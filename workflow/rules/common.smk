@@ -131,13 +131,12 @@ wildcard_constraints:
     raw=r"[\w-]+",
 
 
-PLAN_FOLDER = Path(RESULTS) / "plan"
 DATASETS = sorted({bundle.dataset for bundle in PLAN.bundles.values()})
 
 
 def raw(dataset):
     """Return the folder of the raw files of a planned data set."""
-    return raw_folder_name(plan_files.read_dataset(PLAN_FOLDER, dataset))
+    return raw_folder_name(plan_files.read_dataset(RESULTS, dataset))
 
 
 def inputs_if_missing(outputs, inputs):
@@ -226,7 +225,7 @@ def analysis(name):
 
 def analysis_execution(wildcards):
     """Return the resources of an analysis: its study's, without a GPU if it runs no model."""
-    return plan_files.read_analysis(PLAN_FOLDER, wildcards.analysis).execution
+    return plan_files.read_analysis(RESULTS, wildcards.analysis).execution
 
 
 def analysis_inputs(wildcards):

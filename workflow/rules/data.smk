@@ -45,7 +45,7 @@ rule partition:
         lambda wildcards: inputs_if_missing(
             [f"{RESULTS}/partitions/{wildcards.partition}/partition.json"],
             [
-                f"{DATA}/prepared/{plan_files.read_partition(PLAN_FOLDER, wildcards.partition).dataset}/dataset.json"
+                f"{DATA}/prepared/{plan_files.read_partition(RESULTS, wildcards.partition).dataset}/dataset.json"
             ],
         ),
     output:
