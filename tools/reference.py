@@ -14,7 +14,7 @@ from pathlib import Path
 from fl.api.training import Training
 from fl.base import fields, plugins, registry
 from fl.base.registry import Component, Lora, ModelKeys
-from fl.cli import catalogue, families
+from fl.cli import catalogue
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
 from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
@@ -70,14 +70,14 @@ def _families() -> Iterator[str]:
     )
     components, costs = registry.list_documentation("method"), method_costs.costs()
     built_in = [each for each in components if each.file.is_relative_to(plugins.FL)]
-    for family, about in families.ABOUT.items():
+    for family, about in catalogue.FAMILIES.items():
         yield f"**{family}**: {about}"
         rows = [
             "| method | exchanged | stays with the client | first key | down | up | operations |",
             "|---|---|---|---|---:|---:|---:|",
         ]
-        for member in families.members(family, built_in):
-            profile, cost = families.profile_of(member), costs[member.name]
+        for member in catalogue.members(family, built_in):
+            profile, cost = catalogue.profile_of(member), costs[member.name]
             assert profile is not None
             key = "" if profile.key == "none" else f"`{profile.key}`"
             cells = [f"[`{member.name}`](#{member.name})", profile.exchanged, profile.local, key]

@@ -85,8 +85,9 @@ from fl.api.alteration import (
     ALTERATION_STATES as ALTERATION_STATES,
     Alteration as Alteration,
     Alterations as Alterations,
+    mixed as mixed,
+    remember as remember,
 )
-from fl.api.mixed_labels import mixed as mixed, remember as remember
 
 # What lies between uploads and the server.
 from fl.api.uploads import (

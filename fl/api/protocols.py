@@ -391,7 +391,7 @@ class ChangeBatch(Protocol):
     def __call__(self, batch: Batch, /) -> Batch:
         """Return the changed batch of ONE client.
 
-        It can have other inputs, mixed labels (`fl.api.mixed_labels`), or a key of its own that
+        It can have other inputs, mixed labels (`fl.api.alteration`), or a key of its own that
         `Apply` reads at every layer. Reference models get the batch without the change.
 
         Args:

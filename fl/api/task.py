@@ -46,7 +46,7 @@ class Task:
         invent: (count, classes, shape) -> labels [count, ...] of random samples on which a model
             with inputs of that shape is tried.
         has_classes: Whether each sample has one class, so that samples can be counted by class.
-        supports_mixed_labels: Whether ``loss`` applies the mixes of `fl.api.mixed_labels`.
+        supports_mixed_labels: Whether ``loss`` applies the mixes of `fl.api.alteration`.
         model_task: Another task whose models serve this one too, with as many outputs as the data
             set has ``classes``; "" if there is none.
     """

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fl.base import plugin_code, plugins, registry
+from fl.base import plugins, registry
 from fl.base.errors import Location
 from fl.base.files import parse_json, sha256
 from fl.base.hashes import digest as digest
@@ -312,7 +312,7 @@ def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str
             reached.add(path)
             words = _words(" ".join(IMPORT.findall(path.read_text(encoding="utf-8"))))
             waiting += [helper for helper in _helpers(package) if helper.stem in words]
-    opened = [plugin_code.opened_files(path, package) for path in sorted(reached)]
+    opened = [plugins.opened_files(path, package) for path in sorted(reached)]
     return {text: path for files in opened for text, path in files.items()}
 
 
@@ -383,8 +383,8 @@ def _component_files(file: Path) -> list[Path]:
         waiting += _imports(path)
         package = _plugin_of(path)
         if package is not None:
-            plugin_code.check_imports(path, package)
-            imported = {plugins.roots()[name] for name in plugin_code.imported_plugins(path)}
+            plugins.check_imports(path, package)
+            imported = {plugins.roots()[name] for name in plugins.imported_plugins(path)}
             waiting += [path for new in imported - packages for path in _helpers(new)]
             packages |= imported
     return sorted(visited)

@@ -2,7 +2,10 @@
 
 The texts of their keys are read from the docstrings of the code that declares them. A docstring
 describes its keys in a section of attributes or arguments, with one entry for each key, whose text
-can continue on indented lines.
+can continue on indented lines. A method's docstring has one paragraph on its family, which a
+plugin's may lack::
+
+    Family: personal layers. Exchanged: body. Local: head. Key: `layers`.
 """
 
 from __future__ import annotations
@@ -12,17 +15,39 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
 from fl.base import fields, registry
-from fl.base.errors import Location
-from fl.base.registry import Component
-from fl.cli import families
+from fl.base.errors import Location, unknown_name
+from fl.base.registry import Component, Documentation
 
 SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+FAMILIES = {
+    "reference": "what others are compared with or start from",
+    "aggregation": "how the server weighs and moves the mean of what clients send",
+    "server samples": "the server has samples of its own",
+    "drift": "clients' steps are corrected or held near the shared model",
+    "sharpness": "clients' gradients are those of a worse point nearby",
+    "classifier": "the head or the loss is made fair to classes that a client lacks",
+    "distillation": "models learn from each other's outputs",
+    "class means": "clients exchange mean features by class",
+    "features": "inputs or features are made alike over clients",
+    "personal layers": "a part of the network stays with the client",
+    "personal model": "each client has a model beside the shared one",
+    "mixture of clients": "each client gets its own mixture of models",
+    "stored model": "begins with the model of another entry, which it personalises or calibrates",
+}
+"""What the methods of each family have in common, in the order of the page of methods."""
+
+FAMILY = re.compile(
+    r"Family: (?P<family>[^.]+)\. Exchanged: (?P<exchanged>[^.]+)\. Local: (?P<local>[^.]+)\."
+    r" Key: `?(?P<key>[^.`]+)`?\."
+)
 
 WIDTH = 100
 NO_TEXT = "no description: its docstring does not explain this key"
@@ -65,7 +90,7 @@ def listing(kind: str, family: str | None = None) -> Iterator[str]:
     """
     documentation = registry.list_documentation(kind)
     if family is not None:
-        documentation = families.members(family, documentation)
+        documentation = members(family, documentation)
     width = max(len(component.name) for component in documentation)
     for component in documentation:
         indent = " " * (width + 2)
@@ -134,3 +159,38 @@ def _relative(file: Path) -> str:
         return str(file.relative_to(Path.cwd()))
     except ValueError:
         return str(file)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A method's family and what it exchanges, from the docstring of its file.
+
+    Attributes:
+        family: Family, a key of `FAMILIES`.
+        exchanged: What a client receives and sends in a round.
+        local: What stays with the client from round to round.
+        key: The config key that matters most; `none` if it has none.
+    """
+
+    family: str
+    exchanged: str
+    local: str
+    key: str
+
+
+def profile_of(component: Documentation) -> Profile | None:
+    """Return a method's profile; None if its docstring has none."""
+    found = FAMILY.search(" ".join(component.notes.split()))
+    return Profile(**found.groupdict()) if found else None
+
+
+def members(family: str, components: Iterable[Documentation]) -> list[Documentation]:
+    """Return the components of a family.
+
+    Raises:
+        FedloomError: If there is no family of that name.
+    """
+    if family not in FAMILIES:
+        raise unknown_name(Location("--family"), "family", family, FAMILIES)
+    profiles = [(component, profile_of(component)) for component in components]
+    return [component for component, profile in profiles if profile and profile.family == family]

@@ -1,9 +1,15 @@
-"""Interface of data sets, and questions about the data set of a spec."""
+"""Interface of data sets, and the kinds of input that a sample has, of which a client may hold one.
+
+A partition numbers clients by modality: the data set's modalities in order, and one more number for
+clients that hold all of them (`modality_groups`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from urllib.parse import urlparse
@@ -15,8 +21,56 @@ from fl.base.errors import DataError, Location
 from fl.base.folders import path_of
 from fl.base.specs import ComponentSpec
 from fl.data.download import Source
-from fl.data.inputs import Modality
 from fl.data.prepared import Writer
+
+ANY_MODALITIES = "any"
+"""Value of a model's ``modalities`` if it takes several inputs of numbers with any names."""
+
+
+@dataclass(frozen=True)
+class Modality:
+    """One kind of input, such as photographs, captions or the readings of one sensor.
+
+    Attributes:
+        name: Name in models and messages.
+        array: Name of its array in the prepared data set.
+        shape: Shape of one input.
+        tokens: Number of different tokens if inputs are tokens, else 0.
+    """
+
+    name: str
+    array: str
+    shape: tuple[int, ...]
+    tokens: int = 0
+
+
+def input_names(model: Any) -> tuple[str, ...]:
+    """Return the names of a model's inputs; empty if it takes a single tensor."""
+    names = getattr(model, "modalities", ())
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def accepts_modalities(model: Any, modalities: Sequence[Modality]) -> bool:
+    """Whether a model takes these modalities as its inputs."""
+    accepted, names = input_names(model), {modality.name for modality in modalities}
+    if accepted == (ANY_MODALITIES,):
+        return len(names) > 1 and not any(modality.tokens for modality in modalities)
+    return len(names) > 1 and set(accepted) == names
+
+
+def modality_groups(modalities: Sequence[Modality], count: int) -> list[tuple[Modality, ...]]:
+    """Return the modalities that clients hold, by the number in a partition.
+
+    Args:
+        modalities: The modalities of the data set.
+        count: Number of groups: that of modalities, or one more, whose clients hold all of them.
+    """
+    return [*((modality,) for modality in modalities), tuple(modalities)][:count]
+
+
+def group_title(group: Sequence[Modality]) -> str:
+    """Return the modalities of a group as text: ``image``, ``image and text``."""
+    return " and ".join(modality.name for modality in group)
 
 
 class Dataset(Protocol):
@@ -39,7 +93,7 @@ class Dataset(Protocol):
       set is partitioned.
     - ``task``: name of its task (`fl.api.task`); ``classification`` without it.
     - ``modalities``: the modalities of every sample, if there are several
-      (`fl.data.inputs.Modality`). The first one is ``x``. A client holds all of them or one,
+      (`Modality`). The first one is ``x``. A client holds all of them or one,
       according to the partition.
     - ``domains``: names of the domains, if there are any.
     """

@@ -26,7 +26,9 @@ from fl.base.errors import DataError
 from fl.base.files import atomic_writer, disk_errors, parse_json
 from fl.base.folders import path_of
 from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
-from fl.data.inputs import MODALITY
+
+MODALITY = "modality"
+"""Column of a partition: number of the modality that a client holds."""
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
 NOTES = b"fedloom.notes"

@@ -16,7 +16,7 @@ from fl.base.folders import partition_folder
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.data import groups, partition_table
-from fl.data.inputs import MODALITY
+from fl.data.partition_table import MODALITY
 from fl.data.preparation import (
     DEFAULT_POLICY,
     SourcePolicy,

@@ -30,7 +30,7 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, write_sealed
 from fl.base.hashes import digest
-from fl.data.inputs import IDENTITY_NORMALISATION
+from fl.data.normalisation import IDENTITY_NORMALISATION
 from fl.data.own_files import change_stamp
 
 ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text", "target")
@@ -125,15 +125,15 @@ class Writer:
             classes: Names of the classes, in the order of labels.
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
                 per channel. If mean and sd are None, they are computed from the samples that a
-                partition trains on (`fl.data.inputs`); with ``missing: mean`` beside them, NaN is
-                replaced by means in the same way. None says that inputs are tokens, which are not
+                partition trains on (`fl.data.normalisation`); with ``missing: mean`` beside them,
+                NaN is replaced by means in the same way. None says that inputs are tokens, which are not
                 normalised.
             domains: Names of the domains, in the order of their numbers.
             groups: Names of the groups of samples that belong together, likewise.
             inputs: Normalisation of further inputs, and of targets, by array; the other ones are
                 tokens.
             vocabulary: Number of words with a token of their own, if it is the training samples of
-                a partition that decide which words these are (`fl.data.inputs.rank_words`).
+                a partition that decide which words these are (`fl.data.readers.texts.rank_words`).
             words: All words of x by their numbers, in this case.
             notes: What a reader of results should know of the data, such as a number of samples
                 that were left out. Reports have it below partitions.

@@ -24,7 +24,7 @@ from fl.base.fields import Bound, Count, Index, Seed, Share
 from fl.base.rng import generator
 from fl.base.schema import HOLDINGS, UNSEEN
 from fl.data.groups import group_labels, table_of_samples
-from fl.data.inputs import MODALITY
+from fl.data.partition_table import MODALITY
 from fl.data.splitting import (
     MIN_CLIENT_SAMPLES,
     NOBODY,

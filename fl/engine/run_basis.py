@@ -23,7 +23,7 @@ from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.seams import Seam
-from fl.data.inputs import Modality
+from fl.data.dataset import Modality
 from fl.engine.backends import Cohort, loop
 from fl.engine.batches import schedule
 from fl.engine.client_data import ClientData

@@ -19,7 +19,7 @@ from fl.api import trees
 from fl.api.protocols import Batch
 from fl.api.training import augmentation_steps
 from fl.base.errors import FedloomError
-from fl.data.inputs import Modality
+from fl.data.dataset import Modality
 from fl.pytorch import keyed
 
 IMAGE_DIMS = 3

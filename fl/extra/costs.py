@@ -21,8 +21,7 @@ from fl.api.trees import Tree
 from fl.api.uploads import without_upload_state
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.pytorch.operations import OperationCounter
-from fl.runner.counting import ShortRound, count_stated_steps, short_round
+from fl.runner.counting import OperationCounter, ShortRound, count_stated_steps, short_round
 from fl.store.run_record import Costs, UnknownCosts
 
 logger = logging.getLogger(__name__)

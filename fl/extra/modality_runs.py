@@ -20,9 +20,14 @@ from fl.api.trees import Tree
 from fl.base import registry
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.schema import PERSONAL
-from fl.data import inputs as data_inputs
-from fl.data.dataset import modalities_of
-from fl.data.inputs import Modality, accepts_modalities, group_title, modality_groups
+from fl.data import partition_table
+from fl.data.dataset import (
+    Modality,
+    accepts_modalities,
+    group_title,
+    modalities_of,
+    modality_groups,
+)
 from fl.engine.assembly import ArrayReader, Assembly, make_network
 from fl.engine.run_basis import MethodComponents, RunBasis, build
 from fl.engine.sample_arrays import Arrays
@@ -191,7 +196,7 @@ def assemble_modalities(assembly: Assembly) -> Simulation | None:
     Raises:
         FedloomError: If clients are to train on some of their samples, or on virtual images.
     """
-    if data_inputs.MODALITY not in assembly.table:
+    if partition_table.MODALITY not in assembly.table:
         return None
     if assembly.spec.get("train_on") is not None:
         raise FedloomError(
@@ -200,7 +205,7 @@ def assemble_modalities(assembly: Assembly) -> Simulation | None:
             "inputs",
         )
     data, components = assembly.data, assembly.components
-    by_client = assembly.table.groupby("client")[data_inputs.MODALITY].first()
+    by_client = assembly.table.groupby("client")[partition_table.MODALITY].first()
     modality = by_client.to_numpy(np.int64)
 
     def group_module(group: Sequence[Modality]) -> nn.Module:
@@ -270,8 +275,8 @@ def _clients_by_modality(scenario: Scenario, names: list[str]) -> list[int] | No
     table = scenario.partition.own_table
     if table is not None:
         location = scenario.scheme.location / "path"
-        if data_inputs.MODALITY in table:
-            counts = np.bincount(table.groupby("client")[data_inputs.MODALITY].first()).tolist()
+        if partition_table.MODALITY in table:
+            counts = np.bincount(table.groupby("client")[partition_table.MODALITY].first()).tolist()
     if counts is None:
         return None
     problem, all_names = f"is {list(counts)}", " and ".join(names)

@@ -21,8 +21,7 @@ from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Field
 from fl.base.files import is_file
 from fl.base.schema import COSTS, PACE
-from fl.data.dataset import modalities_of, task_of
-from fl.data.inputs import group_title, modality_groups
+from fl.data.dataset import group_title, modalities_of, modality_groups, task_of
 from fl.plan.config import Best, Cells, Draft
 from fl.plan.scenario import partition_facts
 from fl.plan.study_plan import ComparedCell

@@ -35,7 +35,7 @@ from fl.plan.method_entries import MethodEntry
 from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
 from fl.pytorch import memory
-from fl.pytorch.adaptation import LoraLinear, adapt, check_head
+from fl.pytorch.construction import LoraLinear, adapt, check_head
 from fl.pytorch.memory import is_out_of_memory
 
 

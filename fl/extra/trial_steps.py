@@ -24,7 +24,7 @@ from fl.api.trees import Tree
 from fl.base import plugins
 from fl.base.errors import FedloomError
 from fl.base.specs import MethodSpec, component_specs
-from fl.data.inputs import Modality
+from fl.data.dataset import Modality
 from fl.engine import dry_round, engine
 from fl.engine.batches import Schedule
 from fl.engine.run_basis import MethodComponents, build

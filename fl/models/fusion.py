@@ -21,7 +21,7 @@ from torch import nn
 
 from fl.api import Count
 from fl.blocks.multimodal import MultimodalModel
-from fl.data.inputs import ANY_MODALITIES
+from fl.data.dataset import ANY_MODALITIES
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from fl.base.errors import FedloomError
-from fl.base.plugin_code import is_installed
+from fl.base.plugins import is_installed
 
 FUTURE = "from __future__ import annotations"
 ADVICE = "define it at the top level of a cell or file, or in a plugin (`fedloom new`)"

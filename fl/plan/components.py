@@ -25,6 +25,7 @@ from fl.base.specs import ComponentSpec
 from fl.data import preparation
 from fl.data.dataset import (
     Dataset,
+    Modality,
     check_dataset_class,
     local_path,
     own_files_by_name,
@@ -32,7 +33,6 @@ from fl.data.dataset import (
     raw_sources,
 )
 from fl.data.download import Lock
-from fl.data.inputs import Modality
 from fl.data.own_files import ContentCache, change_stamp
 from fl.plan.config import Values
 from fl.plan.grids import check_size, grid

@@ -14,8 +14,14 @@ from fl.base.registry import Component
 from fl.base.schema import SERVER
 from fl.base.seams import Seam
 from fl.data import partitioning
-from fl.data.dataset import modalities_of, task_name
-from fl.data.inputs import ANY_MODALITIES, accepts_modalities, group_title, input_names
+from fl.data.dataset import (
+    ANY_MODALITIES,
+    accepts_modalities,
+    group_title,
+    input_names,
+    modalities_of,
+    task_name,
+)
 from fl.plan.components import Choice, Inputs
 from fl.plan.partition_facts import PartitionFacts
 

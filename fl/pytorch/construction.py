@@ -1,16 +1,25 @@
-"""Construction of models under a fixed seed, with every tensor where a run can find it."""
+"""Construction of models under a fixed seed, with every tensor where a run can find it.
+
+The keys of every model add low-rank adapters and choose the weights that are trained. Layers and
+weights are named by patterns, such as ``layers.0.*``.
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.base.errors import FedloomError
+from fl.base.errors import FedloomError, Location
+from fl.base.registry import Lora, ModelKeys
 
 NUMPY_SEEDS = 2**32
 """Number of seeds that NumPy's shared generator takes."""
@@ -75,3 +84,124 @@ def _constants(value: object) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             yield from _constants(item)
+
+
+def adapt(module: Any, values: Mapping[str, Any]) -> Any:
+    """Return a new module after the keys of every model have changed it.
+
+    Without adapters, weights that no pattern of ``trainable`` matches are frozen. With adapters,
+    all weights but theirs and the head's are, and ``trainable`` names more that are trained.
+
+    Args:
+        module: The module, as the model builds it.
+        values: The values of the model's keys.
+
+    Raises:
+        FedloomError: If a pattern matches nothing.
+    """
+    keys = ModelKeys.of(values, Location("model"))
+    if keys == ModelKeys():
+        return module
+    network: nn.Module = module
+    if keys.adapter is not None:
+        add_lora(network, keys.adapter.lora)
+    if keys.trainable is not None:
+        weights = {n: w for n, w in network.named_parameters() if w.is_floating_point()}
+        trained = matches(keys.trainable, weights, "trainable", "weight of the model")
+        if keys.adapter is None:
+            network.requires_grad_(False)
+        for name in trained:
+            weights[name].requires_grad_(True)
+    return network
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer, to whose weights ``scale * up @ down`` is added.
+
+    ``up`` is 0 at first, so that a new layer computes what the frozen one does.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.base, self.scale = base.requires_grad_(False), alpha / rank
+        self.down = nn.Parameter(base.weight.new_empty(rank, base.in_features))
+        self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    @property
+    def weight(self) -> Tensor:
+        """The sum of weights, for layers such as attention that read instead of calling it."""
+        return self.base.weight + self.scale * (self.up @ self.down)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The frozen bias."""
+        return self.base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs, [b, ..., out], without making the sum of weights."""
+        outputs: Tensor = self.base(x)
+        return outputs + self.scale * F.linear(F.linear(x, self.down), self.up)
+
+
+def add_lora(module: nn.Module, lora: Lora) -> None:
+    """Freeze a model and adapt its linear layers; the head is trained.
+
+    The head is the layer that the model names in ``head_layer``, else the linear layer that was
+    registered last; `check_head` finds out whether it makes the outputs.
+
+    Args:
+        module: The model, which is changed.
+        lora: The adapters.
+
+    Raises:
+        FedloomError: If a pattern matches no linear layer before the head.
+    """
+    linear = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    head = getattr(module, "head_layer", next(reversed(linear), None))
+    linear.pop(head, None)
+    module.requires_grad_(False)
+    if head is not None:
+        module.get_submodule(head).requires_grad_(True)
+    for name in matches(lora.layers, linear, "adapter.lora.layers", "linear layer before the head"):
+        parent, _, key = name.rpartition(".")
+        adapted = LoraLinear(linear[name], lora.rank, lora.alpha)
+        setattr(module.get_submodule(parent), key, adapted)
+
+
+def check_head(adapted_layers: Iterable[str], heads: Iterable[str]) -> None:
+    """Raise an error if a layer that makes the outputs was adapted in place of another one.
+
+    Args:
+        adapted_layers: Names of the layers that `add_lora` adapted.
+        heads: Names of the layers or weights that make the outputs, found by a pass.
+
+    Raises:
+        FedloomError: If one of the heads lies in an adapted layer.
+    """
+    for layer in adapted_layers:
+        if any(f"{head}.".startswith(f"{layer}.") for head in heads):
+            problem = f"adapter.lora: {layer} makes the outputs, but was not registered last"
+            advice = f"set `self.head_layer = {layer!r}` in the model, so that it is trained whole"
+            raise FedloomError(problem, advice=advice)
+
+
+def matches(patterns: Iterable[str], names: Iterable[str], key: str, unit: str) -> list[str]:
+    """Return the names that any of the patterns matches, in their order.
+
+    Args:
+        patterns: The patterns.
+        names: All names.
+        key: The config key of the patterns, for the error.
+        unit: What a name is of, for the error.
+
+    Raises:
+        FedloomError: If a pattern matches none of the names, or if there is no pattern.
+    """
+    names, patterns = list(names), list(patterns)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise FedloomError(f"{key}: {pattern!r} matches no {unit}", ", ".join(names) or "none")
+    if not patterns:
+        raise FedloomError(f"{key}: is empty", ", ".join(names) or "none")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -22,7 +22,7 @@ import torch
 from fl.base import plugins
 from fl.base.errors import DataError, Location
 from fl.base.schema import PERSONAL
-from fl.engine import train_on
+from fl.engine.assembly import train_on_images
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
@@ -125,7 +125,7 @@ def make_simulation(
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     source = spec.get("train_on")
     if isinstance(source, str):
-        return train_on.train_on_images(simulation, _read_images(store, source))
+        return train_on_images(simulation, _read_images(store, source))
     return simulation
 
 

@@ -6,7 +6,7 @@ import pytest
 from contract import worlds
 from torch import nn
 
-from fl.pytorch.adaptation import adapt
+from fl.pytorch.construction import adapt
 
 METHODS = [
     *("fedavg", "fedprox", "scaffold", "fednova", "ditto", "fedper", "fedrep", "fedala"),

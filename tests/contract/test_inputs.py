@@ -18,7 +18,7 @@ from fl.api.method import declaration_of
 from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
-from fl.data.inputs import Modality
+from fl.data.dataset import Modality
 from fl.engine.run_basis import RunBasis
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.simulation import Simulation

@@ -12,8 +12,8 @@ from contract.short import short
 from golden import adapter
 from golden import worlds as golden
 
+from fl.api.alteration import MIXED
 from fl.api.method import declaration_of
-from fl.api.mixed_labels import MIXED
 from fl.api.task import Task, serves
 from fl.base import registry
 from fl.base.errors import Location

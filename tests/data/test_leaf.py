@@ -22,9 +22,9 @@ from fl.base.errors import DataError, Location
 from fl.cli import main
 from fl.data import preparation
 from fl.data.datasets.sent140 import read_tweets
-from fl.data.inputs import ALPHABET
 from fl.data.preparation import SourcePolicy
 from fl.data.prepared import Prepared
+from fl.data.readers.texts import ALPHABET
 from fl.plan import plan
 
 WHERE = Location("the test")

@@ -15,7 +15,7 @@ from sources import cub200
 from fl.base.errors import ConfigError, DataError
 from fl.cli import main as cli
 from fl.data import partition_table
-from fl.data.inputs import MODALITY
+from fl.data.partition_table import MODALITY
 from fl.data.schemes.homogeneous import homogeneous
 from fl.plan import plan
 

@@ -14,8 +14,8 @@ from fl.base.errors import DataError
 from fl.data.datasets import abide, prostate_mri, shakespeare, speech_commands
 from fl.data.datasets.cifar10_c import CORRUPTIONS
 from fl.data.datasets.prostate_mri import ProstateMri
-from fl.data.inputs import WORD_PATTERN
 from fl.data.preparation import prepare_folder
+from fl.data.readers.texts import WORD_PATTERN
 
 
 def read(name, folder, **params):

@@ -15,10 +15,10 @@ from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Location
 from fl.data import preparation
-from fl.data.inputs import Modality
+from fl.data.dataset import Modality
 from fl.data.partitioning import apply_scheme
 from fl.data.prepared import Prepared
-from fl.engine import assembly, simulate, train_on
+from fl.engine import assembly, simulate
 from fl.engine.assembly import RunComponents
 from fl.engine.simulation import Simulation
 from fl.extra.partition_statistics import domain_distances, statistics
@@ -75,7 +75,7 @@ def trained(
     """
     simulation = simulated(world, given, table)
     if "images" in world:
-        simulation = train_on.train_on_images(simulation, torch.from_numpy(world["images"]))
+        simulation = assembly.train_on_images(simulation, torch.from_numpy(world["images"]))
     rows, weights = [], None
     if world.get("start"):
         weights = simulation.network.init(99)

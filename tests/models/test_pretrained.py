@@ -19,7 +19,7 @@ from fl.base.errors import FedloomError
 from fl.models.timm import Timm
 from fl.models.transformers import Transformers
 from fl.plan.run_spec import model_code
-from fl.pytorch.adaptation import adapt
+from fl.pytorch.construction import adapt
 
 WIDTH, TOKENS = 8, 11
 SIZES = {"hidden_size": WIDTH, "num_attention_heads": 2, "num_hidden_layers": 2}

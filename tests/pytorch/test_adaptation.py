@@ -11,7 +11,7 @@ from fl.api import trees
 from fl.api.network import Network
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.registry import find
-from fl.pytorch.adaptation import LoraLinear, adapt, check_head
+from fl.pytorch.construction import LoraLinear, adapt, check_head
 
 VIT = {"dim": 16, "depth": 1, "heads": 2}
 LORA = {"adapter": {"lora": {"rank": 2}}}

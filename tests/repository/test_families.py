@@ -9,7 +9,7 @@ import pytest
 from fl.api.training import Training
 from fl.base import fields, plugins, registry
 from fl.base.errors import FedloomError, Location
-from fl.cli import catalogue, families
+from fl.cli import catalogue
 from tools import method_costs
 
 METHODS = [
@@ -21,9 +21,9 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_a_method_names_its_family_and_a_key_that_it_has(method: registry.Documentation) -> None:
-    profile = families.profile_of(method)
+    profile = catalogue.profile_of(method)
     assert profile is not None
-    assert profile.family in families.ABOUT
+    assert profile.family in catalogue.FAMILIES
     declared = registry.find_declaration("method", method.name, Location("test")).target
     keys = {**fields.fields(declared), **fields.fields(Training), "none": None}
     assert profile.key in keys
@@ -31,7 +31,8 @@ def test_a_method_names_its_family_and_a_key_that_it_has(method: registry.Docume
 
 def test_every_family_has_members_and_can_be_listed() -> None:
     names = [
-        [member.name for member in families.members(family, METHODS)] for family in families.ABOUT
+        [member.name for member in catalogue.members(family, METHODS)]
+        for family in catalogue.FAMILIES
     ]
     assert sorted(chain.from_iterable(names)) == [method.name for method in METHODS]
     assert min(map(len, names)) >= 3

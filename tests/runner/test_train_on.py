@@ -14,7 +14,7 @@ from planning import Planned
 from fl.api.method import REAL
 from fl.base.errors import ConfigError, FedloomError
 from fl.blocks import local_images
-from fl.engine import engine, train_on
+from fl.engine import assembly, engine
 
 HELD = [{"dirichlet": {"clients": 3, "alpha": 5.0, "min_samples": 60, "min_per_class": 4}}]
 METHODS: dict[str, Any] = {
@@ -89,7 +89,7 @@ def world(**given: Any) -> Any:
 def test_virtual_images_come_after_the_samples_and_real_ones_stay_at_hand() -> None:
     simulation, draw = world(), torch.Generator().manual_seed(0)
     found = torch.randn(4, 6, 1, 4, 4, generator=draw, dtype=torch.float64)
-    on = train_on.train_on_images(simulation, found)
+    on = assembly.train_on_images(simulation, found)
     size = simulation.arrays.size
     for client in range(4):
         own = on.client_data.samples["train"][client]
@@ -110,7 +110,7 @@ def test_virtual_images_come_after_the_samples_and_real_ones_stay_at_hand() -> N
 
 
 def test_some_real_samples_are_as_many_of_every_class_and_the_same_for_all_seeds() -> None:
-    one, other = (train_on.train_on_subset(world(seed=seed), 2) for seed in (5, 6))
+    one, other = (assembly.train_on_subset(world(seed=seed), 2) for seed in (5, 6))
     assert one.class_counts().eq(2).all()
     for mine, theirs, all_ in zip(
         one.client_data.samples["train"],
@@ -121,14 +121,14 @@ def test_some_real_samples_are_as_many_of_every_class_and_the_same_for_all_seeds
         assert mine.tolist() == theirs.tolist()
         assert np.isin(mine, all_).all()
     with pytest.raises(FedloomError, match=r"train_on: is 30, but client 0 has .* of class 0"):
-        train_on.train_on_subset(world(), 30)
+        assembly.train_on_subset(world(), 30)
     with pytest.raises(FedloomError, match="there are 5 images for each of 4 clients"):
-        train_on.train_on_images(world(), torch.zeros(4, 5, 1, 4, 4))
+        assembly.train_on_images(world(), torch.zeros(4, 5, 1, 4, 4))
 
 
 def test_distribution_matching_sees_real_samples_whatever_is_trained_on() -> None:
     simulation = worlds.world("fedlgd", "cnn", {"initial": "real"}, sizes=(40, 30, 50, 40))
-    on = train_on.train_on_images(simulation, torch.zeros(4, 3, 1, 4, 4, dtype=torch.float64))
+    on = assembly.train_on_images(simulation, torch.zeros(4, 3, 1, 4, 4, dtype=torch.float64))
     _, warmup = on.round_schedule(1).rosters[0].schedules
     assert warmup.index[warmup.weight].max() < simulation.arrays.size
     assert on.method.phases[0].passes[1].sampling.split == REAL

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.api.alteration import Alterations
+from fl.api.alteration import MIXED, Alterations
 from fl.api.method import BuildContext
-from fl.api.mixed_labels import MIXED
 from fl.api.network import Network
 from fl.api.tasks.classification import classification_loss
 from fl.api.tasks.segmentation import SEGMENTATION

@@ -12,7 +12,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.mixed_labels import MIXED, mixed_labels
+from fl.api.alteration import MIXED, mixed_labels
 from fl.api.protocols import Batch
 from fl.api.task import DEFAULT, Task, client_means, weighted_mean
 from fl.pytorch.folding import call_on_stacks
@@ -24,7 +24,7 @@ CLASS_WEIGHT, SMOOTHING = "class_weight", "smoothing"
 def classification_loss(outputs: Tensor, batch: Batch) -> Tensor:
     """Return the weighted mean cross-entropy.
 
-    The batch can bring mixes of labels (`fl.api.mixed_labels`), label smoothing, which also applies
+    The batch can bring mixes of labels (`fl.api.alteration`), label smoothing, which also applies
     to mixed labels, and class weights, which go by the sample's own class.
 
     Args:

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.mixed_labels import MIXED, Mix, mixed
+from fl.api.alteration import MIXED, Mix, mixed
 from fl.api.protocols import Batch
 from fl.api.task import Task, client_means, weighted_mean
 
@@ -35,7 +35,7 @@ SMOOTH = 1e-5
 def loss(outputs: Tensor, batch: Batch) -> Tensor:
     """Return (cross-entropy + soft Dice loss) / 2.
 
-    If the batch has mixes (`fl.api.mixed_labels`), a pixel has a share of several classes.
+    If the batch has mixes (`fl.api.alteration`), a pixel has a share of several classes.
 
     Args:
         outputs: Outputs of the network, [b, classes, h, w].

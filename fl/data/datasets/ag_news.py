@@ -35,9 +35,9 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.base.fields import Count
 from fl.data.download import Source
-from fl.data.inputs import encode_words, vocabulary
 from fl.data.prepared import Writer
 from fl.data.readers.tables import csv_rows
+from fl.data.readers.texts import encode_words, vocabulary
 from fl.data.readers.validation import check_sizes
 
 COPY = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"

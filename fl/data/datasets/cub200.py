@@ -36,11 +36,12 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.fields import Count
+from fl.data.dataset import Modality
 from fl.data.download import Source
-from fl.data.inputs import Modality, encode_words, vocabulary
 from fl.data.prepared import Writer
 from fl.data.readers import image_files
 from fl.data.readers.archives import iter_members
+from fl.data.readers.texts import encode_words, vocabulary
 from fl.data.readers.validation import check_missing, check_sizes
 
 CAPTIONS = 10

@@ -32,7 +32,7 @@ import pandas as pd
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.data.download import Source
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.archives import read_member
 from fl.data.readers.validation import check_sizes

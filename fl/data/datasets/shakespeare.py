@@ -46,9 +46,9 @@ import numpy as np
 from fl.base.errors import DataError
 from fl.base.fields import Count
 from fl.data.download import Source
-from fl.data.inputs import ALPHABET, encode_characters
 from fl.data.prepared import Writer
 from fl.data.readers.archives import read_member
+from fl.data.readers.texts import ALPHABET, encode_characters
 from fl.data.readers.validation import check_sizes, clients_with_min_samples
 
 LENGTH = 80

@@ -33,7 +33,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl.data.download import Source
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.archives import iter_members
 from fl.data.readers.drawings import IMAGE_SIDE, draw_character, open_font

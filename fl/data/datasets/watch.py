@@ -29,7 +29,7 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.data.download import Source
-from fl.data.inputs import TRAINING_NORMALISATION
+from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.archives import read_member
 from fl.data.readers.pickles import load_pickle

@@ -20,10 +20,10 @@ import pandas as pd
 
 from fl.base.errors import DataError, similar_name, wrap_read_errors
 from fl.base.files import is_file, is_folder
-from fl.data.inputs import WORD_PATTERN
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers.archives import stream_name
 from fl.data.readers.spellings import NUMBER_TEXT, check_spellings
+from fl.data.readers.texts import WORD_PATTERN
 
 PIECE_ROWS = 50_000
 PARQUET_SUFFIXES = (".parquet", ".pq")

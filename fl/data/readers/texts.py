@@ -1,8 +1,10 @@
-"""Encoders of texts as rows of tokens: by words, or by a tokenizer from a file of the user's own.
+"""Texts as rows of tokens: characters, words, or those of a tokenizer from the user's own file.
 
 Words are runs of letters, digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case. Their
-tokens are numbers by spelling, of which a run makes its vocabulary (`fl.data.inputs`). A tokenizer
-has a vocabulary already, so that its tokens are final.
+tokens in a user's table are numbers by spelling, as only a partition tells which samples are
+trained on; `rank_words` makes the vocabulary of a run from these. A published data set has a
+training part, whose words are its vocabulary. A tokenizer has a vocabulary already, so that its
+tokens are final.
 
 A row may be several texts, such as a premise and a hypothesis. Then a token stands between them: a
 word that no text can contain, or what the tokenizer puts between a pair. Where a row is too long,
@@ -11,7 +13,8 @@ its longest text is cut first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -22,8 +25,13 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
-from fl.data.inputs import WORD_PATTERN, encode_words
 from fl.data.own_files import change_stamp
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""The 80 characters of LEAF."""
+WORD_PATTERN = re.compile(r"[\w']+|[.,!?;]")
+"""A word or punctuation mark in LEAF's preprocessing."""
+_NUMBER_BY_CHARACTER = {character: number for number, character in enumerate(ALPHABET)}
 
 TOKENIZER_FILE = "tokenizer.json"
 PADDING_NAMES = ("[PAD]", "<pad>", "<|pad|>", "</s>", "<|endoftext|>")
@@ -223,3 +231,45 @@ def _read_tokenizer(file: Path) -> Any:
     advice = "write it by `tokenizer.save` of the package tokenizers"
     with wrap_read_errors(file, "is no tokenizer", advice):
         return Tokenizer.from_file(str(file))
+
+
+def encode_characters(text: str) -> np.ndarray:
+    """Return the index of each character in `ALPHABET`, uint8 [characters].
+
+    An unknown character gets the last index, as in LEAF, which indexes by -1.
+    """
+    return np.array([_NUMBER_BY_CHARACTER.get(c, len(ALPHABET) - 1) for c in text], np.uint8)
+
+
+def vocabulary(counts: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return the ``size`` most frequent words with their ranks from 0; ties by spelling."""
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return {word: number for number, word in enumerate(ranked[:size])}
+
+
+def encode_words(
+    words: Sequence[str], number_by_word: Mapping[str, int], length: int, unknown: int
+) -> list[int]:
+    """Return the first ``length`` words as tokens, padded by the token ``unknown``."""
+    tokens = [number_by_word.get(word, unknown) for word in words[:length]]
+    return tokens + [unknown] * (length - len(tokens))
+
+
+def rank_words(x: np.ndarray, rows: np.ndarray, words: int, size: int) -> np.ndarray:
+    """Return tokens numbered by the frequency of words in some samples.
+
+    Args:
+        x: Tokens ``[samples, length]``: numbers of words by spelling, and ``words`` after a text.
+        rows: Indices of the samples whose words are counted.
+        words: Number of different words in all samples.
+        size: Number of words with a token of their own.
+
+    Returns:
+        A copy, int32. The commonest word is 0; equally common words are in the order of their
+        numbers. The token ``size`` stands for all other words, and comes after a text.
+    """
+    counts = np.bincount(x[rows].ravel(), minlength=words)[:words]
+    ranked = np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))]
+    token_by_number = np.full(words + 1, size, np.int32)
+    token_by_number[ranked] = np.arange(len(ranked))
+    return token_by_number[x]
