@@ -126,8 +126,8 @@ class Writer:
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
                 per channel. If mean and sd are None, they are computed from the samples that a
                 partition trains on (`fl.data.normalisation`); with ``missing: mean`` beside them,
-                NaN is replaced by means in the same way. None says that inputs are tokens, which are not
-                normalised.
+                NaN is replaced by means in the same way. None says that inputs are tokens, which
+                are not normalised.
             domains: Names of the domains, in the order of their numbers.
             groups: Names of the groups of samples that belong together, likewise.
             inputs: Normalisation of further inputs, and of targets, by array; the other ones are
