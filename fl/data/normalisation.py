@@ -1,8 +1,9 @@
-"""Normalisation of inputs by mean and deviation.
+"""Normalisation of inputs: numbers by mean and deviation, words by their frequency.
 
 A prepared data set states mean and deviation of its inputs or leaves them open
 (`TRAINING_NORMALISATION`). In the second case they are computed from the samples that a run's
-partition trains on, so that no test sample influences what a model sees.
+partition trains on, so that no test sample influences what a model sees. So is the vocabulary of
+the texts in a user's table (`rank_words`).
 """
 
 from __future__ import annotations
@@ -82,3 +83,23 @@ def nonzero_deviations(variance: np.ndarray, mean: np.ndarray, count: int) -> np
 
 IDENTITY_NORMALISATION: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 """Normalisation that changes nothing."""
+
+
+def rank_words(x: np.ndarray, rows: np.ndarray, words: int, size: int) -> np.ndarray:
+    """Return tokens numbered by the frequency of words in some samples.
+
+    Args:
+        x: Tokens ``[samples, length]``: numbers of words by spelling, and ``words`` after a text.
+        rows: Indices of the samples whose words are counted.
+        words: Number of different words in all samples.
+        size: Number of words with a token of their own.
+
+    Returns:
+        A copy, int32. The commonest word is 0; equally common words are in the order of their
+        numbers. The token ``size`` stands for all other words, and comes after a text.
+    """
+    counts = np.bincount(x[rows].ravel(), minlength=words)[:words]
+    ranked = np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))]
+    token_by_number = np.full(words + 1, size, np.int32)
+    token_by_number[ranked] = np.arange(len(ranked))
+    return token_by_number[x]

@@ -133,7 +133,7 @@ class Writer:
             inputs: Normalisation of further inputs, and of targets, by array; the other ones are
                 tokens.
             vocabulary: Number of words with a token of their own, if it is the training samples of
-                a partition that decide which words these are (`fl.data.readers.texts.rank_words`).
+                a partition that decide which words these are (`fl.data.normalisation.rank_words`).
             words: All words of x by their numbers, in this case.
             notes: What a reader of results should know of the data, such as a number of samples
                 that were left out. Reports have it below partitions.

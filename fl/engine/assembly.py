@@ -25,8 +25,7 @@ from fl.base.seams import Seam
 from fl.base.specs import Spec
 from fl.data import partition_table
 from fl.data.dataset import Modality, input_names
-from fl.data.normalisation import fill_gaps, measure_normalisation
-from fl.data.readers.texts import rank_words
+from fl.data.normalisation import fill_gaps, measure_normalisation, rank_words
 from fl.engine.client_data import TEST_OWN, ClientData
 from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality

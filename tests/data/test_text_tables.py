@@ -19,8 +19,8 @@ import fl
 from fl.base import plugins
 from fl.base.errors import DataError
 from fl.cli import main
+from fl.data.normalisation import rank_words
 from fl.data.readers import texts
-from fl.data.readers.texts import rank_words
 
 MAILS = {"label": "folder", "client": "owner", "split": "split", "text": ["subject", "body"]}
 WORDS = ("don't", "home", "novel", "re", "to", "work")

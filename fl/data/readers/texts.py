@@ -2,9 +2,9 @@
 
 Words are runs of letters, digits, ``_`` and ``'``, or one of ``. , ! ? ;``, in lower case. Their
 tokens in a user's table are numbers by spelling, as only a partition tells which samples are
-trained on; `rank_words` makes the vocabulary of a run from these. A published data set has a
-training part, whose words are its vocabulary. A tokenizer has a vocabulary already, so that its
-tokens are final.
+trained on; a run makes its vocabulary from these (`fl.data.normalisation`). A published data set
+has a training part, whose words are its vocabulary. A tokenizer has a vocabulary already, so that
+its tokens are final.
 
 A row may be several texts, such as a premise and a hypothesis. Then a token stands between them: a
 word that no text can contain, or what the tokenizer puts between a pair. Where a row is too long,
@@ -253,23 +253,3 @@ def encode_words(
     """Return the first ``length`` words as tokens, padded by the token ``unknown``."""
     tokens = [number_by_word.get(word, unknown) for word in words[:length]]
     return tokens + [unknown] * (length - len(tokens))
-
-
-def rank_words(x: np.ndarray, rows: np.ndarray, words: int, size: int) -> np.ndarray:
-    """Return tokens numbered by the frequency of words in some samples.
-
-    Args:
-        x: Tokens ``[samples, length]``: numbers of words by spelling, and ``words`` after a text.
-        rows: Indices of the samples whose words are counted.
-        words: Number of different words in all samples.
-        size: Number of words with a token of their own.
-
-    Returns:
-        A copy, int32. The commonest word is 0; equally common words are in the order of their
-        numbers. The token ``size`` stands for all other words, and comes after a text.
-    """
-    counts = np.bincount(x[rows].ravel(), minlength=words)[:words]
-    ranked = np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))]
-    token_by_number = np.full(words + 1, size, np.int32)
-    token_by_number[ranked] = np.arange(len(ranked))
-    return token_by_number[x]
