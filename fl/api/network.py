@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,13 @@ from torch.utils.hooks import RemovableHandle
 from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
 from fl.pytorch import torch_internals
-from fl.pytorch.construction import check_tensors, seeded
+from fl.pytorch.construction import check_tensors, seeded, tensor_slots
 from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
 from fl.pytorch.heads import HeadSearch
 from fl.pytorch.random_numbers import (
-    ADVICE,
     RandomNumbers,
-    describe_drawing_layer,
     draws_random_numbers,
-    generator_states,
-    have_generators_changed,
+    outputs_by_keys,
     replace_functions,
     uses_replaced_functions,
 )
@@ -180,7 +177,7 @@ class Network:
         self._module, self._shares_module = module, False
         self.folds = fold_layers(module)
         self._sequence = LayerSequence.from_module(module, self.folds)
-        self._slots = _slots(module)
+        self._slots = tensor_slots(module)
         self._module_tensors = [
             (store, key, store[key]) for slots in self._slots.values() for store, key in slots
         ]
@@ -442,41 +439,19 @@ class Network:
         if self._origin is not self:
             return self._origin.probe(x)
         self._probed = True
-        variables = self.init(0)
-        x = map_inputs(_example, x)
-        initial_streams, draws = generator_states(), RandomNumbers(torch.arange(2))
-        first = self._probe_outputs(variables, x, draws)
-        second = self._probe_outputs(variables, x, RandomNumbers(draws.key))
-        if have_generators_changed(initial_streams):
-            layer = describe_drawing_layer(
-                self._module, lambda: self._probe_outputs(variables, x, RandomNumbers(draws.key))
-            )
+        variables, x = self.init(0), map_inputs(_example, x)
+        draws = RandomNumbers(torch.arange(EXAMPLES))
+        run = partial(self._probe_outputs, variables, x)
+        evaluate = run if self._declared_head() else partial(self._find_head, variables, x)
+        outputs = outputs_by_keys(self._module, run, evaluate, draws)
+        if outputs.ndim < 2 or len(outputs) != EXAMPLES:
             raise FedloomError(
-                f"{layer} draws random numbers that do not depend on the batch's keys",
-                advice=ADVICE,
-            )
-        if not self._declared_head():
-            self._find_head(variables, x)
-        else:
-            self._probe_outputs(variables, x)
-        if have_generators_changed(initial_streams):
-            layer = describe_drawing_layer(self._module, lambda: self._probe_outputs(variables, x))
-            raise FedloomError(
-                f"{layer} draws random numbers in evaluation mode",
-                advice="draw random numbers in training mode only",
-            )
-        if not torch.equal(first.nan_to_num(), second.nan_to_num()):
-            raise FedloomError(
-                "the model has two different outputs for the same input and keys", advice=ADVICE
-            )
-        if first.ndim < 2 or len(first) != EXAMPLES:
-            raise FedloomError(
-                f"the model's outputs for {EXAMPLES} samples are {list(first.shape)}",
+                f"the model's outputs for {EXAMPLES} samples are {list(outputs.shape)}",
                 f"[{EXAMPLES}, ...], a row for each sample",
             )
         self._random = self._random or draws.has_drawn
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
-        return tuple(first.shape[1:])
+        return tuple(outputs.shape[1:])
 
     def _find_head(self, variables: Tree, x: Inputs) -> None:
         """Find the layers that make the outputs, by a pass in evaluation mode."""
@@ -627,21 +602,3 @@ def _example(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         return zeros
     return torch.arange(zeros.numel()).sin().to(x.dtype).reshape(zeros.shape)
-
-
-Slot = tuple[dict[str, Any], str]
-
-
-def _slots(module: nn.Module) -> dict[str, list[Slot]]:
-    """Return the dictionaries of a module that hold each named tensor (several, if shared)."""
-    slots: dict[str, list[Slot]] = {}
-    for prefix, layer in module.named_modules():
-        for store in torch_internals.variable_dicts(layer):
-            for key, tensor in store.items():
-                if tensor is None:
-                    continue
-                name = f"{prefix}.{key}" if prefix else key
-                # A tensor that several layers share has the name under which it is found first.
-                first = (n for n, [(where, k), *_] in slots.items() if where[k] is tensor)
-                slots.setdefault(next(first, name), []).append((store, key))
-    return slots

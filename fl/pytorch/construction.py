@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import Lora, ModelKeys
+from fl.pytorch import torch_internals
 
 NUMPY_SEEDS = 2**32
 """Number of seeds that NumPy's shared generator takes."""
@@ -84,6 +85,24 @@ def _constants(value: object) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             yield from _constants(item)
+
+
+Slot = tuple[dict[str, Any], str]
+
+
+def tensor_slots(module: nn.Module) -> dict[str, list[Slot]]:
+    """Return the dictionaries of a module that hold each named tensor (several, if shared)."""
+    slots: dict[str, list[Slot]] = {}
+    for prefix, layer in module.named_modules():
+        for store in torch_internals.variable_dicts(layer):
+            for key, tensor in store.items():
+                if tensor is None:
+                    continue
+                name = f"{prefix}.{key}" if prefix else key
+                # A tensor that several layers share has the name under which it is found first.
+                first = (n for n, [(where, k), *_] in slots.items() if where[k] is tensor)
+                slots.setdefault(next(first, name), []).append((store, key))
+    return slots
 
 
 def adapt(module: Any, values: Mapping[str, Any]) -> Any:

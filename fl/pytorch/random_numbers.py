@@ -119,6 +119,49 @@ def have_generators_changed(initial_states: list[Tensor]) -> bool:
     return not all(map(torch.equal, initial_states, generator_states()))
 
 
+def outputs_by_keys(
+    module: nn.Module,
+    train: Callable[[RandomNumbers], Tensor],
+    evaluate: Callable[[], object],
+    draws: RandomNumbers,
+) -> Tensor:
+    """Return the outputs of a pass in training mode, if keys alone decide its random numbers.
+
+    Args:
+        module: The model.
+        train: Function that makes a pass in training mode.
+        evaluate: Function that makes a pass in evaluation mode.
+        draws: The random numbers of the pass; records what it needs of them.
+
+    Raises:
+        FedloomError: If a pass draws other random numbers. A run would then depend on the runs
+            before it.
+    """
+
+    def again() -> Tensor:
+        return train(RandomNumbers(draws.key))
+
+    initial_states = generator_states()
+    outputs, second_outputs = train(draws), again()
+    if have_generators_changed(initial_states):
+        raise FedloomError(
+            f"{describe_drawing_layer(module, again)} draws random numbers that do not depend on "
+            "the batch's keys",
+            advice=ADVICE,
+        )
+    evaluate()
+    if have_generators_changed(initial_states):
+        raise FedloomError(
+            f"{describe_drawing_layer(module, evaluate)} draws random numbers in evaluation mode",
+            advice="draw random numbers in training mode only",
+        )
+    if not torch.equal(outputs.nan_to_num(), second_outputs.nan_to_num()):
+        raise FedloomError(
+            "the model has two different outputs for the same input and keys", advice=ADVICE
+        )
+    return outputs
+
+
 def describe_drawing_layer(module: nn.Module, run: Callable[[], object]) -> str:
     """Describe the innermost layer in which a pass draws from PyTorch's shared generators.
 
