@@ -27,7 +27,7 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.pytorch import memory
+from fl.runner import process_settings
 
 Make = Callable[[], nn.Module]
 
@@ -58,7 +58,7 @@ def begin(what: str = "", device: str = "cpu") -> str:
 def quiet() -> None:
     """As in training: one thread, and freed memory kept."""
     torch.set_num_threads(1)
-    memory.keep_freed_memory()
+    process_settings.keep_freed_memory()
 
 
 def simulation(

@@ -18,7 +18,7 @@ import torch
 
 from fl.api import trees
 from fl.api.alteration import Alteration
-from fl.api.method import BuildContext, Method, MethodTerm, Pass, Phase, Sweep
+from fl.api.method import BuildContext, Method, MethodTerm, Pass, Phase, Sampling, Sweep
 from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.api.trees import Tree
 from fl.base import plugins
@@ -26,7 +26,7 @@ from fl.base.errors import FedloomError
 from fl.base.specs import MethodSpec, component_specs
 from fl.data.dataset import Modality
 from fl.engine import dry_round, engine
-from fl.engine.batches import Schedule
+from fl.engine.batches import Schedule, schedule, sweep_schedule
 from fl.engine.run_basis import MethodComponents, build
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.state import Roster, RoundSchedule, State
@@ -38,6 +38,8 @@ SUFFICIENT_BATCH = 4
 
 A method that halves its batches gives batch normalisation two values to work on.
 """
+
+FIRST_ROUND = 1
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -164,7 +166,9 @@ class _Trial:
         backend = "stacked" if self.stacked else "loop"
         for phase in dry_round.with_single_steps(self.method).phases:
             state, roster = self._state(), self._roster(phase)
-            schedule = RoundSchedule(1, (roster,), self._arrays, self.attempt.context.training)
+            schedule = RoundSchedule(
+                FIRST_ROUND, (roster,), self._arrays, self.attempt.context.training
+            )
             results = dry_round.run_first_steps(
                 phase, state, roster, schedule, backend, swept_samples=self.size
             )
@@ -188,41 +192,44 @@ class _Trial:
         return Roster(torch.arange(self._clients), sizes, schedules)
 
     def _schedule(self, pass_: Pass | Sweep) -> Schedule:
-        """Return a batch for each client, with samples of each class if the pass asks for them."""
-        context = self.attempt.context
+        """Draw a batch for each client, as the scheduler of a run does."""
+        context, training = self.attempt.context, self.attempt.context.training
         if isinstance(pass_, Sweep):
-            return self._batches(np.arange(self.size))
-        per_class, training = pass_.sampling.per_class, context.training
-        samples = np.arange(self.size)
-        if per_class:
-            samples = np.arange(context.classes).repeat(min(per_class, SUFFICIENT_BATCH))
-        is_keyed = context.network.random or self._arrays.random or pass_.sampling.needs_keys
+            return sweep_schedule([np.arange(self.size)] * self._clients)
+        by_class = pass_.sampling.per_class is not None
+        numbers = np.arange(self._arrays.size if by_class else self.size)
         is_weighted = training.class_weights != "none"
-        refresh_sizes = [refresh.batch_count * self.size for refresh in pass_.refreshes]
-        return replace(
-            self._batches(samples),
-            key=np.arange(self._clients) if is_keyed else None,
-            refresh_index=tuple(
-                self._batches(np.resize(np.arange(self.size), size)).index for size in refresh_sizes
-            ),
+        return schedule(
+            [numbers] * self._clients,
+            range(self._clients),
+            replace(training, batch_size=self.size, local_epochs=None, local_steps=1),
+            context.seed,
+            FIRST_ROUND,
+            sampling=_with_one_step(pass_.sampling),
+            labels=[self._labels[: len(numbers)]] * self._clients if by_class else (),
+            classes=context.classes,
+            keyed=context.network.random or self._arrays.random,
+            refreshes=pass_.refreshes,
             class_weights=np.ones((self._clients, context.classes)) if is_weighted else None,
-            smoothing=training.label_smoothing,
         )
 
-    def _batches(self, samples: np.ndarray) -> Schedule:
-        """Return the same batch for every client, in which all samples count."""
-        index = np.tile(samples, (self._clients, 1, 1))
-        return Schedule(index, np.ones(index.shape, bool), np.ones(self._clients, np.int64))
+    @property
+    def _count(self) -> int:
+        """The number of samples: a batch, and enough of each class if a pass asks for classes."""
+        passes = [pass_ for phase in self.method.phases for pass_ in phase.passes]
+        samplings = [pass_.sampling for pass_ in passes if isinstance(pass_, Pass)]
+        per_class = max((_with_one_step(s).per_class or 0 for s in samplings), default=0)
+        return max(self.size, self.attempt.context.classes * per_class)
+
+    @cached_property
+    def _labels(self) -> np.ndarray:
+        """Labels that repeat all classes."""
+        inputs = self.attempt.inputs
+        shape = inputs.all_modalities[0].shape
+        return np.asarray(self.attempt.context.task.invent(self._count, inputs.classes, shape))
 
     @cached_property
     def _arrays(self) -> Arrays:
-        """Random inputs, as many as a batch needs."""
-        passes = [pass_ for phase in self.method.phases for pass_ in phase.passes]
-        is_by_class = any(isinstance(p, Pass) and p.sampling.per_class for p in passes)
-        classes = self.attempt.context.classes if is_by_class else 0
-        return self._samples(max(self.size, classes))
-
-    def _samples(self, count: int) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
         inputs, context = self.attempt.inputs, self.attempt.context
         random = np.random.default_rng(0)
@@ -231,19 +238,24 @@ class _Trial:
         augmentations = (
             augmentation_by_modality(modalities, augmentation) if inputs.modalities else {}
         )
-        y = context.task.invent(count, inputs.classes, modalities[0].shape)
 
         def arrays(modality: Modality) -> Arrays:
-            shape = (count, *modality.shape)
+            shape = (self._count, *modality.shape)
             if modality.tokens:
                 x = random.integers(modality.tokens, size=shape)
             else:
                 x = random.standard_normal(shape).astype(np.float32)
             own_augmentation = augmentations.get(modality, augmentation)
-            return Arrays(x, y, None, self.device, augmentation=own_augmentation)
+            return Arrays(x, self._labels, None, self.device, augmentation=own_augmentation)
 
         samples = inputs.tree(arrays)
         return SeveralArrays(samples) if inputs.modalities else samples
+
+
+def _with_one_step(sampling: Sampling) -> Sampling:
+    """Return the sampling of a pass of one step in every round, with few samples of a class."""
+    per_class = None if sampling.per_class is None else min(sampling.per_class, SUFFICIENT_BATCH)
+    return replace(sampling, steps=lambda round_: 1, epochs=None, per_class=per_class)
 
 
 _prepare_meta = cache(torch_internals.register_fast_meta_kernels)

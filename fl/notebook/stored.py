@@ -21,7 +21,7 @@ from fl.data import preparation
 from fl.engine.predictions import predict_split
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
-from fl.runner import simulations
+from fl.runner.runs import make_simulation
 from fl.store.store import Store
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ class StoredModels:
                 "`keep_weights: true`",
             )
         shared_simulation = sibling.simulation if sibling else None
-        simulation = simulations.make_simulation(bundle, member, shared_simulation, store, CPU)
+        simulation = make_simulation(bundle, member, shared_simulation, store, CPU)
         if simulation.is_composed:
             raise FedloomError(
                 f"{bundle.title}: clients of different modalities have no common model",

@@ -75,7 +75,7 @@ class RunSpec:
 
     @property
     def partition(self) -> PartitionFacts:
-        """What is known of the partition before it is made."""
+        """Facts of the partition that are known before it is made."""
         return PartitionFacts(self.spec["partition"], self.dataset, self.spec["dataset"]["name"])
 
     @cached_property

@@ -112,7 +112,7 @@ class Scenario:
 
     @cached_property
     def partition(self) -> PartitionFacts:
-        """What is known of the partition before it is made."""
+        """Facts of the partition that are known before it is made."""
         return partition_facts(self.scheme, self.dataset)
 
     def _refuse_one_input(self, names: list[str]) -> None:

@@ -138,16 +138,15 @@ def outputs_by_keys(
             before it.
     """
 
-    def again() -> Tensor:
+    def train_again() -> Tensor:
         return train(RandomNumbers(draws.key))
 
     initial_states = generator_states()
-    outputs, second_outputs = train(draws), again()
+    outputs, second_outputs = train(draws), train_again()
     if have_generators_changed(initial_states):
+        layer = describe_drawing_layer(module, train_again)
         raise FedloomError(
-            f"{describe_drawing_layer(module, again)} draws random numbers that do not depend on "
-            "the batch's keys",
-            advice=ADVICE,
+            f"{layer} draws random numbers that do not depend on the batch's keys", advice=ADVICE
         )
     evaluate()
     if have_generators_changed(initial_states):

@@ -26,9 +26,10 @@ from fl.engine.batches import count_steps
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim_devices
-from fl.runner import counting, simulations, slurm
+from fl.runner import counting, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
-from fl.runner.runs import Failure, MakeDisplay, Progress, Runs
+from fl.runner.process_settings import prepare_process
+from fl.runner.runs import Failure, MakeDisplay, Progress, Runs, make_simulation
 from fl.runner.stack import Stack, check_code, train_stack
 from fl.store import checkpoint
 from fl.store.store import Store
@@ -144,7 +145,7 @@ def train_bundle(
         Interruption: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.
         KeyboardInterrupt: On a second Ctrl-C, and on the first if nothing must be saved.
     """
-    simulations.prepare_process(bundle, store)
+    prepare_process(bundle, store)
     with record_leave_requests() as request, contextlib.ExitStack() as workspaces:
         lockstep = team.lockstep if team else simulate.lockstep
         runs = Runs(bundle, request, lockstep, make_display or Progress)
@@ -218,7 +219,7 @@ class _Job:
             with self._runs.record_failure(*([run] if run in self._runs.workspaces else [])):
                 check_code(member)
                 sibling = next(iter(by_run.values()), None)
-                by_run[run] = simulations.make_simulation(
+                by_run[run] = make_simulation(
                     self._runs.bundle, member, sibling, self._store, device
                 )
         return by_run

@@ -1,4 +1,4 @@
-"""The runs of a bundle in a job: their workspaces, their failures, and what is shown and logged.
+"""The runs of a bundle in a job: simulations, workspaces, failures, and what is shown and logged.
 
 ``<results>/logs/runs/<run>.jsonl`` has one line per event. It is only appended to, so it covers all
 processes that worked on the run. Fedloom does not read it, so a failing disk stops no run.
@@ -26,15 +26,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from fl.base import plugins
-from fl.base.errors import FedloomError
+from fl.base.errors import DataError, FedloomError
+from fl.base.schema import PERSONAL
 from fl.base.seams import Seam
 from fl.base.units import first_of
+from fl.engine.assembly import train_on_images
 from fl.engine.simulate import Round
+from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
-from fl.pytorch.memory import is_out_of_memory
+from fl.plan.run_spec import RunSpec
 from fl.runner.job_processes import LeaveRequest
+from fl.runner.process_settings import is_out_of_memory
 from fl.store.run_record import Costs, UnknownCosts
+from fl.store.store import Store
 from fl.store.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -329,3 +336,36 @@ class Runs:
         title = re.sub(r"[^\w.=()-]+", "-", self.bundle.title)[:100]
         logs = Path(self.bundle.results) / "logs"
         return CurveTarget(run, title, self.members[run].seed, logs)
+
+
+def make_simulation(
+    bundle: Bundle, member: Member, sibling: Simulation | None, store: Store, device: torch.device
+) -> Simulation:
+    """Make the simulation of one run.
+
+    Args:
+        bundle: The bundle of the run.
+        member: The run.
+        sibling: The simulation of another run of the bundle, whose data are shared; None: none.
+        store: The store, for runs that train on stored images.
+        device: The device on which the run is trained.
+
+    Returns:
+        The simulation.
+    """
+    spec = member.spec
+    if sibling is not None:
+        return sibling.with_method(RunSpec(spec).method_components, member.seed)
+    simulation = RunSpec(spec).assemble(bundle.folders, device)
+    source = spec.get("train_on")
+    if isinstance(source, str):
+        return train_on_images(simulation, _read_images(store, source))
+    return simulation
+
+
+def _read_images(store: Store, run: str) -> torch.Tensor:
+    """Read the stored images of every client, [clients, classes x count, ...]."""
+    images = store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
+    if images is None:
+        raise DataError(f"{store.folder(run)}: has no images to train on")
+    return torch.as_tensor(images)

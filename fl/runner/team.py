@@ -34,9 +34,10 @@ from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.plan.bundle import Bundle
-from fl.runner import job_processes, simulations
+from fl.runner import job_processes
 from fl.runner.job_processes import set_signal_handler
-from fl.runner.runs import describe_error, is_expected
+from fl.runner.process_settings import prepare_process
+from fl.runner.runs import describe_error, is_expected, make_simulation
 from fl.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -260,15 +261,13 @@ def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
     def make_simulations(request: SimulationRequest) -> dict[str, Simulation]:
         bundle, by_run = bundles[request["bundle"]], dict[str, Simulation]()
         device = torch.device(request["devices"][team.rank])
-        simulations.prepare_process(bundle, store)
+        prepare_process(bundle, store)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
         for run_id in request["runs"]:
             sibling = next(iter(by_run.values()), None)
-            by_run[run_id] = simulations.make_simulation(
-                bundle, members[run_id], sibling, store, device
-            )
+            by_run[run_id] = make_simulation(bundle, members[run_id], sibling, store, device)
         return by_run
 
     # If the first process has ended, the process that started both reports that.

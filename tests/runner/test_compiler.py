@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from fl.runner import simulations
+from fl.runner import process_settings
 
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(simulations.FOLDER_VARIABLE, "")
-    monkeypatch.setattr(simulations, "USER_FOLDER", None)
+    monkeypatch.setenv(process_settings.FOLDER_VARIABLE, "")
+    monkeypatch.setattr(process_settings, "USER_FOLDER", None)
 
 
 def test_programs_lie_beside_the_store_for_their_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulations.keep_programs(tmp_path / "runs")
-    assert os.environ[simulations.FOLDER_VARIABLE] == str(tmp_path / "compiled")
+    process_settings.keep_programs(tmp_path / "runs")
+    assert os.environ[process_settings.FOLDER_VARIABLE] == str(tmp_path / "compiled")
     assert stat.S_IMODE((tmp_path / "compiled").stat().st_mode) == 0o700
-    monkeypatch.setattr(simulations, "USER_FOLDER", "/mine")
-    simulations.keep_programs(tmp_path / "other" / "runs")
-    assert os.environ[simulations.FOLDER_VARIABLE] == str(tmp_path / "compiled"), (
+    monkeypatch.setattr(process_settings, "USER_FOLDER", "/mine")
+    process_settings.keep_programs(tmp_path / "other" / "runs")
+    assert os.environ[process_settings.FOLDER_VARIABLE] == str(tmp_path / "compiled"), (
         "left as the user has it"
     )
 
@@ -45,6 +45,6 @@ def test_programs_that_others_could_have_put_there_are_not_run(
         folder.chmod(0o750 if kind == "entered by the group" else 0o700)
     if kind == "of another user":
         monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
-    simulations.keep_programs(tmp_path / "runs")
-    used = Path(os.environ[simulations.FOLDER_VARIABLE])
+    process_settings.keep_programs(tmp_path / "runs")
+    used = Path(os.environ[process_settings.FOLDER_VARIABLE])
     assert used != folder and stat.S_IMODE(used.stat().st_mode) == 0o700
