@@ -11,6 +11,7 @@ from typing import Any
 from fl.base import fields, identity
 from fl.base.errors import DataError
 from fl.base.files import sha256, write_json
+from fl.base.hashes import content_hash
 from fl.base.registry import Component, component_of
 from fl.base.specs import ComponentSpec
 from fl.data.dataset import (
@@ -20,7 +21,6 @@ from fl.data.dataset import (
     raw_sources,
 )
 from fl.data.download import Lock, fetch
-from fl.data.own_files import content_hash
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
 
 

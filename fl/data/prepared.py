@@ -29,9 +29,8 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, write_sealed
-from fl.base.hashes import digest
+from fl.base.hashes import change_stamp, digest
 from fl.data.normalisation import IDENTITY_NORMALISATION
-from fl.data.own_files import change_stamp
 
 ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text", "target")
 SPLIT_NAMES = ("train", "test", "val")

@@ -20,6 +20,7 @@ from fl.base import fields, registry
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import is_folder
 from fl.base.folders import path_of
+from fl.base.hashes import ContentCache, change_stamp
 from fl.base.registry import Component
 from fl.base.specs import ComponentSpec
 from fl.data import preparation
@@ -33,7 +34,6 @@ from fl.data.dataset import (
     raw_sources,
 )
 from fl.data.download import Lock
-from fl.data.own_files import ContentCache, change_stamp
 from fl.plan.config import Values
 from fl.plan.grids import check_size, grid
 

@@ -16,11 +16,11 @@ from fl.api.task import DEFAULT, Task
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.folders import path_of
+from fl.base.hashes import change_stamp
 from fl.base.schema import REWEIGHTED
 from fl.base.seams import Seam
 from fl.base.specs import Spec
 from fl.data.dataset import task_of
-from fl.data.own_files import change_stamp
 from fl.plan import config
 from fl.plan.budgets import budget_notes
 from fl.plan.components import Choice, OwnFiles, choices

@@ -20,11 +20,11 @@ from fl.api.training import Training
 from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
+from fl.base.hashes import change_stamp
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
-from fl.data.own_files import change_stamp
 from fl.plan import config, plan_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle, Member

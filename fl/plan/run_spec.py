@@ -13,11 +13,11 @@ from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.folders import Folders, path_of
+from fl.base.hashes import change_stamp, content_hash
 from fl.base.registry import component_of, find
 from fl.base.specs import ComponentSpec, MethodSpec, Spec, component_specs
 from fl.data import partitioning, preparation
 from fl.data.dataset import Dataset, modalities_of, task_name, task_of
-from fl.data.own_files import change_stamp, content_hash
 from fl.plan.partition_facts import PartitionFacts
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fl.base import files, plugins, registry
+from fl.base import files, hashes, plugins, registry
 from fl.base.errors import DataError, Location
 from fl.cli import main
-from fl.data import own_files, partition_table, preparation
+from fl.data import partition_table, preparation
 from fl.data.dataset import own_files_by_name
 from fl.data.prepared import Prepared
 from fl.data.readers import image_lists, tables
@@ -69,7 +69,7 @@ def rows(sign: int) -> str:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a plugin's data set over ``own.csv`` and the study ``tiny`` on it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_files, "SETTLING_SECONDS", 0.0)
+    monkeypatch.setattr(hashes, "SETTLING_SECONDS", 0.0)
     monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
     monkeypatch.setattr(sys, "path", list(sys.path))
     lab = tmp_path / f"lab_{tmp_path.name}"
@@ -200,12 +200,12 @@ def test_data_that_changed_after_they_were_made_are_not_trained_on(
 def test_a_file_is_hashed_again_only_when_it_was_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, known = tmp_path / "a.csv", own_files.ContentCache(tmp_path / "memory")
+    path, known = tmp_path / "a.csv", hashes.ContentCache(tmp_path / "memory")
     path.write_text("1")
-    monkeypatch.setattr(own_files, "SETTLING_SECONDS", 0.0)
+    monkeypatch.setattr(hashes, "SETTLING_SECONDS", 0.0)
     first = known.hash_of([path])
     with monkeypatch.context() as patch:
-        patch.setattr(own_files, "content_hash", lambda _: pytest.fail("was read again"))
+        patch.setattr(hashes, "content_hash", lambda _: pytest.fail("was read again"))
         assert known.hash_of([path]) == first
     of = path.stat()
     path.write_text("2")
@@ -214,7 +214,7 @@ def test_a_file_is_hashed_again_only_when_it_was_touched(
 
 
 def test_a_file_that_has_just_changed_is_not_trusted(tmp_path: Path) -> None:
-    path, known = tmp_path / "a.csv", own_files.ContentCache(tmp_path / "memory")
+    path, known = tmp_path / "a.csv", hashes.ContentCache(tmp_path / "memory")
     path.write_text("1")
     known.hash_of([path])
     assert not (tmp_path / "memory").exists()
@@ -225,13 +225,13 @@ def test_a_folder_is_its_names_and_contents_wherever_it_lies(tmp_path: Path) -> 
     (folder / "cat").mkdir(parents=True)
     (folder / "cat" / "a.png").write_text("a")
     (folder / "cat" / "b.png").write_text("b")
-    first = own_files.content_hash([folder])
+    first = hashes.content_hash([folder])
     (folder / ".DS_Store").write_text("")
     folder.rename(tmp_path / "moved")
     folder = tmp_path / "moved"
-    assert own_files.content_hash([folder]) == first
+    assert hashes.content_hash([folder]) == first
     (folder / "cat").rename(folder / "dog")
-    assert own_files.content_hash([folder]) != first
+    assert hashes.content_hash([folder]) != first
 
 
 # A table
@@ -629,16 +629,14 @@ def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> Non
     assert np.array_equal(found.y, [0, 1, 1, 0])
     assert found.client is not None
     assert np.array_equal(found.client, [1, 0, 1, 0])
-    before = {
-        n: own_files.content_hash(files) for n, files in own_files_by_name(made, None).items()
-    }
+    before = {n: hashes.content_hash(files) for n, files in own_files_by_name(made, None).items()}
     photo(tmp_path / "scans" / "dog" / "3.tif", 1)
     assert {
-        n: own_files.content_hash(files) for n, files in own_files_by_name(made, None).items()
+        n: hashes.content_hash(files) for n, files in own_files_by_name(made, None).items()
     } == before
     photo(tmp_path / "scans" / "dog" / "2.bmp", 1)
     assert {
-        n: own_files.content_hash(files) for n, files in own_files_by_name(made, None).items()
+        n: hashes.content_hash(files) for n, files in own_files_by_name(made, None).items()
     } != before
 
 
@@ -727,9 +725,9 @@ def test_links_to_folders_are_followed_and_no_image_counts_twice(tmp_path: Path)
     link.symlink_to(tmp_path / "elsewhere" / "cat")
     made = dataset("images", tmp_path / "photos")
     assert made.size == 9
-    before = own_files.content_hash(made.files)
+    before = hashes.content_hash(made.files)
     photo(tmp_path / "elsewhere" / "cat" / "1.png", 99)
-    assert own_files.content_hash(made.files) != before
+    assert hashes.content_hash(made.files) != before
     for place in ("photos", "photos/cat"):
         link.unlink()
         link.symlink_to(tmp_path / place)

@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = "backends batches engine evaluate sample_arrays scheduling simulate simulation state "
-ENGINE += "train_on"
+ENGINE += "run_basis assembly"
 TASKS = "tasks/classification tasks/regression tasks/segmentation"
 API = f"method optimizers recipes {TASKS} term training trees"
 FILES = {
@@ -58,7 +58,7 @@ FILES = {
     "pytorch": ["random_numbers", "keyed"],
     **{f"uploads/{folder}": ["*"] for folder in ("filters", "aggregations")},
     **{folder: ["*"] for folder in ("methods", "blocks", "terms", "data/schemes")},
-    "data": ["groups", "inputs", "partitioning", "scheme", "splitting", "tokens"],
+    "data": ["groups", "normalisation", "partitioning", "scheme", "splitting"],
 }
 MOST, SECONDS = 40, 200
 SWAPS: dict[type, type] = {

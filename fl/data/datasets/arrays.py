@@ -29,9 +29,9 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.folders import path_of
+from fl.base.hashes import change_stamp
 from fl.data.download import Source
 from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
-from fl.data.own_files import change_stamp
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.readers import tables
 from fl.data.readers.spellings import check_spellings

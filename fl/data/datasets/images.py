@@ -46,10 +46,10 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_folder
 from fl.base.folders import path_of
+from fl.base.hashes import change_stamp, list_files_below
 from fl.data.download import Source
 from fl.data.groups import groups_in_paths
 from fl.data.normalisation import TRAINING_NORMALISATION
-from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import Writer
 from fl.data.readers import image_lists, tables
 from fl.data.readers.image_files import (

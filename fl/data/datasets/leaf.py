@@ -40,9 +40,9 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
 from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
+from fl.base.hashes import change_stamp, list_files_below
 from fl.data.download import Source
 from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
-from fl.data.own_files import change_stamp, list_files_below
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.readers import tables
 from fl.data.readers.shards import check_one_table

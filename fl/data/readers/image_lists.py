@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
-from fl.data.own_files import list_files_below
+from fl.base.hashes import list_files_below
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers import tables
 from fl.data.readers.image_files import is_readable_image

@@ -25,7 +25,7 @@ import numpy as np
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
-from fl.data.own_files import change_stamp
+from fl.base.hashes import change_stamp
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """The 80 characters of LEAF."""
