@@ -269,6 +269,14 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
+class SharedWeight(nn.Parameter):
+    """A weight whose copies share its values."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> nn.Parameter:
+        """Return a parameter that is another object over the same memory."""
+        return nn.Parameter(self.detach(), self.requires_grad)
+
+
 def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """Return a function that builds a module once and then copies it, all with the same weights.
 
@@ -282,12 +290,11 @@ def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
             return build_module()
         if not first:
             first.append(build_module())
-        shared: dict[int, object] = {id(b): b.detach() for b in first[0].buffers()}
-        for weight in first[0].parameters():
-            if type(weight) is nn.Parameter:
-                shared[id(weight)] = nn.Parameter(weight.detach(), weight.requires_grad)
+            for weight in first[0].parameters():
+                if type(weight) is nn.Parameter:
+                    weight.__class__ = SharedWeight
         try:
-            return deepcopy(first[0], shared)
+            return deepcopy(first[0])
         except Exception:  # A model of a plugin, with a lock or a file.
             return build_module()
 

@@ -160,8 +160,8 @@ def test_copies_of_a_model_share_weights_and_no_layer() -> None:
     first, second = copy(), copy()
     assert len(built) == 1
     assert {*first.modules()}.isdisjoint([*second.modules(), *built[0].modules()])
-    for name, tensor in first.state_dict().items():
-        assert tensor.data_ptr() == second.state_dict()[name].data_ptr()
+    for weight, copied in zip(first.parameters(), second.parameters(), strict=True):
+        assert weight.data_ptr() == copied.data_ptr() and type(weight) is nn.Parameter
     first.double()
     assert second[0].weight.dtype == torch.float32
     with torch.device("meta"):
