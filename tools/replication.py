@@ -1,4 +1,4 @@
-"""Do a track's verdicts hold on other draws? ``python -m tools.replication vowel``.
+"""Do a track's verdicts hold on other draws? ``python -m tools.replication rodents``.
 
 The study ``replication-NAME`` is the track ``track-NAME`` with other draws. The comparisons of each
 of the two are corrected as families of their own, so that they can be set side by side.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from scipy.stats import binomtest
 
 from fl.base.errors import DataError
 from fl.cli import main
+from fl.plan import plan as plans
+from fl.plan.study_plan import EntrySummary
 from fl.report import claims, page, tables, track_page, tracks
 from fl.report.cells import NOTHING
 from fl.report.facts import read_partitions
@@ -207,29 +210,53 @@ def test_every_picture_of_the_page_is_drawn():
     )
 
 
-def test_tracks_differ_in_their_clients_and_rates_alone() -> None:
-    """The same entries with as many points and the same budget, but for what needs batch
-    normalisation; rates are each track's own.
+def test_every_entry_of_a_track_trains_a_client_for_as_many_steps() -> None:
+    """A shared model leaves a fifth of the steps to its fine-tuning.
+
+    Fine-tuning trains for an epoch unless its entry says otherwise, which once was sixty times the
+    budget. One control is fine-tuned four times as long.
     """
-    studies = [
-        yaml.safe_load((ROOT / "config/studies" / f"{name}.yaml").read_text())
-        for name in tracks.studies(ROOT / "config")
-    ]
-    # Those of real clients have points of their own; tests/notebook/test_tuning.py holds them.
-    studies = [study for study in studies if study["datasets"][0] in ("digits", "digits-domains")]
-    assert len(studies) == 5
+    names = tracks.studies(ROOT / "config")
+    planned = plans.make(ROOT / "config", names)
+    for name in names:
+        entries = planned.studies[name].entries
+        shared = {start for entry in entries.values() if (start := entry.start)}
+        shares = {label: 0.8 if label in shared else 1.0 for label in entries}
+        shares |= {"fedavg-constant": 0.8, "knn-per": 0.8, "fedavg-ft-long": 1.6}
+        budget = client_steps(entries, "local")
+        for label in entries:
+            assert client_steps(entries, label) / budget == shares[label], (name, label)
 
-    def without_rates(keys: dict[str, Any]) -> dict[str, Any]:
-        return {
-            k: len(v) if k.endswith("lr") and isinstance(v, list) else v for k, v in keys.items()
-        }
 
-    def entries(study: dict[str, Any]) -> dict[str, Any]:
-        methods = {k: v for k, v in study["methods"].items() if k != "fedbn"}
-        return {name: without_rates(keys) for name, keys in methods.items()}
+def client_steps(entries: Mapping[str, EntrySummary], label: str) -> int:
+    """Steps of a client in a whole run, those of the run's start included."""
+    entry = entries[label]
+    earlier = client_steps(entries, entry.start) if entry.start else 0
+    if entry.method == "knn-per":  # It keeps samples, and trains nothing.
+        return earlier
+    training = {key: values[0] for key, values in entry.training.items()}
+    assert training["local_epochs"] is None, label
+    [head_steps] = entry.values.get("head_steps", [0])
+    rounds, local_steps = training["rounds"], training["local_steps"]
+    return int(rounds * (local_steps + head_steps)) + earlier
 
-    for study in studies:
-        assert without_rates(study["training"]) == without_rates(studies[0]["training"])
-        assert entries(study) == entries(studies[0])
-        (scheme,) = study["partitions"][0].values()
-        assert len(set(scheme["seed"])) == 13, "so that all choices of signs are counted"
+
+def test_tracks_have_one_design() -> None:
+    """Thirteen draws, each with a training seed of its own, and points of other draws."""
+    for name in tracks.studies(ROOT / "config"):
+        study = yaml.safe_load((ROOT / "config/studies" / f"{name}.yaml").read_text())
+        [scheme] = study["partitions"][0].values()
+        assert scheme["seed"] == [*range(13)], "so that all choices of signs are counted"
+        assert study["seeds"] == "per-draw" and study["training"]["schedule"] == "cosine"
+        lists = [keys for keys in study["methods"].values() if any(map(is_list, keys.values()))]
+        assert not lists, "a point for each entry"
+        # The new speakers have the points of the others.
+        source = name.replace(tracks.PREFIX, "tuning-").replace("speakers", "vowel")
+        tuned = yaml.safe_load((ROOT / "config/studies" / f"{source}.yaml").read_text())
+        [tuning_scheme] = tuned["partitions"][0].values()
+        assert not {*scheme["seed"]} & {*tuning_scheme["seed"]}, "draws of their own"
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value of an entry is a grid."""
+    return isinstance(value, list)
