@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.released_rounds.edits import Departure, Edit
-
-CLIENTS, SERVERS = "flcore/clients/", "flcore/servers/"
+from bench.released_rounds.edits import CLIENTS, SERVERS, Departure, Edit
 
 ALIGNMENT_DEPARTURES: Mapping[str, tuple[Departure, ...]] = {
     "fd": (

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,7 +51,8 @@ class Trial:
         """Return the largest difference from a peer's run in which some departures are undone."""
         comparison = replace(self.comparison, departures=tuple(undone))
         server = pfllib.run(repository, comparison, self.network, self.run, self.trained)
-        return max(_difference(*pair) for pair in self._pairs(server))
+        differences = [_difference(*pair) for pair in self._pairs(server)]
+        return float(np.max(differences))  # Unlike the built-in `max`, it returns NaN if one is.
 
     def sizes(self, repository: Path) -> Iterator[tuple[str, float]]:
         """Yield the largest difference that each departure makes alone, and all together."""
@@ -77,4 +79,6 @@ class Trial:
 def _difference(first: Tensor, second: Tensor) -> float:
     if not first.dtype == second.dtype == torch.float64:
         raise TypeError(f"types are {first.dtype} and {second.dtype}")
+    if first.shape != second.shape:
+        raise ValueError(f"shapes are {list(first.shape)} and {list(second.shape)}")
     return float((first - second).detach().abs().max())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+CLIENTS, SERVERS = "flcore/clients/", "flcore/servers/"
+"""Folders of PFLlib's clients and servers, below its `system`."""
+
 
 class Edit(NamedTuple):
     """A replaced expression.
