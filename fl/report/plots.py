@@ -47,8 +47,8 @@ def mean_ranks(facts: Facts) -> pd.Series:
 def series_of(facts: Facts) -> Series:
     """Return the methods of a report as its figures draw them.
 
-    Which of many methods have a colour depends on their order over draws, for figures of single
-    draws and for the legend too.
+    If there are more methods than colours, ranks over all draws decide which have one, in figures
+    of single draws and in the legend too.
     """
     if not facts.over_draws:
         facts = facts.merged_draws or facts

@@ -6,8 +6,8 @@ If the process was killed between finishing two runs, the finished one is traine
 others, for their sake, and its result is dropped.
 
 A process that is asked to leave finishes its round first. A process that is killed loses the rounds
-after the last checkpoint, which is at most twenty times as long ago as a checkpoint takes, and a
-round.
+after the last checkpoint: by default at most one round and the work of twenty times as long as a
+checkpoint takes.
 """
 
 from __future__ import annotations

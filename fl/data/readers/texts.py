@@ -105,7 +105,7 @@ def _first_words(text: RowText, length: int) -> list[str]:
 def _shares(counts: Sequence[int], total: int) -> list[int]:
     """Return how many words of each text are read if there is room for ``total``.
 
-    The longest texts are cut, to equal lengths; of a word that is left over, the last one has it.
+    The longest texts are cut to equal lengths. Words that are left over go to the longest of them.
     """
     shares = [0] * len(counts)
     rest = max(total, 0)
