@@ -49,7 +49,7 @@ class Source(Protocol):
         """See `fl.store.store.Store.traces`."""
 
     def weights(self) -> Tree:
-        """By stage, the final variables, see `fl.engine.simulation.Simulation.final`.
+        """By stage, the final variables, see `fl.engine.simulation.Simulation.final_weights`.
 
         For an analysis whose class says ``weights = True``. They are on a GPU where the study
         computes on one.

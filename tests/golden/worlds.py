@@ -2,7 +2,7 @@
 
 The first word of a name says which entry a world is about: ``method fedprox: adapt`` is about the
 method. ``core`` worlds are about what every run shares. What else a world holds (its model, its
-optimizer) is told from the world itself, see `tests.golden.blame`.
+optimizer) is told from the world itself, see `tests.golden.certify`.
 
 A world has the name of its data in `arrays`, and who holds what in `table`.
 """

@@ -307,7 +307,7 @@ def write_study(
 
 
 def told(datasets: Sequence[str]) -> dict[str, Any]:
-    """What the plan of `write_study` tells of its entries and models, as `fl.plan.captions`
+    """What the plan of `write_study` tells of its entries and models, as `fl.plan.study_plan`
     writes it.
     """
     entries = {}
