@@ -15,7 +15,7 @@ import numpy as np
 def _sequence(seed: int, key: tuple[int | str, ...]) -> np.random.SeedSequence:
     text = "\0".join(map(str, key))
     words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint32)
-    if 0 <= seed < 2**32:  # The same sequence as below, in a quarter of the time.
+    if 0 <= seed < 2**32:  # The same sequence as below, without lists of Python numbers.
         return np.random.SeedSequence(np.append(np.uint32(seed), words))
     return np.random.SeedSequence([seed, *(int(word) for word in words)])
 

@@ -53,10 +53,10 @@ def other_budget(entry: MethodEntry) -> OtherBudget | None:
     None is returned if the study or the entry sets it, and if both lengths are equal.
     """
     layers = entry.layers
-    study_length, own = _length(layers.study.values), _length(layers.entry.values)
+    study_length, entry_length = _length(layers.study.values), _length(layers.entry.values)
     in_file, declared = _length(layers.method.values), _length(entry.declared.training)
     length = in_file or declared
-    if own or not study_length or not length or length == study_length:
+    if entry_length or not study_length or not length or length == study_length:
         return None
     source = str(layers.method.location) if in_file else f"the method {entry.method.name}"
     return OtherBudget(length, study_length, source)
