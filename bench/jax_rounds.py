@@ -5,9 +5,13 @@
 VENV has jax, which nothing else here needs. The loop is what one would write: a jitted round in
 which `vmap` runs over clients and `lax.scan` over batches. Both sides train networks of the same
 layers on the same generated samples, of the size of the digits, in batches of permutations that
-they draw. Seconds are the processor's, of a process on one processor, and of the rounds that follow
-some others, so that neither start nor compiling is in them. The sides take turns, ``--repeats``
-times; the shortest time of each counts. ``--profile`` prints where the stacked side's time goes.
+they draw. Seconds are the processor's. Both sides are processes on one processor, which train some
+rounds before the clock starts, so that neither start nor compiling counts, and then take turns of
+some rounds each, ``--turns`` times: what else runs on the machine slows both down. The medians of
+the turns count, and of the ratios of neighbouring turns.
+
+``--profile`` prints where the time of a stacked step goes: its matrix products and its update of
+weights by themselves, and a step of the same calls on layers of width 1.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice, pairwise
+from contextlib import ExitStack, contextmanager
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +36,8 @@ from bench.workloads import CLASSES, LR, Workload  # noqa: E402
 
 WORK = Workload("20 clients x 60, 64-200-200-10 ReLU net, batch 10", 20, 60, (64,), 10, 5)
 WIDTHS = (64, 200, 200, CLASSES)
-FIRST, MORE = 10, 30
-"""Rounds before the clock starts, and rounds that it measures."""
-GROUPS = {
-    "matrix products": ("aten::bmm", "aten::baddbmm", "aten::mm", "aten::addmm"),
-    "additions and products by element": ("aten::add", "aten::sub", "aten::mul", "aten::neg"),
-    "autograd's engine": ("autograd::",),
-}
-"""Operators by the beginnings of their names."""
+FIRST, TURN = 10, 5
+"""Rounds before the clock starts, and rounds of a turn."""
 
 
 def jax_rounds() -> Iterator[float]:
@@ -87,21 +86,26 @@ def jax_rounds() -> Iterator[float]:
         )
         return jax.tree.map(lambda w: w.mean(0), models), momentum, losses.mean()
 
-    for number in range(FIRST + MORE):
+    for number in count():
         model, momentum, mean = round_of(model, momentum, jax.random.key(number))
         yield float(mean)
 
 
-def fedloom_rounds() -> Iterator[float]:
+def fedloom_rounds(widths: tuple[int, ...] = WIDTHS) -> Iterator[float]:
     """Train by the stacked backend and yield the mean loss of each round."""
-    from bench import timing
-    from fl.engine import simulate
-    from fl.models.mlp import MLP
+    from fl.cli.commands import loading
+
+    with loading():  # As the command does.
+        from bench import timing
+        from fl.engine import simulate
+        from fl.models.mlp import MLP
 
     timing.quiet()
+    rounds = 100_000
     run = timing.simulation(
-        *(WORK, lambda: MLP(WIDTHS[1:-1]).build(WORK.shape, CLASSES)),
-        evaluate_every=FIRST + MORE + 1,
+        *(WORK, lambda: MLP(widths[1:-1]).build(WORK.shape, CLASSES)),
+        rounds=rounds,
+        evaluate_every=rounds,
     )
     for finished in simulate.rounds(run, run.begin(), 0, "stacked"):
         yield finished.loss
@@ -110,77 +114,129 @@ def fedloom_rounds() -> Iterator[float]:
 SIDES: dict[str, Callable[[], Iterator[float]]] = {"fedloom": fedloom_rounds, "jax": jax_rounds}
 
 
-def measure(side: str) -> None:
-    """Print the processor's seconds of some more rounds of a side, and the last loss."""
+def take_turns(side: str) -> None:
+    """Train a turn for each line of the input, and print its seconds and its last loss."""
     rounds = SIDES[side]()
     for _ in islice(rounds, FIRST):
         pass
-    begun = time.process_time()
-    *_, last = islice(rounds, MORE)
-    print(time.process_time() - begun, last)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begun = time.process_time()
+        *_, last = islice(rounds, TURN)
+        print(time.process_time() - begun, last, flush=True)
 
 
-def child(python: str, side: str) -> tuple[float, float]:
-    """The seconds and the last loss of a side, measured in a process on one processor."""
+@contextmanager
+def process_of(python: str, side: str) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Start a process of a side; the function trains a turn in it (`take_turns`)."""
+    command = [python, str(Path(__file__).resolve()), "--side", side]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [python, str(Path(__file__).resolve()), "--side", side],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        assert process.stdin and process.stdout
+        requests, answers = process.stdin, process.stdout
+
+        def turn() -> tuple[float, float]:
+            print(file=requests, flush=True)
+            seconds, loss = answers.readline().split()
+            return float(seconds), float(loss)
+
+        if answers.readline().strip() != "ready":
+            raise SystemExit(f"{side}: {python} trained no rounds")
+        yield turn
+        requests.close()
+
+
+def compare(python: str, turns: int) -> None:
+    """Print the seconds of both sides and their ratio."""
+    with ExitStack() as processes:
+        pythons = {"fedloom": sys.executable, "jax": python}
+        sides = {side: processes.enter_context(process_of(pythons[side], side)) for side in SIDES}
+        times = [[turn() for turn in sides.values()] for _ in range(turns)]
+    seconds, losses = np.moveaxis(np.array(times), -1, 0)
+    for side, median, loss in zip(SIDES, np.median(seconds, 0), losses[-1], strict=True):
+        print(f"{side}: {median:.3f} s for {TURN} rounds, last loss {loss:.4f}")
+    low, middle, high = np.quantile(seconds[:, 0] / seconds[:, 1], [0.25, 0.5, 0.75])
+    print(
+        f"{middle:.2f} times the time of the loop in JAX (half of the turns: {low:.2f}-{high:.2f})"
     )
-    seconds, loss = done.stdout.split()[-2:]
-    return float(seconds), float(loss)
 
 
-def profile() -> str:
-    """Where the time of the rounds of `fedloom_rounds` goes, as a table in Markdown."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as torch_profile
+def profile(tries: int) -> str:
+    """Return where the time of a stacked step goes, as a table in Markdown."""
+    from bench import timing
 
-    rounds = fedloom_rounds()
-    for _ in islice(rounds, FIRST):
-        pass
-    begun = time.process_time()
-    with torch_profile(activities=[ProfilerActivity.CPU]) as found:
-        for _ in islice(rounds, MORE):
-            pass
-        taken = time.process_time() - begun
-    spent = dict.fromkeys((*GROUPS, "other operators"), 0.0)
-    calls = 0
-    for event in found.key_averages():
-        [*names] = [name for name, keys in GROUPS.items() if event.key.startswith(keys)]
-        spent[names[0] if names else "other operators"] += event.self_cpu_time_total / 1e6
-        calls += event.count if event.key.startswith("aten::") else 0
-    spent["Python and the rest"] = taken - sum(spent.values())
-    steps = MORE * WORK.epochs * WORK.samples // WORK.batch
-    rows = [f"| {name} | {seconds / taken:.0%} |" for name, seconds in spent.items()]
-    head = f"{calls / steps:.0f} operators a step.\n\n| part | share |\n|---|---:|"
-    return "\n".join([head, *rows])
+    whole, calls = fedloom_rounds(), fedloom_rounds((WIDTHS[0], 1, 1, CLASSES))
+    steps = WORK.epochs * WORK.samples // WORK.batch
+    products, update = _products(), _update()
+    parts = {
+        "a step": lambda: next(whole),
+        "its calls, on layers of width 1": lambda: next(calls),
+        "its matrix products": lambda: [products() for _ in range(steps)],
+        "its update of weights and momentum": lambda: [update() for _ in range(steps)],
+    }
+    times = timing.shortest(parts.values(), tries)
+    rows = [f"| {part} | {1e6 * t / steps:,.0f} |" for part, t in zip(parts, times, strict=True)]
+    return "\n".join(["| part | microseconds |", "|---|---:|", *rows])
+
+
+def _products() -> Callable[[], object]:
+    """Return what multiplies matrices as a step does, forward and backward, without autograd."""
+    import torch
+
+    layers = [
+        [torch.randn(WORK.clients, *shape) for shape in ((WORK.batch, a), (b, a), (WORK.batch, b))]
+        for a, b in pairwise(WIDTHS)
+    ]
+
+    def products() -> None:
+        for number, (x, weight, slope) in enumerate(layers):
+            torch.bmm(x, weight.mT)
+            torch.bmm(slope.mT, x)
+            if number:
+                torch.bmm(slope, weight)
+
+    return products
+
+
+def _update() -> Callable[[], object]:
+    """Return what steps down with momentum, as `fl.api.optimizers.sgd` does."""
+    import torch
+
+    from fl.api.optimizers import sgd
+    from fl.api.trees import Scratch, Tree
+
+    optimizer = sgd(WORK.momentum)
+    shapes = [shape for a, b in pairwise(WIDTHS) for shape in ((b, a), (b,))]
+    params: Tree = {str(i): torch.randn(WORK.clients, *s) for i, s in enumerate(shapes)}
+    state = optimizer.init(params)
+    grads: Tree = {name: torch.randn_like(weight) for name, weight in params.items()}
+
+    def update() -> None:
+        nonlocal params, state, grads
+        old = state["momentum"]
+        params, state = optimizer.step(params, Scratch.of(grads), state, LR)
+        grads = old
+
+    return update
 
 
 def main() -> None:
     """Print seconds of both sides and their ratio, or a profile."""
     parser = argparse.ArgumentParser("python -m bench.jax_rounds", description=__doc__)
     parser.add_argument("--python", default=sys.executable, help="one that has jax")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.side:
         # XLA has threads of its own, for which OMP_NUM_THREADS is no limit.
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-        measure(asked.side)
+        take_turns(asked.side)
     elif asked.profile:
-        print(profile())
+        print(profile(asked.turns))
     else:
-        pythons = {"fedloom": sys.executable, "jax": asked.python}
-        tries = [[child(pythons[side], side) for side in SIDES] for _ in range(asked.repeats)]
-        for side, its in zip(SIDES, zip(*tries, strict=True), strict=True):
-            print(f"{side}: {min(its)[0]:.2f} s for {MORE} rounds, last loss {its[0][1]:.3f}")
-        ours, theirs = (min(its)[0] for its in zip(*tries, strict=True))
-        print(f"{ours / theirs:.2f} times the time of the loop in JAX")
+        compare(asked.python, asked.turns)
 
 
 if __name__ == "__main__":
