@@ -240,10 +240,17 @@ def added_components(spec: MethodSpec) -> Iterator[tuple[str, str, ComponentSpec
         yield from ((key, kind, component) for component in component_specs(spec, key))
 
 
-def list_documentation(kind: str) -> list[Documentation]:
-    """Return the documentation of all components of a kind, without importing them."""
+def list_documentation(kind: str, names: Collection[str] | None = None) -> list[Documentation]:
+    """Return the documentation of components of a kind, without importing them.
+
+    Args:
+        kind: Kind of the components.
+        names: Names of those whose files are read; None: all of the kind.
+    """
     location, descriptions = Location("plugins"), []
     for name, module in sorted(_modules(kind, location).items()):
+        if names is not None and name not in names:
+            continue
         file = _file(module)
         try:
             text = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))

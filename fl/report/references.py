@@ -110,8 +110,7 @@ def cited_components(facts: Facts) -> list[Documentation]:
     saying = [
         component
         for kind, names in facts.plan.names.items()
-        for component in (registry.list_documentation(kind) if names else ())
-        if component.name in names
+        for component in (registry.list_documentation(kind, names) if names else ())
     ]
     if facts.runs["epsilon"].notna().any():
         file = Path(str(privacy.__file__))

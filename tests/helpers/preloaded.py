@@ -99,7 +99,7 @@ def serve(program: Path) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(program.with_name("socket")))
     listener.listen(100)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, collect)
     os.write(1, b"ready\n")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
@@ -118,6 +118,13 @@ def serve(program: Path) -> None:
     finally:
         if listener.fileno() != -1:
             shutil.rmtree(program.parent, ignore_errors=True)
+
+
+def collect(*_: object) -> None:
+    """Wait for forks that have ended, so that their processor time is counted as this process's."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def attend(client: socket.socket, program: Path) -> None:
