@@ -190,7 +190,11 @@ def _add_lookup_commands(commands: Commands) -> None:
     sub.add_argument(
         "track", nargs="?", help="print the ranking of one track (default: all tracks)"
     )
-    sub.add_argument("--long", action="store_true", help="a row for each method of each track")
+    kinds = sub.add_mutually_exclusive_group()
+    kinds.add_argument("--long", action="store_true", help="a row for each method of each track")
+    kinds.add_argument(
+        "--budgets", action="store_true", help="the best methods within multiples of a cost"
+    )
 
 
 def _add_snakemake_commands(commands: Commands) -> None:
@@ -406,11 +410,14 @@ def _tracks(parsed: argparse.Namespace) -> None:
     if parsed.track and parsed.track not in set(table["track"]):
         say("There are no published results of this track.")
         return
-    tests = tracks.compare_with_baselines(table)
-    if parsed.track:
-        view = track_page.ranking(table, tests, parsed.track)
+    if parsed.budgets:
+        view = track_page.budgets(table[table["track"] == parsed.track] if parsed.track else table)
     else:
-        view = (track_page.long_table if parsed.long else track_page.overview)(table, tests)
+        tests = tracks.compare_with_baselines(table)
+        if parsed.track:
+            view = track_page.ranking(table, tests, parsed.track)
+        else:
+            view = (track_page.long_table if parsed.long else track_page.overview)(table, tests)
     for line in page.to_markdown(view).splitlines():
         say(line)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from fl.base.units import operations, size
 from fl.blocks.plotting import PRINT, Look, Picture, as_picture, axes_of
 from fl.report import claims, tracks
-from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability
+from fl.report.cells import NOTHING, Cell, Column, Row, Table, columns, number, probability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,10 @@ CONTROLS = ("local", tracks.CHECK, tracks.BASELINE)
 """Entries that are no method of their own, which tables mark."""
 COST_LABELS = {"bytes": "bytes, all clients", "operations": "operations, all clients"}
 UNITS = {"bytes": size, "operations": operations}
+LIMITS = (1, 2, 10)
+"""Multiples of the costs of `tracks.BASELINE` within which `budgets` ranks methods."""
+LISTED = 3
+"""Number of methods that `budgets` lists within a limit."""
 
 RANKING = (
     *("rank", "accuracy", "from", "difference", "corrected\np", "verdict"),
@@ -210,6 +214,50 @@ def overview(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
     )
     heads = columns("Method", "from", *order, "above", "sign\ntest", text=("from",))
     return Table("overview", caption, heads, rows, note=note)
+
+
+def budgets(table: pd.DataFrame) -> Table:
+    """Return the best methods of each track within multiples of `tracks.BASELINE`'s costs.
+
+    Args:
+        table: Results of the tracks, `tracks.COLUMNS`.
+    """
+    named, baseline = _plain_titles(table), tracks.BASELINE
+    title = named.get(baseline, baseline)
+
+    def cells(track: str, cost: str, limit: int) -> tuple[Cell, Cell]:
+        ranks = tracks.ranks_within(table, track, cost, limit)
+        shown = [f"{named[str(method)]} {rank:.1f}" for method, rank in ranks[:LISTED].items()]
+        text = f"{', '.join(shown)}; {title} {ranks[baseline]:.1f}" if shown else NOTHING
+        return Cell(str(len(ranks))), Cell(text)
+
+    rows = tuple(
+        Row(
+            track,
+            (Cell(str(limit)), *cells(track, "operations", limit), *cells(track, "bytes", limit)),
+        )
+        for track in map(str, table["track"].unique())
+        for limit in LIMITS
+    )
+    caption = (
+        f"The lowest mean ranks among methods whose whole run costs at most a multiple of "
+        f"{title}'s, ranked among themselves; after the semicolon that of {title}."
+    )
+    note = (
+        "Methods: the number within the limit; one per cent more is within it. Ranks are of "
+        "accuracies at the end of whole runs, personalised and shared models together. A method "
+        "that costs more is left out, not stopped earlier or given fewer steps, and rates were "
+        "chosen for whole runs. A mean rank is no claim: the tables of tracks have the tests."
+    )
+    heads = (
+        Column("Track", text=True),
+        Column(f"times\n{title}"),
+        Column("methods by\nops"),
+        Column("best by ops", text=True),
+        Column("methods\nby bytes"),
+        Column("best by bytes", text=True),
+    )
+    return Table("budgets", caption, heads, rows, note=note)
 
 
 def _in_order(table: pd.DataFrame) -> list[str]:

@@ -34,6 +34,11 @@ scored by their shared model with the second. The second is compared with the fi
 `fl.compare` trains it again as a check. All comparisons with one entry are a family.
 """
 
+COST_TOLERANCE = 1.01
+"""A method whose cost is one per cent above a limit is within it, as it may send a few numbers
+beside the weights.
+"""
+
 COLUMNS = {
     "track": "string",
     "method": "string",
@@ -177,6 +182,21 @@ def scores_of(table: pd.DataFrame, track: str, column: str = "accuracy") -> pd.D
 def ranks(scores: pd.DataFrame) -> pd.Series:
     """Return the mean rank over draws by method, 1 for the best; a diverged run is the last."""
     return scores.rank(axis=1, ascending=False, na_option="bottom").mean()
+
+
+def ranks_within(table: pd.DataFrame, track: str, cost: str, limit: float) -> pd.Series:
+    """Return mean ranks among the methods of a track that cost little enough, the best first.
+
+    Args:
+        table: Results, `COLUMNS`.
+        track: The track.
+        cost: ``bytes`` or ``operations``, the mean over draws of whole runs.
+        limit: The largest cost, as a multiple of that of `BASELINE`.
+    """
+    costs = table[table["track"] == track].groupby("method")[cost].mean()
+    within = costs <= limit * COST_TOLERANCE * costs.get(BASELINE, math.nan)
+    scores = scores_of(table, track)
+    return ranks(scores.loc[:, scores.columns.map(within)]).sort_values(kind="stable")
 
 
 def baselines(table: pd.DataFrame) -> dict[str, str]:

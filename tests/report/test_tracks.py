@@ -127,6 +127,26 @@ def test_the_front_has_what_nothing_cheaper_matches():
     assert tracks.pareto_front(table, "bytes") == ["a", "b", "d"]
 
 
+def test_ranks_within_a_budget_are_among_the_methods_that_keep_it() -> None:
+    """The cheap one is best of three; the dear one is ahead of all, once its cost is allowed."""
+    scores = {"fedavg-ft": [0.5, 0.7], "cheap": [0.6, 0.6], "dear": [0.9, 0.9], "lost": [0.4, 0.4]}
+    table = lines(scores, **{"fedavg-ft": 100, "cheap": 101, "dear": 201, "lost": 1011})
+    within = {limit: tracks.ranks_within(table, "one", "bytes", limit) for limit in (1, 2, 10)}
+    assert within[1].to_dict() == {"cheap": 1.5, "fedavg-ft": 1.5}
+    assert within[2].to_dict() == {"dear": 1.0, "cheap": 2.5, "fedavg-ft": 2.5}
+    assert list(within[2]) == sorted(within[2]) and "lost" not in within[10]
+    assert len(tracks.ranks_within(table, "one", "operations", 1)) == 4, "all cost the same"
+    without = table[table["method"] != "fedavg-ft"]
+    assert tracks.ranks_within(without, "one", "bytes", 10).empty
+    first, *_ = track_page.budgets(table).rows
+    assert [cell.text for cell in first.cells] == [
+        *("1", "4", "DEAR 1.0, FEDAVG-FT 2.5, CHEAP 2.5; FEDAVG-FT 2.5"),
+        *("2", "FEDAVG-FT 1.5, CHEAP 1.5; FEDAVG-FT 1.5"),
+    ]
+    [*_, last] = track_page.budgets(without).rows
+    assert [cell.text for cell in last.cells] == ["10", "0", NOTHING, "0", NOTHING]
+
+
 @pytest.mark.usefixtures("any_name")
 def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
     """Two clients; FedAvg 4 rounds of 10 + 5 bytes, fine-tuning goes on from its model for 2."""
@@ -193,6 +213,8 @@ def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     assert "Nemenyi" not in shown
     assert main.main(["tracks", "--config", str(tmp_path)]) == 0
     assert f"| UP | FEDAVG-FT | **+3.0 (ahead)** | 1 of 1 | {NOTHING} |" in capsys.readouterr().out
+    assert main.main(["tracks", "one", "--budgets", "--config", str(tmp_path)]) == 0
+    assert "| one | 1 | 4 | UP 1.5, TWIN 1.5, FEDAVG-FT 3.0; " in capsys.readouterr().out
     assert main.main(["tracks", "two", "--config", str(tmp_path)]) == 1
     assert "Allowed: one" in capsys.readouterr().err
 
