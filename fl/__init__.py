@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl.base.errors import FedloomError as FedloomError
+    from fl.base.errors import FedloomWarning as FedloomWarning
     from fl.notebook.arrays import arrays as arrays
     from fl.notebook.compare import Comparison as Comparison
     from fl.notebook.compare import compare as compare
@@ -28,10 +29,20 @@ MODULE_BY_NAME = {
     "Comparison": "fl.notebook.compare",
     "Result": "fl.notebook.result",
     "FedloomError": "fl.base.errors",
+    "FedloomWarning": "fl.base.errors",
 }
 """By name, the module that has it."""
 
-__all__ = ["Comparison", "FedloomError", "Result", "arrays", "compare", "load", "run"]
+__all__ = [
+    "Comparison",
+    "FedloomError",
+    "FedloomWarning",
+    "Result",
+    "arrays",
+    "compare",
+    "load",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

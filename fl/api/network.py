@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
+from fl.base.units import object_text
 from fl.pytorch import torch_internals
 from fl.pytorch.construction import check_tensors, seeded, tensor_slots
 from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
@@ -448,6 +449,7 @@ class Network:
             raise FedloomError(
                 f"the model's outputs for {EXAMPLES} samples are {list(outputs.shape)}",
                 f"[{EXAMPLES}, ...], a row for each sample",
+                f"keep the last axis, [{EXAMPLES}, 1] for one output",
             )
         self._random = self._random or draws.has_drawn
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
@@ -501,7 +503,7 @@ class Network:
                     outputs = self._module(x)
         if not isinstance(outputs, Tensor):
             raise FedloomError(
-                f"the model returns a {type(outputs).__name__}, not a tensor",
+                f"the model's forward returns {object_text(outputs)}, not a tensor",
                 advice="let forward return the outputs alone, [b, classes]",
             )
         outputs = self._as_dtype(outputs)

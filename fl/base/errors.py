@@ -75,6 +75,10 @@ class FedloomError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class FedloomWarning(UserWarning):
+    """A warning of a call in Python, such as `fl.run`: of data, of slow or of failed runs."""
+
+
 class DataError(FedloomError):
     """A data file, partition table or store entry that cannot be used as it is."""
 

@@ -1,4 +1,4 @@
-"""Quantities and values in words."""
+"""Quantities, values and objects in words."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def quantity(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 run``, ``2 runs``, ``2 studies``."""
     plural = f"{noun[:-1]}ies" if noun.endswith("dy") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
+
+
+def object_text(value: object) -> str:
+    """Return a Python object in words: ``None``, ``the class Net``, ``an object of type str``."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"an object of type {type(value).__name__}"
 
 
 def first_of(names: Sequence[str], noun: str) -> str:

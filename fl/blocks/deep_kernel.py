@@ -187,7 +187,7 @@ class DeepKernel:
         """
         slopes: list[Tensor] = []
         for layer, layer_output in zip(
-            reversed(self._first_layers()), reversed(layers), strict=False
+            reversed(self._first_layers()), reversed(layers[1:]), strict=True
         ):
             # The slope of a = softplus(z) is 1 - exp(-a).
             slopes.append(-gradient * torch.expm1(-layer_output))
@@ -204,7 +204,7 @@ class DeepKernel:
         slopes, _ = self._slopes(layers, gradient.mT)
         gradients = [
             {"weight": (slope @ layer_input.mT).sum(-3), "bias": slope.sum((-3, -1))}
-            for slope, layer_input in zip(slopes, layers, strict=False)
+            for slope, layer_input in zip(slopes, layers[:-1], strict=True)
         ]
         last_layer = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
         return dict(zip(self.params["featurizer"], [*gradients, last_layer], strict=True))

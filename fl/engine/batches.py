@@ -66,7 +66,7 @@ class Schedule:
             steps: Largest number of steps of a client.
             refreshes: The refreshes of the pass; those that occur in these steps are included.
         """
-        pairs = zip(self.refresh_index, refreshes, strict=False)
+        pairs = zip(self.refresh_index, refreshes, strict=True)
         return replace(
             self,
             steps=np.minimum(self.steps, steps),

@@ -22,7 +22,9 @@ from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 from fl.base.seams import Seam
+from fl.base.units import object_text
 from fl.data.dataset import Modality
 from fl.engine.backends import Cohort, loop
 from fl.engine.batches import schedule
@@ -69,11 +71,29 @@ def build(components: MethodComponents, context: BuildContext) -> Method:
         return _build(components, context)
 
 
+def build_component(component: Any, context: BuildContext) -> Any:
+    """Return what a method, a term or an alteration builds.
+
+    Raises:
+        FedloomError: For None, which Python returns if ``return`` was forgotten.
+    """
+    result = component.build(context)
+    if result is None:
+        problem = f"{type(component).__name__}.build returns None"
+        raise FedloomError(problem, advice="write `return` before what it builds")
+    return result
+
+
 def _build(components: MethodComponents, context: BuildContext) -> Method:
-    terms = tuple(term.build(context) for term in components.terms)
-    alterations = tuple(alteration.build(context) for alteration in components.alterations)
+    terms = tuple(build_component(term, context) for term in components.terms)
+    alterations = tuple(
+        build_component(alteration, context) for alteration in components.alterations
+    )
     context_with_additions = replace(context, terms=terms, alterations=alterations)
-    method: Method = components.method.build(context_with_additions)
+    method = build_component(components.method, context_with_additions)
+    if not isinstance(method, Method):
+        problem = f"{type(components.method).__name__}.build returns {object_text(method)}"
+        raise FedloomError(problem, "a Method, as fl.api.recipe makes one")
     for term in terms:
         if isinstance(term, MethodTerm):
             method = term.attach(method)
@@ -158,7 +178,7 @@ class RunBasis:
                     self.training,
                     seed,
                     round_,
-                    PURPOSE,
+                    SERVER_BATCHES,
                     sampling=pass_.sampling,
                     labels=[labels],
                     classes=self.classes,
@@ -175,5 +195,5 @@ class RunBasis:
         return train_on_server
 
 
-PURPOSE = "batches at the server"
-"""Name of the server's random stream."""
+SERVER_BATCHES = "batches at the server"
+"""Purpose of the random stream that draws the batches of the server's own samples."""

@@ -147,7 +147,9 @@ class ModalitySimulation(Simulation):
         by_modality: list[RoundSchedule | None] = []
         for run in self.by_modality:
             is_member = np.isin(clients, run.client_data.participants)
-            member_work = tuple(w for w, k in zip(work, is_member, strict=False) if k)
+            # Without stragglers, nobody has a share.
+            shares = zip(work, is_member, strict=True) if work else ()
+            member_work = tuple(share for share, is_one in shares if is_one)
             by_modality.append(
                 run.scheduler.round_schedule(round_, clients[is_member], member_work)
                 if is_member.any()

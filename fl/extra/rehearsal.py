@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fl.api.method import BuildContext, declaration_of
-from fl.api.network import Network
+from fl.api.network import EXAMPLES, Network
 from fl.api.task import DEFAULT
 from fl.api.training import Training
 from fl.base import plugins
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.specs import MethodSpec
+from fl.base.units import quantity
 from fl.engine.backends import STACKING_BACKENDS
 from fl.extra import modality_rounds
 from fl.extra.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
@@ -61,8 +62,8 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
 
     Args:
         expanded: The entries of a study in a scenario.
-        findings: Gets the number of weights and the heads of models, and the entries without
-            training passes. Its cache keeps rehearsals.
+        findings: Gets the number of weights and the heads of models, notes on them, and the
+            entries without training passes. Its cache keeps rehearsals.
     """
     tried: list[Scenario] = []
     rehearsed: dict[tuple[str, str], Rehearsed] = {}
@@ -74,6 +75,8 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
                 parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
                 if rehearsal.head:
                     findings.heads[scenario.model.text] = rehearsal.head
+                if rehearsal.gives_probabilities:
+                    findings.notes.append(_note_on_probabilities(scenario))
                 tried.append(scenario)
         for entry in expanded.right_entries:
             scenario = expanded.scenarios[entry.label]
@@ -89,6 +92,14 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
     if not expanded.problems.errors and len(expanded.right_entries) == len(expanded.study.methods):
         with expanded.problems.collected():
             _check_traces(expanded.analyses, rehearsed.values())
+
+
+def _note_on_probabilities(scenario: Scenario) -> str:
+    return (
+        f"the outputs of {scenario.model.text} are probabilities: none is negative, and their sum "
+        "is 1. The loss takes their softmax once more, by which training is slow. Try: leave out "
+        "the softmax at the end of the model"
+    )
 
 
 def rehearse_entry(
@@ -143,6 +154,7 @@ class Rehearsal:
     Attributes:
         parameters: Number of trained weights; what modalities share counts once.
         head: Names of the layers that make the outputs, in words; empty if there are none.
+        gives_probabilities: Whether the outputs for the classes are not negative, with sum 1.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -170,7 +182,19 @@ class Rehearsal:
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
+        self.gives_probabilities = any(map(self._are_probabilities, self._inputs))
         self._rehearsed: dict[str, Rehearsed] = {}
+
+    @torch.no_grad()
+    def _are_probabilities(self, inputs: Inputs) -> bool:
+        """Whether the model ends in a softmax over several classes, as an example shows."""
+        network, variables = self._networks[inputs.name], self._variables[inputs.name]
+        # Some models take several samples only.
+        x = _example(inputs, EXAMPLES)
+        outputs = network.eval(variables["params"], variables["buffers"], x).outputs
+        sums = outputs.double().sum(1)
+        is_sum_one = torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
+        return inputs.classes > 1 and bool((outputs >= 0).all()) and is_sum_one
 
     @classmethod
     def of(cls, scenario: Scenario, rehearsals: dict[str, object]) -> Rehearsal:
@@ -307,13 +331,7 @@ def probed_network(
     """Return the model after a pass of one input: zeros, or the last token, which it must know."""
     model, dataset = scenario.model, scenario.dataset
     try:
-        x = inputs.tree(
-            lambda modality: (
-                torch.full((1, *modality.shape), modality.tokens - 1)
-                if modality.tokens
-                else torch.zeros(1, *modality.shape)
-            )
-        )
+        x = _example(inputs)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -326,10 +344,7 @@ def probed_network(
             with torch.no_grad():
                 network.eval(variables["params"], variables["buffers"], x)
         outputs = network.probe(x)
-        if scenario.task.name == DEFAULT and outputs[0] < inputs.classes:
-            problem = f"{model.text} has {outputs[0]} outputs, but {dataset.text} has "
-            problem += f"{inputs.classes} classes"
-            raise FedloomError(problem, advice="an output for each class")
+        _check_outputs(outputs, inputs.classes, scenario)
         check_head(network.layers(LoraLinear), network.head_names)
     except FedloomError as error:
         raise ConfigError(model.location, str(error)) from None
@@ -346,6 +361,42 @@ def probed_network(
             problem += f" ({type(error).__name__}: {error})"
         raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
     return network
+
+
+def _example(inputs: Inputs, count: int = 1) -> Any:
+    """Return inputs [count, ...] of zeros, or of the last token."""
+    return inputs.tree(
+        lambda modality: (
+            torch.full((count, *modality.shape), modality.tokens - 1)
+            if modality.tokens
+            else torch.zeros(count, *modality.shape)
+        )
+    )
+
+
+def _check_outputs(outputs: tuple[int, ...], classes: int, scenario: Scenario) -> None:
+    """Refuse outputs for a sample of which a loss of classes or targets can make nothing.
+
+    Args:
+        outputs: The shape of the outputs for a sample.
+        classes: Number of classes; 1 if the data set has targets.
+        scenario: The scenario.
+
+    Raises:
+        FedloomError: For several axes, too few outputs, or too many for a target.
+    """
+    task, model, dataset = scenario.task, scenario.model.text, scenario.dataset.text
+    if DEFAULT not in (task.name, task.model_task):
+        return
+    if len(outputs) > 1:
+        problem = f"the outputs of {model} for a sample are {[*outputs]}"
+        raise FedloomError(problem, f"[{classes}]", "torch.nn.Flatten() before the last layer")
+    has = f"{model} has {quantity(outputs[0], 'output')}, but {dataset} has"
+    if task.name != DEFAULT and outputs[0] != classes:
+        advice = "build the last layer with `classes` outputs, which is 1 for a target"
+        raise FedloomError(f"{has} one target", quantity(classes, "output"), advice)
+    if outputs[0] < classes:
+        raise FedloomError(f"{has} {classes} classes", advice="an output for each class")
 
 
 def _takes_numbers(build_module: Callable[[], nn.Module], tokens: Any) -> bool:

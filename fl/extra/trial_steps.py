@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from fl.base.specs import MethodSpec, component_specs
 from fl.data.dataset import Modality
 from fl.engine import dry_round, engine
 from fl.engine.batches import Schedule, schedule, sweep_schedule
-from fl.engine.run_basis import MethodComponents, build
+from fl.engine.run_basis import MethodComponents, build, build_component
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.state import Roster, RoundSchedule, State
 from fl.plan.components import Inputs
@@ -59,7 +59,7 @@ class TooFew(FedloomError):
         super().__init__(problem)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
     """A method that is tried with one model, and the inputs of the model."""
 
@@ -67,6 +67,8 @@ class Attempt:
     context: BuildContext
     inputs: Inputs
     variables: Tree
+    _tried: Method | None = field(default=None, init=False)
+    """The method that took its steps on the CPU, if it did."""
 
     @cached_property
     def _devices(self) -> list[torch.device]:
@@ -109,12 +111,16 @@ class Attempt:
                 raise TooFew(plugins.describe(error), larger)
         raise error
 
+    @cached_property
+    def _method(self) -> Method:
+        """The method on the CPU."""
+        return self._tried or build(self.method_components, self._fresh_context())
+
     def has_training_passes(self) -> bool:
         """Whether clients make a pass that is as long as local_epochs or local_steps say."""
-        method = build(self.method_components, self._fresh_context())
         return any(
             isinstance(pass_, Pass) and pass_.sampling.epochs is None and not pass_.sampling.steps
-            for phase in method.phases
+            for phase in self._method.phases
             for pass_ in phase.passes
         )
 
@@ -122,7 +128,7 @@ class Attempt:
     def traces(self) -> frozenset[str] | None:
         """Return the names of what is recorded of a round; None if only training can tell."""
         with contextlib.suppress(Exception):
-            method = build(self.method_components, self._fresh_context())
+            method = self._method
             server, client = method.init(self.variables)
             traces = method.trace(server) if method.trace else {}
             if method.trace_clients:
@@ -138,6 +144,7 @@ class Attempt:
                 with torch.device(device):
                     method = build(self.method_components, self._fresh_context())
                 _Trial(self, method, size, device, stacked).take_steps()
+                self._tried = method if device == CPU else None
                 return None
             except Exception as error:
                 last_error = error
@@ -301,15 +308,15 @@ class _Recorded:
     is_used: bool = False
 
     def build(self, context: BuildContext) -> Term | AdaptiveTerm | Alteration | MethodTerm:
-        built = self.registered.build(context)
-        if isinstance(built, AdaptiveTerm):
-            return replace(built, term=self._recording(built.term))
-        if isinstance(built, ReferenceTerm | MethodTerm):
-            return replace(built, term=self._recording(built.term))
-        if isinstance(built, Alteration):
-            change_batch = built.change_batch and self._recording(built.change_batch)
-            return replace(built, apply=self._recording(built.apply), change_batch=change_batch)
-        return self._recording(built)
+        part = build_component(self.registered, context)
+        if isinstance(part, AdaptiveTerm):
+            return replace(part, term=self._recording(part.term))
+        if isinstance(part, ReferenceTerm | MethodTerm):
+            return replace(part, term=self._recording(part.term))
+        if isinstance(part, Alteration):
+            change_batch = part.change_batch and self._recording(part.change_batch)
+            return replace(part, apply=self._recording(part.apply), change_batch=change_batch)
+        return self._recording(part)
 
     def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that computes the same and records its call."""

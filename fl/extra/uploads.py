@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -326,7 +327,7 @@ class _FilteredMethod:
             )
         for f in self.filters:
             check_attackers(f.name, f.attacker_share, self.context.clients)
-        for clip, noise in zip(self.filters, self.filters[1:], strict=False):
+        for clip, noise in pairwise(self.filters):
             if clip.count_noise is not None and noise.noise_multiplier:
                 check_noise_on_count(
                     clip.name, clip.count_noise, noise.noise_multiplier, participants

@@ -53,7 +53,7 @@ class _UNet(nn.Module):
         norm = choices.norm
         widths = [choices.width * 2**level for level in range(choices.levels + 1)]
         self.levels = range(1, choices.levels + 1)
-        for level, inputs in zip(self.levels, [channels, *widths], strict=False):
+        for level, inputs in zip(self.levels, [channels, *widths[:-2]], strict=True):
             self.add_module(f"encoder{level}", _block(inputs, widths[level - 1], norm))
             self.add_module(f"pool{level}", nn.MaxPool2d(2))
         self.bottleneck = _block(widths[-2], widths[-1], norm)

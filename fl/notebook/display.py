@@ -1,18 +1,20 @@
-"""What a notebook shows: pages in a frame, whole tables, a progress bar, and short tracebacks."""
+"""What a notebook shows: pages, whole tables, a progress bar, warnings and short tracebacks."""
 
 from __future__ import annotations
 
 import functools
 import html
+import inspect
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from fl.base.errors import FedloomError
+from fl.base.errors import FedloomError, FedloomWarning
 
 if TYPE_CHECKING:
     from fl.engine.simulate import Round
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 FRAME_HEIGHT = 640
 """Height in pixels of the frame of a page."""
+
+PACKAGE = Path(__file__).parents[1]
+"""Folder of Fedloom's code."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -113,6 +118,14 @@ class Rounds:
         )
         self._bar.update(len(finished) * (number - self._last_round))
         self._last_round = number
+
+
+def warn(text: str) -> None:
+    """Warn the user, at the line of the user's code that called a function of Fedloom."""
+    frame, level = inspect.currentframe(), 1
+    while frame and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, FedloomWarning, stacklevel=level)
 
 
 def short_traceback(function: Function) -> Function:

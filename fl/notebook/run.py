@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fl.base import fields, plugins
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.schema import DIVERGED
 from fl.notebook import keys
-from fl.notebook.display import Function, short_traceback
+from fl.notebook.display import Function, short_traceback, warn
 from fl.notebook.result import Result
 from fl.plan import config as config_files
 from fl.plan import plan
@@ -72,7 +71,8 @@ def run(
 
     Runs have the same names as those of a study's file, and are in the same store: existing runs
     are not trained again, and an interrupted call continues when it is repeated. Paths are relative
-    to the working directory.
+    to the working directory. Notes on data and runs, such as a column that equals the label, are
+    warnings of the class `FedloomWarning`.
 
     Args:
         name: Name of the study, for its report.
@@ -103,14 +103,14 @@ def run(
         plan.write_files(planned)
         bundles = planned.bundles
         for line in (*planned.studies[name].notes, *training.unstackable(planned)):
-            warnings.warn(line, stacklevel=4)
+            warn(line)
         failed = training.train(planned, bundles, keep_weights is not False, progress)
     training.check(failed, planned)
     for line in describe_failures(failed):
-        warnings.warn(f"failed: {line}", stacklevel=4)
+        warn(f"failed: {line}")
     result = Result(planned.studies[name], bundles, settings)
     for line in _diverged(result.runs()):
-        warnings.warn(f"diverged: {line}", stacklevel=4)
+        warn(f"diverged: {line}")
     return result
 
 

@@ -14,11 +14,11 @@ from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import check_writable
 from fl.base.units import first_of
 from fl.data import partitioning, preparation
-from fl.notebook.display import ProgressBar
+from fl.notebook.display import ProgressBar, warn
 from fl.notebook.keys import CALL
 from fl.plan.bundle import Bundle, missing_members, training_order
 from fl.plan.plan import Plan, supply
-from fl.report import analysis_results
+from fl.report import analysis_results, partitions
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures
@@ -40,6 +40,8 @@ def train(
     plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, progress: bool
 ) -> list[Failure]:
     """Train missing runs, in the order in which runs start from each other.
+
+    The data of all runs are made first, so that errors and warnings of them come at once.
 
     Args:
         plan: The plan.
@@ -70,10 +72,12 @@ def train(
     failed: list[Failure] = []
     bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
     try:
+        _make_data(plan, [bundles[name] for name in missing], bar)
+        for study in plan.studies.values():
+            for note in partitions.notes(results, study):
+                warn(note)
         with _restored_threads():
             for bundle in training_order([bundles[name] for name in missing], store):
-                bar.describe(f"preparing {bundle.title}")
-                _make_data(plan, bundle)
                 trained = {member.run for member in missing[bundle.bundle]} if keep_weights else ()
                 members = [
                     replace(member, keep=[*{*member.keep, WEIGHTS}])
@@ -104,13 +108,15 @@ def _check_processes(bundles: list[Bundle]) -> None:
         raise ConfigError(CALL / "execution" / "processes", problem, advice=advice)
 
 
-def _make_data(plan: Plan, bundle: Bundle) -> None:
-    """Make the data set and the partition of a bundle, if they do not exist."""
-    planned, data = plan.partitions[bundle.partition], Path(bundle.data)
-    spec = planned.spec
-    supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
-    preparation.prepare_dataset(spec, data, supply)
-    partitioning.make_partition(planned.scheme, spec, data, Path(bundle.results), supply)
+def _make_data(plan: Plan, bundles: list[Bundle], bar: ProgressBar) -> None:
+    """Make the data sets and the partitions of bundles, if they do not exist."""
+    for name, bundle in {bundle.partition: bundle for bundle in bundles}.items():
+        bar.describe(f"preparing {bundle.title}")
+        planned, data = plan.partitions[name], Path(bundle.data)
+        spec = planned.spec
+        supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
+        preparation.prepare_dataset(spec, data, supply)
+        partitioning.make_partition(planned.scheme, spec, data, Path(bundle.results), supply)
 
 
 @contextlib.contextmanager

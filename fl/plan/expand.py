@@ -180,7 +180,11 @@ def expand(
             check_same_task(dataset, task)
     runs: dict[tuple[str, str], Run] = {}
     findings = Findings(
-        {model.text: {} for model in components.models}, {}, {} if cache is None else cache, set()
+        {model.text: {} for model in components.models},
+        {},
+        {} if cache is None else cache,
+        set(),
+        [],
     )
     schemes: list[Choice | None] = [*components.schemes] or [None]
     models: list[Choice | None] = [*components.models] or [None]
@@ -206,7 +210,10 @@ def expand(
         watched=watched,
         parameters=findings.parameters,
         heads=findings.heads,
-        notes=budget_notes(components.entries, findings.without_passes),
+        notes=[
+            *dict.fromkeys(findings.notes),
+            *budget_notes(components.entries, findings.without_passes),
+        ],
         analyses=components.analyses,
         execution=execution,
     )
@@ -262,12 +269,14 @@ class Findings:
         heads: Layers that make the outputs, by the text of the model.
         cache: Objects that are made once for all studies of a plan.
         without_passes: Labels of entries of which no client makes a training pass.
+        notes: What the study's author should know of the models.
     """
 
     parameters: dict[str, dict[str, int]]
     heads: dict[str, str]
     cache: dict[str, object]
     without_passes: set[str]
+    notes: list[str]
 
 
 class ExpandedScenario:

@@ -336,7 +336,7 @@ class MethodEntry:
             for name, share in shares.items():
                 check_attackers(name, share, clients)
             check_stragglers(point.training["stragglers"], participants)
-        for spec, clip, noise in zip(specs, filters, filters[1:], strict=False):
+        for spec, (clip, noise) in zip(specs[:-1], itertools.pairwise(filters), strict=True):
             count_noise = getattr(clip, "count_noise", None)
             multiplier = getattr(noise, "multiplier", 0)
             if count_noise is None or not multiplier:

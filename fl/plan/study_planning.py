@@ -135,7 +135,7 @@ def _draw_text(choices: Sequence[Choice], varied: Sequence[Sequence[str]]) -> st
     """The seeds of a draw in words, ``partition seed 10``."""
     return ", ".join(
         f"{component} {key} {choice.values[key]}"
-        for component, choice, keys in zip(DRAWN, choices, varied, strict=False)
+        for component, choice, keys in zip(DRAWN, choices[:-1], varied[:-1], strict=True)
         for key in keys
     )
 
@@ -177,8 +177,9 @@ def _short_titles(settings: Sequence[Sequence[_Description]]) -> tuple[str, list
     for descriptions in zip(*settings, strict=True):
         common, distinct = _compared(descriptions)
         shared += common
-        for setting_words, text in zip(words, distinct, strict=False):
-            setting_words.append(text)
+        if distinct:
+            for setting_words, text in zip(words, distinct, strict=True):
+                setting_words.append(text)
     return " · ".join(shared), [" · ".join(setting_words) for setting_words in words]
 
 

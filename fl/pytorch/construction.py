@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import Lora, ModelKeys
+from fl.base.units import object_text
 from fl.pytorch import torch_internals
 
 NUMPY_SEEDS = 2**32
@@ -116,12 +117,17 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
         values: The values of the model's keys.
 
     Raises:
-        FedloomError: If a pattern matches nothing.
+        FedloomError: If the model builds no module, or if a pattern matches nothing.
     """
+    if not isinstance(module, nn.Module):
+        problem = f"what builds the model returns {object_text(module)}"
+        advice = "write `return` before the module" if module is None else ""
+        advice = f"`{module.__name__}(...)`" if isinstance(module, type) else advice
+        raise FedloomError(problem, "a torch.nn.Module", advice)
     keys = ModelKeys.of(values, Location("model"))
     if keys == ModelKeys():
         return module
-    network: nn.Module = module
+    network = module
     if keys.adapter is not None:
         add_lora(network, keys.adapter.lora)
     if keys.trainable is not None:

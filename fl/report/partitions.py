@@ -14,6 +14,7 @@ from fl.base.errors import DataError
 from fl.base.files import parse_json
 from fl.base.folders import partition_folder
 from fl.base.schema import SERVER
+from fl.base.units import first_of
 from fl.plan.study_plan import StudyPlan
 from fl.report.cells import DASH, Cell, Row, Table, columns, decimal
 
@@ -128,19 +129,20 @@ def read(results: Path, name: str, title: str) -> Partition | None:
 
 
 def notes(results: Path, study: StudyPlan) -> list[str]:
-    """Return the notes on the partitions of a study, each with the data set and partition.
+    """Return the notes on the partitions of a study, each once, with data set and partition.
 
     Args:
         results: Folder of the results.
         study: The study's plan.
     """
     titles = {run.partition_id: f"{run.dataset} / {run.partition}" for run in study.runs}
-    statistics = ((title, read(results, name, title)) for name, title in titles.items())
+    titles_by_note: dict[str, list[str]] = {}
+    for name, title in titles.items():
+        partition = read(results, name, title)
+        for note in partition.notes if partition else ():
+            titles_by_note.setdefault(note, []).append(title)
     return [
-        f"{title}: {note}"
-        for title, partition_statistics in statistics
-        if partition_statistics
-        for note in partition_statistics.notes
+        f"{first_of(with_note, 'partition')}: {note}" for note, with_note in titles_by_note.items()
     ]
 
 

@@ -311,13 +311,15 @@ def setting_by_scenario(plan: StudyPlan) -> SettingByScenario:
 
 def without_draws(frame: pd.DataFrame, settings: SettingByScenario) -> pd.DataFrame:
     """Return ``frame`` with the columns `SETTING` of settings instead of their draws."""
+    if frame.empty:
+        return frame
     codes, scenarios = pd.factorize(pd.MultiIndex.from_frame(frame[SETTING]))
     columns = zip(*(settings[scenario] for scenario in scenarios), strict=True)
     values = {
         kind: np.array(texts, dtype=object)[codes]
-        for kind, texts in zip(SETTING, columns, strict=False)
+        for kind, texts in zip(SETTING, columns, strict=True)
     }
-    return frame.assign(**values) if len(frame) else frame
+    return frame.assign(**values)
 
 
 def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.DataFrame:

@@ -30,7 +30,6 @@ from fl.base.schema import (
     METRIC_COLUMNS,
     MISSING,
     PERSONAL,
-    PREDICTED_METRICS,
     RESULT_COLUMNS,
     SETTING,
     rising,
@@ -113,7 +112,7 @@ HYPER = "hp."
 
 METADATA = b"fedloom"
 
-MEASURE_BY_METRIC = dict(zip(PREDICTED_METRICS, ("f1", "area", "calibration"), strict=False))
+MEASURE_BY_METRIC = {"macro_f1": "f1", "auroc": "area", "calibration_error": "calibration"}
 """Names of metrics in `fl.analyses.confusion`, which defines them."""
 
 

@@ -79,7 +79,8 @@ def test_a_model_that_returns_no_tensor_is_told_so(kind: type) -> None:
         def forward(self, x: Tensor) -> Any:
             return kind({"logits": super().forward(x)})
 
-    with pytest.raises(FedloomError, match=f"returns a {kind.__name__}, not a tensor. Try: let"):
+    message = f"returns an object of type {kind.__name__}, not a tensor. Try: let"
+    with pytest.raises(FedloomError, match=message):
         Network(lambda: Several(3, 2)).probe(torch.zeros(1, 3))
 
 

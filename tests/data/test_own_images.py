@@ -126,8 +126,11 @@ def test_other_files_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     for name in ("a.txt", "b.txt", "LICENCE"):
         (tmp_path / "photos" / "cat" / name).write_text("none")
     with caplog.at_level(logging.WARNING):
-        _ = dataset("images", tmp_path / "photos").shape
-    assert "photos: files of other kinds are not read: 1 without ending, 2 .txt" in caplog.text
+        found = dataset("images", tmp_path / "photos")
+        _ = found.shape
+    note = "files of other kinds are not read: 1 without ending, 2 .txt"
+    assert f"photos: {note}" in caplog.text
+    assert found.listed.notes == (note,)
 
 
 # Files of Parquet
@@ -234,7 +237,9 @@ def test_files_beside_parquet_are_counted_and_endings_may_be_capitals(
     with caplog.at_level(logging.WARNING):
         found = prepared(images(tmp_path / "hub"), tmp_path)
     assert found.split is not None and found.split.tolist() == [1] * 4 + [0] * 4
-    assert "hub: files of other kinds are not read: 1 .csv" in caplog.text
+    note = "files of other kinds are not read: 1 .csv"
+    assert f"hub: {note}" in caplog.text
+    assert [*found.notes] == [note]
 
 
 def test_files_without_names_of_classes_beside_others_are_refused(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import pandas as pd
 import planning
 import pytest
 from sklearn.datasets import load_diabetes
+from torch import nn
 
 import fl
+from fl.base import plugins
 from fl.base.errors import ConfigError, FedloomError
 from fl.cli import main
 from fl.plan import plan
@@ -104,6 +106,27 @@ def test_targets_of_a_table_are_numbers_that_differ(target: str, tmp_path: Path)
     table = {"path": str(path), "target": target, "drop": [other]}
     with pytest.raises(ConfigError, match=message):
         plan.make(config(tmp_path, datasets=[{"table": table}]))
+
+
+def test_a_model_has_one_output_for_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
+    data = fl.arrays(np.random.default_rng(0).normal(size=(60, 3)), target=np.arange(60) / 7)
+    wrong: dict[str, Any] = {
+        "has 2 outputs, but .* has one target. Allowed: 1 output": lambda shape, classes: nn.Linear(
+            3, 2
+        ),
+        r"samples are \[2\]\. .* Try: keep the last axis": lambda shape, classes: nn.Sequential(
+            nn.Linear(3, 1), nn.Flatten(0)
+        ),
+    }
+    for said, model in wrong.items():
+        with pytest.raises(FedloomError, match=said):
+            fl.run(
+                dataset=data, partition={"homogeneous": {"clients": 4}}, **CALL | {"model": model}
+            )
 
 
 def test_a_call_takes_targets_and_sizes_may_be_skewed(

@@ -82,7 +82,13 @@ def test_functions_that_make_no_model_of_a_shape_are_refused(
         (lambda shape, classes, w=weights: nn.Linear(3, classes), "'w' is a ndarray. Allowed: a n"),
         (
             lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 1)),
-            "has 1 outputs, but .* has 10 classes. Try: an output for each class",
+            "has 1 output, but .* has 10 classes. Try: an output for each class",
+        ),
+        (lambda shape, classes: nn.Unflatten(1, (6, 10)), r"a sample are \[.*\]. Allowed: \[10\]"),
+        (lambda shape, classes: None, "returns None. Allowed: a torch.nn.Module. Try: write `ret"),
+        (
+            lambda shape, classes: nn.Flatten,
+            r"returns the class Flatten\. .* Try: `Flatten\(",
         ),
     ]
     for model, problem in wrong:
@@ -122,6 +128,21 @@ CALL_OF_A_TABLE: dict[str, Any] = {
     **{"partition": "natural", "model": "logistic", "methods": ["fedavg"]},
     **{"rounds": 1, "batch_size": 16, "progress": False},
 }
+
+
+def test_notes_on_data_are_warnings_at_the_line_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told once, of all draws together, also if nothing is left to train."""
+    monkeypatch.chdir(tmp_path)
+    table = frame().assign(again=lambda table: (table["kind"] == "high") * 1.0)
+    call = CALL_OF_A_TABLE | {"partition": {"homogeneous": {"clients": 3, "seed": [0, 1]}}}
+    for _ in range(2):
+        with pytest.warns(fl.FedloomWarning) as told:
+            fl.run(dataset={"table": {"frame": table, **KEYS}}, **call)
+        [warning] = told
+        assert warning.filename == __file__
+        assert "seed=0) and 1 other partition: the feature 'again' stands" in str(warning.message)
 
 
 def test_a_table_in_memory_is_a_data_set_that_its_content_names(

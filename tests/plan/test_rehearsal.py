@@ -104,6 +104,44 @@ def test_what_cannot_be_trained_is_refused(lab: Path, line: str, said: str) -> N
     assert "config/studies/tiny.yaml: " in str(caught.value)
 
 
+@pytest.mark.parametrize(("function", "count"), [("softmax(1)", 1), ("sigmoid()", 0)])
+def test_outputs_that_are_probabilities_are_noted(lab: Path, function: str, count: int) -> None:
+    reason(lab, f"return self.layer(x).{function}")
+    notes = plan.make(Path("config")).studies["tiny"].notes
+    assert len(notes) == count
+    assert all(note.startswith("the outputs of mine are probabilities") for note in notes)
+
+
+METHOD = '''"""A method of one's own."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No keys."""
+
+    def build(self, context):
+        {line}
+'''
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pass", "returns None. Try: write `return` before what it builds"),
+        ("return self", "returns an object of type Lost. Allowed: a Method, as fl.api.recipe make"),
+    ],
+)
+def test_a_method_that_builds_no_method_is_told_so(lab: Path, line: str, said: str) -> None:
+    (lab / "rehearsed" / "methods").mkdir()
+    (lab / "rehearsed" / "methods" / "lost.py").write_text(METHOD.format(line=line))
+    planning.write_study(lab, {"methods": {"lost": None}})
+    with pytest.raises(ConfigError) as caught:
+        plan.make(Path("config"))
+    assert f"tiny.yaml: methods.lost: with mlp(hidden=[5]): Lost.build {said}" in str(caught.value)
+
+
 @pytest.mark.parametrize("line", ["sys.exit(0)", "def leave(): sys.exit(0)"])
 def test_a_plugin_that_ends_the_program_is_an_error(
     lab: Path, capsys: pytest.CaptureFixture[str], line: str

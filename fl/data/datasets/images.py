@@ -178,8 +178,8 @@ def _listed(images: Images, stamped: str) -> ImageList:
     inside = list(list_files_below(path))
     files = [file for file in inside if tables.is_parquet(file)]
     if files and not any(map(image_lists.is_image, inside)):
-        image_lists.log_other_files(path, (file for file in inside if file not in files))
-        return image_lists.list_parquet(path, files, keys)
+        notes = image_lists.notes_of_unread(path, (file for file in inside if file not in files))
+        return replace(image_lists.list_parquet(path, files, keys), notes=tuple(notes))
     for key in ("client", "split", "image", "label", "target"):
         if getattr(images, key) != getattr(Images, key):
             problem = f"{path}: is a folder, which has no column {keys[key]!r}"

@@ -74,12 +74,11 @@ class ImageList:
 
 def list_folders(top: Path) -> ImageList:
     """List the images in folders by class, or by split and class."""
-    _check_other_files(top)
+    notes = _other_file_notes(top)
     split_of = _split_folders(top, _folders(top))
     files: list[Path] = []
     labels: list[str] = []
     splits: list[str] = []
-    notes: list[str] = []
     for parent in split_of or [top]:
         images_by_folder = {folder: _images_below(folder) for folder in _folders(parent)}
         _check_class_folders(parent, images_by_folder)
@@ -201,8 +200,8 @@ def _unread_folder_notes(
     return [note]
 
 
-def _check_other_files(top: Path) -> None:
-    """Count the files that are not read; raise a `DataError` if one of them is an image."""
+def _other_file_notes(top: Path) -> list[str]:
+    """Return a note on the files that are not read; raise a `DataError` for an image."""
     files = [file for file in list_files_below(top) if not is_image(file)]
     suffixes: set[str] = set()
     for file in files:
@@ -212,15 +211,18 @@ def _check_other_files(top: Path) -> None:
             advice = "convert it, name it by its format, or move it elsewhere"
             raise DataError(f"{file}: the image is not read", _suffix_text(), advice)
         suffixes.add(suffix)
-    log_other_files(top, files)
+    return notes_of_unread(top, files)
 
 
-def log_other_files(top: Path, files: Iterable[Path]) -> None:
-    """Log how many files of a folder are not read, by their endings."""
+def notes_of_unread(top: Path, files: Iterable[Path]) -> list[str]:
+    """Return a note with the numbers of a folder's files that are not read, by their endings."""
     counts = Counter(file.suffix.lower() or "without ending" for file in files)
-    if counts:
-        listed = ", ".join(f"{count} {suffix}" for suffix, count in counts.items())
-        log.warning("%s: files of other kinds are not read: %s", top, listed)
+    if not counts:
+        return []
+    listed = ", ".join(f"{count} {suffix}" for suffix, count in counts.items())
+    note = f"files of other kinds are not read: {listed}"
+    log.warning("%s: %s", top, note)
+    return [note]
 
 
 def _is_other_image(file: Path) -> bool:
