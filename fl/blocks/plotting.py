@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # Commands that print tables need no matplotlib.
 
 FIGURE_WIDTH = 3.7
 """Width of figures in inches (355 CSS pixels)."""
+PAGE_WIDTH = 8.6
+"""Width in inches of figures that fill a page (826 CSS pixels)."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,14 @@ def axes_of(height: float) -> tuple[Canvas, Axes]:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     return canvas, axes
+
+
+def panels_of(count: int, height: float) -> tuple[Canvas, list[Axes]]:
+    """Return an empty figure of ``height`` inches that fills a page, and its axes side by side."""
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(PAGE_WIDTH, height))
+    return canvas, [canvas.add_subplot(1, count, number + 1) for number in range(count)]
 
 
 def shade_image(values: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.units import operations, size
-from fl.blocks.plotting import PRINT, Look, Picture, as_picture, axes_of
+from fl.blocks.plotting import PRINT, Look, Picture, as_picture, axes_of, panels_of
 from fl.report import claims, tracks
 from fl.report.cells import NOTHING, Cell, Column, Row, Table, columns, number, probability
 
@@ -340,31 +340,49 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
 
 
 @as_picture
-def heat_map(_: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
-    """Draw mean differences from baselines, methods by tracks, with a dot if it is significant."""
+def heat_map(look: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
+    """Draw mean differences from baselines, methods by tracks, with a dot if it is significant.
+
+    Methods that are compared with the same baseline have a panel. Rows of all panels are equally
+    high.
+    """
     named, plain = marked_titles(table), _plain_titles(table)
-    methods, order = _in_order(table), [*table["track"].unique()]
-    baseline_of = tracks.baselines(table)
-    labels = [f"{named[method]}, from {plain[baseline_of[method]]}" for method in methods]
-    wide = tests.pivot(index="method", columns="track", values="difference")
-    shown = 100 * wide.reindex(index=methods, columns=order)
-    canvas, axes = axes_of(0.8 + 0.14 * len(methods))
-    limit = 10.0
-    values = shown.to_numpy(float)
-    image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    passed: Mapping[Any, Any] = {
-        (row["method"], row["track"]): row["verdict"] in (claims.AHEAD, claims.BEHIND)
+    order, baseline_of = [*map(str, table["track"].unique())], tracks.baselines(table)
+    panels: dict[str, list[str]] = {}
+    for method in _in_order(table):
+        panels.setdefault(baseline_of[method], []).append(method)
+    differences = 100 * tests.pivot(index="method", columns="track", values="difference")
+    significant = {
+        (row["method"], row["track"])
         for row in tests.to_dict("records")
+        if row["verdict"] in (claims.AHEAD, claims.BEHIND)
     }
-    for i, method in enumerate(methods):
-        for j, track in enumerate(order):
-            if passed.get((method, track)):
-                # A page does not change the colours of cells.
-                dark = abs(values[i, j]) > limit / 2
-                axes.plot(j, i, ".", ms=3, color="white" if dark else "black")
-    axes.set_yticks(range(len(methods)), labels, fontsize=6.5)
-    axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=90)
-    canvas.colorbar(image, ax=axes, label="points", extend="both")
+    height = max(map(len, panels.values()))
+    canvas, all_axes = panels_of(len(panels), 1.4 + 0.15 * height)
+    limit = 10.0
+    for axes, (baseline, methods) in zip(all_axes, panels.items(), strict=True):
+        values = differences.reindex(index=methods, columns=order).to_numpy(float)
+        image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
+        for i, method in enumerate(methods):
+            for j, track in enumerate(order):
+                if np.isnan(values[i, j]):
+                    style = {"ha": "center", "va": "center", "fontsize": 6, "color": look.muted}
+                    axes.text(j, i, NOTHING, **style)
+                if (method, track) in significant:
+                    # A page does not change the colours of cells.
+                    dark = abs(values[i, j]) > limit / 2
+                    axes.plot(j, i, ".", ms=4, color="white" if dark else "black")
+        axes.set_ylim(height - 0.5, -0.5)
+        axes.set_yticks(range(len(methods)), [named[method] for method in methods], fontsize=7.5)
+        axes.set_xticks(range(len(order)), order, rotation=40, ha="left", rotation_mode="anchor")
+        axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+        axes.spines[:].set_visible(False)
+        axes.set_title(f"from {plain[baseline]}", loc="left", fontsize=9.5)
+    keys = f"difference in points; with a dot: significant; {NOTHING} not in the track"
+    bar = canvas.colorbar(
+        image, ax=all_axes, location="bottom", shrink=0.5, aspect=40, pad=0.01, extend="both"
+    )
+    bar.ax.set_title(keys, fontsize=8.5)
     return canvas
 
 

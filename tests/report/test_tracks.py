@@ -14,6 +14,7 @@ from make_results import clients, entry, plan, planned, write_partition, write_r
 from scipy.stats import binomtest
 
 from fl.base.errors import DataError
+from fl.blocks.plotting import FIGURE_WIDTH, PRINT
 from fl.cli import main
 from fl.plan import plan as plans
 from fl.plan.study_plan import EntrySummary
@@ -230,6 +231,22 @@ def test_every_picture_of_the_page_is_drawn():
     assert "bootstrap" in page.to_markdown(
         track_page.ranking(table, tracks.compare_with_baselines(table), "one")
     )
+
+
+def test_the_overview_has_a_panel_for_each_baseline_of_rows_equally_high():
+    """A method that is not in a track has a dash there."""
+    scores = {**SCORES, "shared": TEN}
+    second = lines({name: values for name, values in scores.items() if name != "up"}, "two")
+    table = pd.concat([lines(scores), second], ignore_index=True)
+    tests = tracks.compare_with_baselines(table)
+    canvas = track_page.heat_map(table, tests).draw(PRINT)
+    *panels, _ = canvas.axes
+    baselines = tracks.baselines(table)
+    assert [axes.get_title("left") for axes in panels] == ["from FEDAVG-FT", "from FEDAVG"]
+    assert len({axes.get_ylim() for axes in panels}) == 1
+    assert sum(len(axes.get_yticklabels()) for axes in panels) == len(baselines)
+    assert [text.get_text() for axes in panels for text in axes.texts] == [NOTHING]
+    assert canvas.get_figwidth() > 2 * FIGURE_WIDTH
 
 
 def test_every_entry_of_a_track_trains_a_client_for_as_many_steps() -> None:
