@@ -4,15 +4,19 @@
     OMP_NUM_THREADS=1 python -m bench.methods --operators [METHOD ...]
 
 Ten clients of 100 samples train an MLP, stacked, for an epoch a round. Times are the processor's,
-of a round without evaluation. Operations are matrix products and convolutions, those of the server
-included. ``--operators`` counts calls of PyTorch's operators a step, which no other program
-disturbs.
+of rounds without evaluation. FedAvg and the method take turns of a round, because other programs
+slow both down; the median of some tries counts. Operations are matrix products and convolutions,
+those of the server included. ``--operators`` counts calls of PyTorch's operators a step, which no
+other program disturbs.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from itertools import islice
+from statistics import median
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -27,8 +31,8 @@ from fl.models.mlp import MLP
 
 REFERENCE = "fedavg"
 WORK = Workload("10 clients x 100, 64-64-10 ReLU net, batch 10", 10, 100, (64,), 10, 1)
-SHORT, LONG = 4, 14
-"""Rounds of two runs, whose difference leaves out what happens once."""
+FIRST, MORE, TRIES = 4, 10, 3
+"""Rounds before the clock starts, rounds that it measures, and how often it does."""
 KEYS = {
     "fedlgd": {"images": 1, "global_images": 2, "warmup": 2, "real": 8},
     "warm-up": {"images": 1, "steps": 10, "real": 8},
@@ -45,58 +49,67 @@ def main() -> None:
             print(f"| {name} | {_operators(name):,.0f} |", flush=True)
         return
     names = sys.argv[1:] or registry.names("method")
-    reference, missing = _measured(REFERENCE), []
+    reference, missing = _operations(REFERENCE), []
     print("| method | time | operations | time by operations |\n|---|---:|---:|---:|")
     for name in names:
         try:
-            seconds, operations = _measured(name)
+            ratio, work = _time_by_reference(name), _operations(name) / reference
         except (FedloomError, AssertionError, KeyError, RuntimeError, ValueError) as error:
             missing.append(f"{name} ({' '.join(str(error).split())[:80]})")
             continue
-        ratio, work = seconds / reference[0], operations / reference[1]
         share = f"{ratio / work:.2f}" if work else "none"
         print(f"| {name} | {ratio:.2f} | {work:.2f} | {share} |", flush=True)
     print(f"\nNot measured: {'; '.join(missing) or 'none'}")
 
 
-def _measured(name: str) -> tuple[float, float]:
-    """Return seconds and operations of a round, of all clients and the server."""
-    run = _simulation(name, LONG)
-    state = run.begin()
-    total = costs.measure(run, state)
-    operations = (total.flops or 0) * (total.participants or 0) + (total.flops_server or 0)
-    seconds = min(_seconds(name, LONG) - _seconds(name, SHORT) for _ in range(2))
-    return seconds / (LONG - SHORT), operations
+def _time_by_reference(name: str) -> float:
+    """Return the seconds of rounds of a method, by those of the reference."""
+    ratios = []
+    for _ in range(TRIES):
+        sides = [(_rounds(side), []) for side in (REFERENCE, name)]
+        for _ in range(MORE):
+            for rounds, seconds in sides:
+                begun = time.process_time()
+                next(rounds)
+                seconds.append(time.process_time() - begun)
+        reference, method = (sum(seconds) for _, seconds in sides)
+        ratios.append(method / reference)
+    return median(ratios)
+
+
+def _operations(name: str) -> float:
+    """Return the operations of a round, of all clients and the server."""
+    run = _simulation(name)
+    total = costs.measure(run, run.begin())
+    return (total.flops or 0) * (total.participants or 0) + (total.flops_server or 0)
+
+
+def _rounds(name: str) -> Iterator[object]:
+    """Return the rounds of a run after the first ones."""
+    run = _simulation(name)
+    return islice(simulate.rounds(run, run.begin(), 0, "stacked"), FIRST, None)
 
 
 def _operators(name: str) -> float:
-    """Return calls of operators in round 3, by its steps in an epoch."""
-    run = _simulation(name, SHORT)
-    rounds = simulate.rounds(run, run.begin(), 0, "stacked")
-    next(rounds), next(rounds)
+    """Return calls of operators in a round, by its steps in an epoch."""
+    rounds = _rounds(name)
+    next(rounds)
     with profile(activities=[ProfilerActivity.CPU]) as found:
         next(rounds)
     calls = sum(e.count for e in found.key_averages() if e.key.startswith("aten::"))
     return calls / (WORK.samples // WORK.batch)
 
 
-def _seconds(name: str, rounds: int) -> float:
-    run = _simulation(name, rounds)
-    begun = time.process_time()
-    for _ in simulate.rounds(run, run.begin(), 0, "stacked"):
-        pass
-    return time.process_time() - begun
-
-
-def _simulation(name: str, rounds: int) -> Simulation:
+def _simulation(name: str) -> Simulation:
     entry = registry.find("method", name, Location("bench"))
     method = entry.instantiate(entry.parse(KEYS.get(name), Location("bench")))
     return timing.simulation(
         *(WORK, lambda: MLP((64,)).build(WORK.shape, CLASSES)),
         method=method,
         tests=0.2,
-        rounds=rounds,
-        evaluate_every=LONG,
+        validations=0.2,
+        rounds=FIRST + MORE + 1,
+        evaluate_every=FIRST + MORE + 1,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -56,7 +57,8 @@ def begin(what: str = "", device: str = "cpu") -> str:
 
 
 def quiet() -> None:
-    """As in training: one thread, and freed memory kept."""
+    """As in training: one thread, freed memory kept, and no garbage sought in what was loaded."""
+    gc.freeze()
     torch.set_num_threads(1)
     process_settings.keep_freed_memory()
 
@@ -67,17 +69,20 @@ def simulation(
     device: str = "cpu",
     method: Any = None,
     tests: float = 0.0,
+    validations: float = 0.0,
     **training: Any,
 ) -> Simulation:
     """The workload as a run of a method, FedAvg unless said otherwise.
 
     Args:
         tests: Test samples of a client, as a share of its training samples.
+        validations: Validation samples, likewise.
         training: Settings beside the workload's own.
     """
-    sizes = work.sizes
-    tested = (sizes * tests).astype(int)
-    x, y = replace(work, least=None, clients=1, samples=int((sizes + tested).sum())).draw()
+    shares = {"train": 1.0, "test": tests, "val": validations}
+    each = {name: (work.sizes * share).astype(int) for name, share in shares.items() if share}
+    sizes = np.stack([*each.values()], 1)
+    x, y = replace(work, least=None, clients=1, samples=int(sizes.sum())).draw()
     settings = {
         "rounds": 1000,
         "local_epochs": work.epochs,
@@ -87,9 +92,8 @@ def simulation(
     }
     settled = Training(**(settings | training))
     network = make_network(model, settled)
-    each = {"train": sizes, "test": tested} if tests else {"train": sizes}
-    split = np.resize([True, False], 2 * len(sizes)).repeat(np.stack([sizes, tested], 1).flatten())
-    numbers = {"train": np.flatnonzero(split), "test": np.flatnonzero(~split)}
+    split = np.resize([*each], sizes.size).repeat(sizes.flatten())
+    numbers = {name: np.flatnonzero(split == name) for name in each}
     held = ClientData({name: SamplesByClient(numbers[name], its) for name, its in each.items()})
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
     basis = RunBasis(network, settled, arrays, held, CLASSES)

@@ -37,11 +37,12 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
 
 
 def test_a_run_over_generated_data_has_the_samples_of_its_workload() -> None:
-    run = timing.simulation(WORKLOADS["W4"], timing.MODELS["W4"], tests=0.25)
-    train, test = run.client_data.samples["train"], run.client_data.samples["test"]
-    assert [len(held) for held in train] == WORKLOADS["W4"].sizes.tolist()
-    assert [len(held) for held in test] == (WORKLOADS["W4"].sizes // 4).tolist()
-    everything = np.concatenate([*train, *test])
+    shares = {"tests": 0.25, "validations": 0.5}
+    run = timing.simulation(WORKLOADS["W4"], timing.MODELS["W4"], **shares)
+    held = [run.client_data.samples[split] for split in ("train", "test", "val")]
+    for samples, divisor in zip(held, (1, 4, 2), strict=True):
+        assert [len(its) for its in samples] == (WORKLOADS["W4"].sizes // divisor).tolist()
+    everything = np.concatenate([its for samples in held for its in samples])
     assert sorted(everything) == list(range(run.arrays.size))
 
 
