@@ -16,6 +16,8 @@ import torch
 
 from bench.released_rounds.comparisons import COMPARISONS
 from bench.released_rounds.differences import Trial
+from bench.released_rounds.pfllib import check_commit
+from fl.base.errors import DataError
 
 
 def main() -> None:
@@ -27,6 +29,10 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     repository = asked.folder / "PFLlib"
+    try:
+        check_commit(repository)
+    except DataError as error:
+        parser.exit(1, f"error: {error}\n")
     for name in asked.only or COMPARISONS:
         comparison = COMPARISONS[name]
         for network in comparison.networks:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.released_rounds.departures import DEPARTURES
+from bench.released_rounds.exchange_comparisons import EXCHANGE_COMPARISONS
 from bench.released_rounds.part_comparisons import PART_COMPARISONS
 from bench.released_rounds.pfllib import Comparison, leave_clients
 from bench.released_rounds.population import LEARNING_RATE
@@ -185,5 +186,6 @@ COMPARISONS: Mapping[str, Comparison] = {
         finish=leave_clients,
     ),
     **PART_COMPARISONS,
+    **EXCHANGE_COMPARISONS,
 }
 """The comparisons by the name of the method."""

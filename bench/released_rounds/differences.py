@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,6 @@ from bench.released_rounds.edits import Departure
 from bench.released_rounds.pfllib import Comparison
 from bench.released_rounds.readers import model_pairs
 from fl.base.schema import GLOBAL, PERSONAL
-
-
-def largest_difference(repository: Path, comparison: Comparison, network: str) -> float:
-    """Return the largest difference of what a comparison compares, running statistics included."""
-    return Trial(comparison, network).difference(repository, comparison.departures)
 
 
 class Trial:
@@ -51,8 +46,7 @@ class Trial:
         """Return the largest difference from a peer's run in which some departures are undone."""
         comparison = replace(self.comparison, departures=tuple(undone))
         server = pfllib.run(repository, comparison, self.network, self.run, self.trained)
-        differences = [_difference(*pair) for pair in self._pairs(server)]
-        return float(np.max(differences))  # Unlike the built-in `max`, it returns NaN if one is.
+        return largest_difference(self._pairs(server))
 
     def sizes(self, repository: Path) -> Iterator[tuple[str, float]]:
         """Yield the largest difference that each departure makes alone, and all together."""
@@ -74,6 +68,17 @@ class Trial:
                 variables = views[PERSONAL](trained.state.server, trained.client(client.id))
                 model = comparison.personal(client)
                 yield from model_pairs(trained, variables, model, comparison.personal_statistics)
+
+
+def largest_difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Return the largest difference of two tensors of a pair; NaN if one has an entry of NaN.
+
+    Raises:
+        TypeError: If they are not in double precision.
+        ValueError: If their shapes differ.
+    """
+    differences = [_difference(*pair) for pair in pairs]
+    return float(np.max(differences))  # Unlike the built-in `max`, it returns NaN if one is.
 
 
 def _difference(first: Tensor, second: Tensor) -> float:

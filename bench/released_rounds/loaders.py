@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bench.released_rounds.population import BATCH, SIZES
+from bench.released_rounds.population import BATCH, SIZES, VALIDATION
 from fl.engine.batches import Schedule
 from fl.engine.sample_arrays import Arrays
 from fl.engine.state import Roster, RoundSchedule
@@ -106,6 +106,12 @@ class Feed:
         """Return all samples of a client, one by one."""
         index = self._samples(client)
         return list(zip(self.arrays.inputs(index), self.arrays.labels(index), strict=True))
+
+    def validation(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return the validation samples of a client, as one batch."""
+        begin = int(SIZES.sum()) + client * VALIDATION
+        index = torch.arange(begin, begin + VALIDATION)
+        return self.arrays.inputs(index), self.arrays.labels(index)
 
     def batches(self, client: int, position: PassPosition) -> Batches:
         """Return the batches of a client in a pass of the round."""

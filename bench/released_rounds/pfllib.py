@@ -11,6 +11,7 @@ import importlib
 import io
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -34,7 +35,8 @@ from bench.released_rounds.population import (
     TRAINING,
     Trained,
 )
-from bench.released_rounds.readers import statistics
+from bench.released_rounds.readers import by_name, statistics
+from fl.base.errors import DataError
 from fl.engine.simulation import Simulation
 
 COMMIT = "d832e76"
@@ -143,6 +145,34 @@ class Comparison:
     finish: Callable[[Any], None] = send_last_model
 
 
+def check_commit(repository: Path) -> None:
+    """Check that a clone has PFLlib's code of `COMMIT`.
+
+    Raises:
+        DataError: If it has another commit, changed files, or is no clone.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ("git", "-C", str(repository), *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        found, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "system")
+    except (subprocess.CalledProcessError, OSError) as error:
+        advice = f"clone PFLlib there and check {COMMIT} out"
+        raise DataError(f"{repository}: is no clone of PFLlib", advice=advice) from error
+    if not found.startswith(COMMIT):
+        raise DataError(
+            f"{repository}: has commit {found[: len(COMMIT)]}, not {COMMIT}",
+            advice=f"`git -C {repository} checkout {COMMIT}`",
+        )
+    if changed:
+        raise DataError(
+            f"{repository}: files differ from commit {COMMIT}: {', '.join(changed.split()[1::2])}",
+            advice=f"`git -C {repository} stash`",
+        )
+
+
 @contextlib.contextmanager
 def imported(repository: Path, edits: Sequence[Edit]) -> Iterator[None]:
     """Make a copy with replaced expressions importable, for as long as the context lasts.
@@ -239,7 +269,7 @@ def average_running_statistics(server: Any, model: nn.Module, comparison: Compar
         comparison: The comparison, which says which models send and receive.
     """
     send, aggregate = (getattr(server, name) for name in comparison.exchange)
-    shared = [tensor.clone() for tensor in statistics(model)]
+    shared = {name: tensor.clone() for name, tensor in statistics(model).items()}
 
     def send_statistics(*arguments: Any) -> None:
         send(*arguments)
@@ -252,10 +282,10 @@ def average_running_statistics(server: Any, model: nn.Module, comparison: Compar
         aggregate()
         clients = server.selected_clients
         weights = [comparison.weight(client) for client in clients]
-        for number, mean in enumerate(shared):
+        for name, mean in shared.items():
             mean.zero_()
             for weight, client in zip(weights, clients, strict=True):
-                mean += statistics(comparison.uploaded(client))[number] * (weight / sum(weights))
+                mean += statistics(comparison.uploaded(client))[name] * (weight / sum(weights))
         if isinstance(getattr(server, "global_model", None), nn.Module):
             _load(server.global_model, shared)
 
@@ -264,8 +294,8 @@ def average_running_statistics(server: Any, model: nn.Module, comparison: Compar
         setattr(server, name, function)
 
 
-def _load(model: nn.Module, running: Sequence[Tensor]) -> None:
-    for own, new in zip(statistics(model), running, strict=False):
+def _load(model: nn.Module, running: Mapping[str, Tensor]) -> None:
+    for own, new in by_name(statistics(model), running):
         own.copy_(new)
 
 

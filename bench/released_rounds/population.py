@@ -32,7 +32,10 @@ CLASSES = 4
 MISSING_CLASS = 2
 BATCH = 8
 SIZES = np.array([24, 16, 32, 40, 24, 16])
+VALIDATION = 8
+"""Number of validation samples of each client; they follow the training samples of all."""
 SHAPE = (1, 8, 8)
+SEED = 0
 LEARNING_RATE = 0.1
 
 TRAINING: Mapping[str, Any] = {
@@ -62,21 +65,30 @@ def simulation(method: Any, network: str, **training: Any) -> Simulation:
     settings = Training(**{**TRAINING, **training})
     made = make_network(NETWORKS[network], settings)
     inputs, labels = samples()
-    data = ClientData({"train": SamplesByClient(np.arange(len(labels)), SIZES)})
+    train, held_out = np.split(np.arange(len(labels)), [SIZES.sum()])
+    validation = SamplesByClient(held_out, np.full(len(SIZES), VALIDATION))
+    data = ClientData({"train": SamplesByClient(train, SIZES), "val": validation})
     arrays = Arrays(inputs, labels, PLAIN, dtype=torch.float64)
     basis = RunBasis(made, settings, arrays, data, CLASSES)
-    return Simulation.of(MethodComponents(method), basis, seed=0)
+    return Simulation.of(MethodComponents(method), basis, seed=SEED)
 
 
 def samples() -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs [samples, *SHAPE] with a mean for each class, and labels, client by client."""
+    """Return inputs [samples, *SHAPE] with a mean for each class, and labels, client by client.
+
+    Training samples of all clients come first, then their validation samples.
+    """
     generator = np.random.default_rng(0)
     labels = generator.integers(0, CLASSES, SIZES.sum())
     first = labels[: SIZES[0]]
     first[first == MISSING_CLASS] = 0
     means = generator.standard_normal((CLASSES, *SHAPE))
-    inputs = means[labels] + generator.standard_normal((len(labels), *SHAPE))
-    return inputs, labels
+
+    def around_means(classes: np.ndarray) -> np.ndarray:
+        return means[classes] + generator.standard_normal((len(classes), *SHAPE))
+
+    inputs, held_out = around_means(labels), generator.integers(0, CLASSES, VALIDATION * len(SIZES))
+    return np.concatenate([inputs, around_means(held_out)]), np.concatenate([labels, held_out])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,13 +46,30 @@ def model_pairs(trained: Trained, variables: Tree, model: nn.Module, running: bo
     params = [variables["params"][name] for name in trained.variables["params"]]
     yield from zip(params, model.parameters(), strict=True)
     if running:
-        ours = [leaf for leaf in variables["buffers"].values() if leaf.is_floating_point()]
-        yield from zip(ours, statistics(model), strict=True)
+        buffers = variables["buffers"].items()
+        ours = {name: leaf for name, leaf in buffers if leaf.is_floating_point()}
+        yield from by_name(ours, statistics(model))
 
 
-def statistics(model: nn.Module) -> list[Tensor]:
-    """Return the running means and variances of a model, one after another."""
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+def statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Return the running means and variances of a model, by the names that our network has.
+
+    PFLlib has all layers but the last in a part ``base``.
+    """
+    found = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    return {name.removeprefix("base."): buffer for name, buffer in found.items()}
+
+
+def by_name(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Pairs:
+    """Yield the tensors of two models that have one name.
+
+    Raises:
+        ValueError: If a name is in one of them alone.
+    """
+    if first.keys() != second.keys():
+        raise ValueError(f"one model has {', '.join(first)}, the other {', '.join(second)}")
+    for name, tensor in first.items():
+        yield tensor, second[name]
 
 
 def part_pairs(params: Tree, names: Iterable[str], parameters: Iterable[Tensor]) -> Pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -15,9 +16,12 @@ import torch
 
 from bench import backends, gpu, runs, scale, timing
 from bench.released_rounds import pfllib, population
+from bench.released_rounds.differences import largest_difference
 from bench.released_rounds.edits import Edit
 from bench.released_rounds.loaders import Feed
+from bench.released_rounds.readers import by_name, statistics
 from bench.workloads import CLASSES, WORKLOADS
+from fl.base.errors import DataError
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedsac import FedSaC
 
@@ -163,3 +167,66 @@ def test_a_copy_of_released_code_has_the_replaced_expressions(tmp_path: Path) ->
         pfllib.imported(tmp_path, [Edit("flcore/penalty.py", "abs(3)", "9")]),
     ):
         pass
+
+
+def test_a_difference_beside_released_code_is_not_lost_where_one_is_no_number() -> None:
+    zeros = torch.zeros(2, dtype=torch.float64)
+    pairs = [(zeros, zeros + 0.5), (zeros, torch.tensor([torch.nan, 0], dtype=torch.float64))]
+    assert largest_difference(pairs[:1]) == 0.5
+    assert np.isnan(largest_difference(pairs)) and np.isnan(largest_difference(pairs[::-1]))
+    with pytest.raises(ValueError, match=r"shapes are \[2\] and \[1\]"):
+        largest_difference([(zeros, zeros[:1])])
+    with pytest.raises(TypeError, match="float32"):
+        largest_difference([(zeros, zeros.float())])
+
+
+def test_running_statistics_are_paired_by_name() -> None:
+    model = population.NETWORKS["CNN"]()
+    *body, head = model.children()
+    split = torch.nn.Sequential()
+    split.base, split.head = torch.nn.Sequential(*body), head
+    ours, theirs = statistics(model), statistics(split)
+    assert list(ours) == [f"{layer}.running_{what}" for layer in (1, 5) for what in ("mean", "var")]
+    backwards = dict(reversed(theirs.items()))
+    assert all(first is second for first, second in by_name(ours, backwards))
+    del backwards["5.running_var"]
+    with pytest.raises(ValueError, match=r"one model has .*5.running_var, the other"):
+        list(by_name(ours, backwards))
+
+
+def test_released_code_of_another_commit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="is no clone of PFLlib"):
+        pfllib.check_commit(tmp_path / "nothing")
+    file = tmp_path / "system" / "main.py"
+    file.parent.mkdir()
+    file.write_text("rounds = 3\n")
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+        command = ("git", "-C", str(tmp_path), *identity, *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    with pytest.raises(DataError, match=f"has commit {head[:7]}, not {pfllib.COMMIT}"):
+        pfllib.check_commit(tmp_path)
+    monkeypatch.setattr(pfllib, "COMMIT", head[:7])
+    pfllib.check_commit(tmp_path)
+    file.write_text("rounds = 4\n")
+    with pytest.raises(DataError, match=r"files differ from commit .*: system/main.py"):
+        pfllib.check_commit(tmp_path)
+
+
+def test_validation_samples_beside_released_code_are_those_of_our_clients() -> None:
+    run = population.simulation(FedAvg(), "MLP")
+    feed = Feed([], run.arrays)
+    for client, index in enumerate(run.client_data.samples["val"]):
+        x, y = feed.validation(client)
+        torch.testing.assert_close(x, run.arrays.inputs(torch.from_numpy(index)))
+        assert len(y) == population.VALIDATION
+    trained = np.concatenate([*run.client_data.samples["train"]])
+    assert not np.isin(np.concatenate([*run.client_data.samples["val"]]), trained).any()
