@@ -366,8 +366,8 @@ def heat_map(look: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
         for i, method in enumerate(methods):
             for j, track in enumerate(order):
                 if np.isnan(values[i, j]):
-                    style = {"ha": "center", "va": "center", "fontsize": 6, "color": look.muted}
-                    axes.text(j, i, NOTHING, **style)
+                    text = axes.text(j, i, NOTHING, fontsize=6, color=look.muted)
+                    text.set(ha="center", va="center")
                 if (method, track) in significant:
                     # A page does not change the colours of cells.
                     dark = abs(values[i, j]) > limit / 2
