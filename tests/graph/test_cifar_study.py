@@ -19,10 +19,13 @@ KEPT = ("fedavg", "ditto", "cosine", "mmd-d", "mk-mmd-20", "ditto+mk-mmd-1")
 
 
 def shortened(study: dict[str, Any]) -> dict[str, Any]:
-    """The study as it comes along, on a subset: its best values, one round of a small model."""
+    """The study as it comes along, on a subset: its best values, one round of a small model, two of
+    the three numbers of constrained layers.
+    """
     methods = {label: study["methods"][label] for label in KEPT}
     for label, term in (("mmd-d", "mmd-d"), ("mk-mmd-20", "mk-mmd")):
-        methods[label]["terms"][term]["batches"] = 2
+        keys = methods[label]["terms"][term]
+        keys.update(batches=2, layers=keys["layers"][:2])
     best = {label: study["best"]["rows"][label] for label in KEPT}
     for cells in study["published"]:
         cells["rows"] = {label: row for label, row in cells["rows"].items() if label in KEPT}

@@ -14,7 +14,7 @@ import project
 import pytest
 import versioned
 from moto.server import ThreadedMotoServer
-from project import STUDY, Project, apart
+from project import STUDY, TABLE, Project, apart
 from versioned import Versioned
 
 pytestmark = pytest.mark.graph
@@ -85,7 +85,7 @@ def test_an_edit_in_a_fresh_clone_is_trained_and_shown_and_back_again_is_not(
 
     alone = project.copy(finished, tmp_path / "alone")
     alone.study(methods=FASTER)
-    alone.snakemake()
+    alone.snakemake(TABLE)
     assert pulled.table() == alone.table()
     assert apart(old, pulled.values()) == ["fedavg", "fedavg-ft"]
     assert (old["fedavg"]["value"].to_numpy() != pulled.values()["fedavg"]["value"]).any()

@@ -36,7 +36,7 @@ def undisturbed(finished: Project, once: Callable[..., Path]) -> Project:
         start_over(place)
         place.settings(**OFTEN)
         place.study(**LONG)
-        place.snakemake()
+        place.snakemake(TABLE)
 
     return Project(once("failures", make))
 
@@ -131,7 +131,7 @@ def test_a_store_on_a_full_disk_is_named_and_gone_on_with(
     assert "the disk is full; free some space, then start again" in output
     assert "Traceback" not in output
     ballast.unlink()
-    place.snakemake()
+    place.snakemake(TABLE)
     assert content(place) == content(finished)
     assert all(not Store(small_disk / "runs").verify(run) for run in place.names())
 
