@@ -47,7 +47,7 @@ different rates gets one rate for each client, [K] (`align_rate`).
 
 def apply(fn: Callable[..., Tensor], tree: Tree, *trees: Tree) -> Tree:
     """Return the tree of the results of ``fn`` over the leaves of trees of one structure."""
-    if not trees:  # Half of a small model's calls in a step are maps over one tree.
+    if not trees:  # Most maps of a training step are over one tree, and need no generator.
         return {
             key: fn(leaf) if isinstance(leaf, Tensor) else apply(fn, leaf)
             for key, leaf in tree.items()
