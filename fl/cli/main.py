@@ -369,8 +369,7 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 
 def _show(parsed: argparse.Namespace) -> None:
-    from fl.cli import summary
-    from fl.report import partitions, result_files, tables
+    from fl.report import partitions, result_files, result_lines, tables
     from fl.report.facts import Facts
 
     settings, study = _study_plan(parsed)
@@ -384,7 +383,7 @@ def _show(parsed: argparse.Namespace) -> None:
             say(line)
         return
     rows, runs = tables.collect(study, readable(settings.store).root)
-    for line in summary.results(Facts(study, rows, runs)):
+    for line in result_lines.results(Facts(study, rows, runs)):
         say(line)
     for note in partitions.notes(Path(settings.results), study):
         say(note)

@@ -27,6 +27,7 @@ from fl.data.preparation import (
 )
 from fl.data.prepared import DESCRIPTION, Prepared
 from fl.data.scheme import PUBLISHED_SPLIT
+from fl.data.splitting import SmallClient
 
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
 
@@ -80,7 +81,15 @@ def make_partition(
     record_path = folder / RECORD_FILE
     # Before 0.2.0 no seal was written.
     if not record_path.exists() or b'"seal"' not in record_path.read_bytes():
-        _make_new(spec, prepare_dataset(dataset, root, policy), folder)
+        prepared = prepare_dataset(dataset, root, policy)
+        try:
+            _make_new(spec, prepared, folder)
+        except SmallClient as error:
+            # Only the data set knows names. Other schemes number clients of their own.
+            names = getattr(registry.component_of("data set", dataset)[1], "client_names", ())
+            if spec["name"] != "natural" or error.client >= len(names):
+                raise
+            raise SmallClient(*error.parts, error.remark, names[error.client]) from None
     _verified_hash(folder)
     return partition_table.read(folder / TABLE_FILE)
 

@@ -29,6 +29,7 @@ from fl.data.splitting import (
     MIN_CLIENT_SAMPLES,
     NOBODY,
     SPLIT_NUMBERS,
+    SmallClient,
     check_shares,
     deal_in_proportion,
     require,
@@ -150,8 +151,10 @@ def _deal_groups(
     try:
         table = make(labels=group_labels(labels, number), **of_groups)
     except DataError as error:
-        problem = f"{error.problem}, where each of {len(first)} groups counts as one sample"
-        raise DataError(problem, error.allowed, error.advice) from None
+        remark = f", where each of {len(first)} groups counts as one sample"
+        if isinstance(error, SmallClient):
+            raise SmallClient(*error.parts, remark) from None
+        raise DataError(error.problem + remark, error.allowed, error.advice) from None
     return table_of_samples(table, number)
 
 

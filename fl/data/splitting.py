@@ -13,12 +13,37 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.base.rng import generator
+from fl.base.units import quantity
 
 NOBODY = -1
 """Number in place of a client for a sample that no client holds."""
 
 MIN_CLIENT_SAMPLES = 3
 """Number of samples that a client needs: one each for train, val and test."""
+
+
+class SmallClient(DataError):
+    """The error for a client of too few samples.
+
+    Args:
+        scheme: Name of the scheme.
+        client: Number of the client.
+        size: Number of its samples.
+        others: Number of further clients of too few samples.
+        remark: End of the problem, in words.
+        name: Name of the client, if it is known.
+    """
+
+    def __init__(
+        self, scheme: str, client: int, size: int, others: int = 0, remark: str = "", name: str = ""
+    ) -> None:
+        self.parts = (scheme, client, size, others)
+        self.client, self.remark = client, remark
+        shown = repr(name) if name else str(client)
+        problem = f"partition {scheme}: the number of samples of client {shown} is {size}"
+        problem += f", and {quantity(others, 'other client')} have too few" if others else ""
+        allowed = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
+        super().__init__(problem + remark, allowed, "leave its samples out" if name else "")
 
 
 def require(condition: bool, scheme: str, key: str, value: object, allowed: str) -> None:
@@ -276,10 +301,7 @@ def _counts_by_client(scheme: str, owner: np.ndarray, class_index: np.ndarray) -
     counts = counts.reshape(clients, classes)
     sizes = counts.sum(axis=1)
     for client in np.flatnonzero(sizes < MIN_CLIENT_SAMPLES)[:1]:
-        allowed = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
-        require(
-            False, scheme, f"the number of samples of client {client}", int(sizes[client]), allowed
-        )
+        raise SmallClient(scheme, int(client), int(sizes[client]))
     return counts
 
 

@@ -16,7 +16,7 @@ from fl.notebook.display import Page, WideTable, short_traceback
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
-from fl.report import latex, page, plots, result_files
+from fl.report import latex, page, plots, result_files, result_lines
 from fl.report.cells import Table
 from fl.report.cost_tables import overview
 from fl.report.facts import Facts, gather
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 class Result:
     """Results of a study from its stored runs, returned by `fl.run` and `fl.load`.
 
-    A notebook shows it as the report's main table, with what the methods cost.
+    A notebook shows it as the report's main table, with what the methods cost. Printed, it is a
+    short table and the folder of its runs.
 
     If a study has several data sets, partitions or models, choose one by ``dataset=``,
     ``partition=`` and ``model=``, with the names in `table`. Models and predictions of a grid are
@@ -54,9 +55,8 @@ class Result:
     _opened: dict[str, StoredModels] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        counts = self.runs().drop_duplicates("run")["state"].value_counts()
-        states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        return f"<fl.Result of {self.study.study}: {states}>"
+        lines = result_lines.results(self._facts())
+        return "\n".join([*lines, f"folder of runs: {self._store.root}"])
 
     def _repr_html_(self) -> str:
         """Return the report's main table, with what the methods cost."""

@@ -191,6 +191,8 @@ def test_natural_refusals():
         partition.natural(LABELS, np.zeros(3, int))
     with pytest.raises(DataError, match=r"number of samples of client 1 is 2. Allowed: at least 3"):
         partition.natural(LABELS, (np.arange(1000) < 2).astype(int))
+    with pytest.raises(DataError, match=r"client 7 is 1, and 2 other clients have too few\. Allo"):
+        partition.natural(LABELS, np.repeat([7, 8, 9, 10], [1, 2, 2, 995]))
 
 
 # Files

@@ -130,6 +130,18 @@ CALL_OF_A_TABLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("keys", [{}, {"group": "who"}])
+def test_a_client_of_too_few_rows_is_told_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = frame().assign(where=lambda table: [*table["where"][:-1], "a farm"])
+    table = table.assign(who=range(len(table))) if keys else table
+    said = "the number of samples of client 'a farm' is 1, where" if keys else "'a farm' is 1. Al"
+    with pytest.raises(FedloomError, match=said):
+        fl.run(dataset={"table": {"frame": table, **KEYS, **keys}}, **CALL_OF_A_TABLE)
+
+
 def test_notes_on_data_are_warnings_at_the_line_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,11 @@ def test_a_call_and_a_file_name_the_same_runs_and_share_them(
     page = called.report()
     assert page == lab / "results" / "report" / "notebook.html"
     assert "ditto" in page.read_text()
-    assert repr(called) == "<fl.Result of notebook: 3 complete>"
+    shown = str(called).splitlines()
+    assert shown[-1] == f"folder of runs: {lab / 'runs'}"
+    for title, mean in called.table()[["title", "mean"]].to_numpy():
+        [line] = [line for line in shown if line.startswith(f"  {title} ")]
+        assert line.split()[1] == f"{100 * mean:.1f}"
 
 
 def test_per_draw_each_run_is_trained_with_the_seed_of_its_draw(lab: Path) -> None:

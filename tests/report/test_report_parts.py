@@ -12,8 +12,7 @@ import pytest
 from make_results import clients, entry, plan, told, write_partition, write_plan, write_run
 
 from fl import report
-from fl.cli import summary
-from fl.report import cost_tables, method_tables, summaries, training_tables
+from fl.report import cost_tables, method_tables, result_lines, summaries, training_tables
 from fl.report.cells import NOTHING, Table, number, transposed
 from fl.report.facts import Facts, gather
 from fl.report.outline import Fold, Section, blocks, outline
@@ -94,7 +93,7 @@ def test_tables_say_which_runs_had_another_backend(tmp_path):
     )
     assert facts.backend_note == said
     assert said in method_tables.main_table(facts).full_note
-    assert [*summary.results(facts)][-1] == said
+    assert [*result_lines.results(facts)][-1] == said
     same = tmp_path / "same"
     for run in names[:2]:
         write_run(same / "runs", run, clients([0.5]))

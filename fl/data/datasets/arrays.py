@@ -90,7 +90,12 @@ class Arrays:
     @property
     def natural_clients(self) -> int | None:
         """Number of different clients, or None if the file has no clients."""
-        return len(_order(self.arrays["client"])) if "client" in self.arrays else None
+        return len(self.client_names) or None
+
+    @property
+    def client_names(self) -> list[str]:
+        """Names of the clients by number; empty without clients."""
+        return _order(self.arrays["client"]) if "client" in self.arrays else []
 
     @property
     def domains(self) -> tuple[str, ...]:

@@ -125,6 +125,11 @@ class Images:
         return len(set(self.listed.clients)) or None
 
     @property
+    def client_names(self) -> list[str]:
+        """Names of the clients by number; empty without clients."""
+        return tables.sort_texts(self.listed.clients)
+
+    @property
     def size(self) -> int:
         """Number of images."""
         return len(self.listed.labels or self.listed.targets)

@@ -149,6 +149,11 @@ class Leaf:
         return len(self.survey.users)
 
     @property
+    def client_names(self) -> list[str]:
+        """Names of the users by number."""
+        return [*self.survey.users]
+
+    @property
     def size(self) -> int:
         """Number of samples."""
         return self.survey.samples

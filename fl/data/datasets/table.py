@@ -185,6 +185,11 @@ class Table(TextKeys):
         return None if self.client is None else len(self.survey.values[self.client])
 
     @property
+    def client_names(self) -> list[str]:
+        """Names of the clients by number; empty without clients."""
+        return [] if self.client is None else self.survey.values[self.client]
+
+    @property
     def size(self) -> int:
         """Number of rows."""
         return self.survey.samples

@@ -7,6 +7,7 @@ import numpy as np
 from fl.api.task import for_any_task
 from fl.base.errors import DataError
 from fl.data.scheme import Assignment, scheme
+from fl.data.splitting import MIN_CLIENT_SAMPLES, SmallClient
 
 
 @for_any_task
@@ -21,11 +22,15 @@ def natural(labels: np.ndarray, groups: np.ndarray | None) -> Assignment:
         groups: Client of each sample, [samples]; None if the data set has no clients.
 
     Raises:
-        DataError: If the data set has no clients, or if a client has fewer than three samples.
+        DataError: If the data set has no clients, or `SmallClient` if one has too few samples.
     """
     if groups is None:
         raise DataError(
             "partition natural: the data set has no natural clients",
             advice="another data set, or the scheme homogeneous, dirichlet or pathological",
         )
-    return Assignment(np.unique(groups, return_inverse=True)[1])
+    numbers, client, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    small = np.flatnonzero(sizes < MIN_CLIENT_SAMPLES)
+    if len(small):
+        raise SmallClient("natural", int(numbers[small[0]]), int(sizes[small[0]]), len(small) - 1)
+    return Assignment(client)
