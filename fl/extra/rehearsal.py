@@ -301,11 +301,20 @@ class SharedWeight(nn.Parameter):
         return nn.Parameter(self.detach(), self.requires_grad)
 
 
+class SharedBuffer(Tensor):
+    """A buffer whose copies share its values."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
+        """Return a tensor that is another object over the same memory."""
+        return self.detach().as_subclass(Tensor)
+
+
 def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Return a function that builds a module once and then copies it, all with the same weights.
+    """Return a function that builds a module once and then copies it, all with the same values.
 
     A method asks for many modules of the same model. Their values do not matter here, and initial
-    weights take long to draw. On the meta device, and what cannot be copied, is built each time.
+    weights take long to draw and to copy. On the meta device, and what cannot be copied, is built
+    each time.
     """
     first: list[nn.Module] = []
 
@@ -317,6 +326,9 @@ def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
             for weight in first[0].parameters():
                 if type(weight) is nn.Parameter:
                     weight.__class__ = SharedWeight
+            for buffer in first[0].buffers():
+                if type(buffer) is Tensor:
+                    buffer.__class__ = SharedBuffer
         try:
             return deepcopy(first[0])
         except Exception:  # A model of a plugin, with a lock or a file.

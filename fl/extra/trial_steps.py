@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -59,7 +59,7 @@ class TooFew(FedloomError):
         super().__init__(problem)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Attempt:
     """A method that is tried with one model, and the inputs of the model."""
 
@@ -67,8 +67,6 @@ class Attempt:
     context: BuildContext
     inputs: Inputs
     variables: Tree
-    _tried: Method | None = field(default=None, init=False)
-    """The method that took its steps on the CPU, if it did."""
 
     @cached_property
     def _devices(self) -> list[torch.device]:
@@ -83,16 +81,28 @@ class Attempt:
         _prepare_meta()
         return [META, CPU]
 
-    def _fresh_context(self) -> BuildContext:
-        """Return the context with a view of the network, so that no trial changes a later one."""
-        return replace(self.context, network=self.context.network.view())
+    @cached_property
+    def _methods(self) -> dict[torch.device, Method]:
+        """The methods that were built, by device."""
+        return {}
+
+    def _method(self, device: torch.device) -> Method:
+        """Return the method, built once for each device.
+
+        It has a view of the network, so that no attempt changes a later one.
+        """
+        if device not in self._methods:
+            context = replace(self.context, network=self.context.network.view())
+            with torch.device(device):
+                self._methods[device] = build(self.method_components, context)
+        return self._methods[device]
 
     def build(self) -> Method:
         """Build the method, which may compute with the model, on the first device that can."""
         for device in self._devices[:-1]:
-            with contextlib.suppress(Exception), torch.device(device):
-                return build(self.method_components, self._fresh_context())
-        return build(self.method_components, self._fresh_context())
+            with contextlib.suppress(Exception):
+                return self._method(device)
+        return self._method(CPU)
 
     def reason(self) -> str:
         """Return why clients cannot be trained in one stack; empty if they can.
@@ -111,29 +121,25 @@ class Attempt:
                 raise TooFew(plugins.describe(error), larger)
         raise error
 
-    @cached_property
-    def _method(self) -> Method:
-        """The method on the CPU."""
-        return self._tried or build(self.method_components, self._fresh_context())
-
     def has_training_passes(self) -> bool:
         """Whether clients make a pass that is as long as local_epochs or local_steps say."""
         return any(
             isinstance(pass_, Pass) and pass_.sampling.epochs is None and not pass_.sampling.steps
-            for phase in self._method.phases
+            for phase in self.build().phases
             for pass_ in phase.passes
         )
 
     @torch.no_grad()
     def traces(self) -> frozenset[str] | None:
         """Return the names of what is recorded of a round; None if only training can tell."""
-        with contextlib.suppress(Exception):
-            method = self._method
-            server, client = method.init(self.variables)
-            traces = method.trace(server) if method.trace else {}
-            if method.trace_clients:
-                traces = {**traces, **method.trace_clients(trees.repeat(client, 2))}
-            return frozenset(traces)
+        for device in self._devices:
+            with contextlib.suppress(Exception), torch.device(device):
+                method = self._method(device)
+                server, client = method.init(trees.to(self.variables, device))
+                traces = method.trace(server) if method.trace else {}
+                if method.trace_clients:
+                    traces = {**traces, **method.trace_clients(trees.repeat(client, 2))}
+                return frozenset(traces)
         return None
 
     def _error(self, size: int, stacked: bool = False) -> Exception | None:
@@ -141,10 +147,7 @@ class Attempt:
         last_error = None
         for device in self._devices:
             try:
-                with torch.device(device):
-                    method = build(self.method_components, self._fresh_context())
-                _Trial(self, method, size, device, stacked).take_steps()
-                self._tried = method if device == CPU else None
+                _Trial(self, self._method(device), size, device, stacked).take_steps()
                 return None
             except Exception as error:
                 last_error = error

@@ -94,6 +94,7 @@ Slot = tuple[dict[str, Any], str]
 def tensor_slots(module: nn.Module) -> dict[str, list[Slot]]:
     """Return the dictionaries of a module that hold each named tensor (several, if shared)."""
     slots: dict[str, list[Slot]] = {}
+    first_names: dict[object, str] = {}
     for prefix, layer in module.named_modules():
         for store in torch_internals.variable_dicts(layer):
             for key, tensor in store.items():
@@ -101,8 +102,7 @@ def tensor_slots(module: nn.Module) -> dict[str, list[Slot]]:
                     continue
                 name = f"{prefix}.{key}" if prefix else key
                 # A tensor that several layers share has the name under which it is found first.
-                first = (n for n, [(where, k), *_] in slots.items() if where[k] is tensor)
-                slots.setdefault(next(first, name), []).append((store, key))
+                slots.setdefault(first_names.setdefault(tensor, name), []).append((store, key))
     return slots
 
 

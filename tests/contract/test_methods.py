@@ -65,7 +65,7 @@ def test_stacked_is_loop_to_rounding(method: str, model: str) -> None:
     One seed alone: in a stack of several seeds, the server's tree is stacked, too.
     """
     simulation = world(method, model)
-    loop, rows = worlds.run(simulation, "loop")
+    loop, rows = worlds.looped(method, model)
     stacked, stacked_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
     assert worlds.rows_agree(stacked_rows, rows, 1e-10)
@@ -95,7 +95,9 @@ def test_debug_is_loop_to_the_bit(method: str) -> None:
 
 @every_method
 def test_seeds_in_one_stack_are_the_runs_that_they_are_alone(method: str) -> None:
-    worlds.together({seed: world(method, "cnn", seed=seed, rounds=2) for seed in (5, 6)})
+    seeds = (worlds.SEED, worlds.SEED + 1)
+    alone = {worlds.SEED: worlds.looped(method, "cnn")}
+    worlds.together({seed: world(method, "cnn", seed=seed) for seed in seeds}, alone)
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedfm", "fedsac", "fedlgd"])
