@@ -296,7 +296,7 @@ def test_an_interrupted_call_goes_on_with_the_same_bits(
 def test_a_thread_trains_too_though_no_signal_reaches_it(lab: Path) -> None:
     with ThreadPoolExecutor() as pool:
         result = pool.submit(fl.run, methods=["fedavg"], **{**CALL, "rounds": 1}).result()
-    assert repr(result).endswith("1 complete>")
+    assert [*result.runs()["state"]] == ["complete"]
 
 
 def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_a_method_that_cannot_be_stacked_is_told_of_or_refused(lab: Path) -> Non
     [line] = [str(warning.message) for warning in told]
     assert line.startswith("mine(lr=0.")
     assert "and 1 other bundle: clients are trained one after another, which is slower" in line
-    assert repr(result).endswith("2 complete>")
+    assert [*result.runs()["state"]] == ["complete"] * 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # What is there is not trained, so that nothing is slower.
         fl.run(**call, **auto)
