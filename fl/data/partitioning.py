@@ -89,7 +89,7 @@ def make_partition(
             names = getattr(registry.component_of("data set", dataset)[1], "client_names", ())
             if spec["name"] != "natural" or error.client >= len(names):
                 raise
-            raise SmallClient(*error.parts, error.remark, names[error.client]) from None
+            raise SmallClient(*error.facts, error.remark, names[error.client]) from None
     _verified_hash(folder)
     return partition_table.read(folder / TABLE_FILE)
 

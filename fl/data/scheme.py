@@ -153,7 +153,7 @@ def _deal_groups(
     except DataError as error:
         remark = f", where each of {len(first)} groups counts as one sample"
         if isinstance(error, SmallClient):
-            raise SmallClient(*error.parts, remark) from None
+            raise SmallClient(*error.facts, remark) from None
         raise DataError(error.problem + remark, error.allowed, error.advice) from None
     return table_of_samples(table, number)
 

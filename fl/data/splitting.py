@@ -29,19 +29,26 @@ class SmallClient(DataError):
         scheme: Name of the scheme.
         client: Number of the client.
         size: Number of its samples.
-        others: Number of further clients of too few samples.
+        small_clients: Number of all clients of too few samples.
         remark: End of the problem, in words.
         name: Name of the client, if it is known.
     """
 
     def __init__(
-        self, scheme: str, client: int, size: int, others: int = 0, remark: str = "", name: str = ""
+        self,
+        scheme: str,
+        client: int,
+        size: int,
+        small_clients: int = 1,
+        remark: str = "",
+        name: str = "",
     ) -> None:
-        self.parts = (scheme, client, size, others)
+        self.facts = (scheme, client, size, small_clients)
         self.client, self.remark = client, remark
         shown = repr(name) if name else str(client)
         problem = f"partition {scheme}: the number of samples of client {shown} is {size}"
-        problem += f", and {quantity(others, 'other client')} have too few" if others else ""
+        if small_clients > 1:
+            problem += f", and {quantity(small_clients - 1, 'other client')} have too few"
         allowed = f"at least {MIN_CLIENT_SAMPLES}, one each for train, val and test"
         super().__init__(problem + remark, allowed, "leave its samples out" if name else "")
 

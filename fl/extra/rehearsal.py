@@ -403,12 +403,12 @@ def _check_outputs(outputs: tuple[int, ...], classes: int, scenario: Scenario) -
     if len(outputs) > 1:
         problem = f"the outputs of {model} for a sample are {[*outputs]}"
         raise FedloomError(problem, f"[{classes}]", "torch.nn.Flatten() before the last layer")
-    has = f"{model} has {quantity(outputs[0], 'output')}, but {dataset} has"
+    problem = f"{model} has {quantity(outputs[0], 'output')}, but {dataset} has"
     if task.name != DEFAULT and outputs[0] != classes:
         advice = "build the last layer with `classes` outputs, which is 1 for a target"
-        raise FedloomError(f"{has} one target", quantity(classes, "output"), advice)
+        raise FedloomError(f"{problem} one target", quantity(classes, "output"), advice)
     if outputs[0] < classes:
-        raise FedloomError(f"{has} {classes} classes", advice="an output for each class")
+        raise FedloomError(f"{problem} {classes} classes", advice="an output for each class")
 
 
 def _takes_numbers(build_module: Callable[[], nn.Module], tokens: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -67,6 +67,7 @@ class Attempt:
     context: BuildContext
     inputs: Inputs
     variables: Tree
+    _methods: dict[torch.device, Method] = field(default_factory=dict, init=False)
 
     @cached_property
     def _devices(self) -> list[torch.device]:
@@ -80,11 +81,6 @@ class Attempt:
             return [CPU]
         _prepare_meta()
         return [META, CPU]
-
-    @cached_property
-    def _methods(self) -> dict[torch.device, Method]:
-        """The methods that were built, by device."""
-        return {}
 
     def _method(self, device: torch.device) -> Method:
         """Return the method, built once for each device.
@@ -311,15 +307,17 @@ class _Recorded:
     is_used: bool = False
 
     def build(self, context: BuildContext) -> Term | AdaptiveTerm | Alteration | MethodTerm:
-        part = build_component(self.registered, context)
-        if isinstance(part, AdaptiveTerm):
-            return replace(part, term=self._recording(part.term))
-        if isinstance(part, ReferenceTerm | MethodTerm):
-            return replace(part, term=self._recording(part.term))
-        if isinstance(part, Alteration):
-            change_batch = part.change_batch and self._recording(part.change_batch)
-            return replace(part, apply=self._recording(part.apply), change_batch=change_batch)
-        return self._recording(part)
+        component = build_component(self.registered, context)
+        if isinstance(component, AdaptiveTerm):
+            return replace(component, term=self._recording(component.term))
+        if isinstance(component, ReferenceTerm | MethodTerm):
+            return replace(component, term=self._recording(component.term))
+        if isinstance(component, Alteration):
+            change_batch = component.change_batch and self._recording(component.change_batch)
+            return replace(
+                component, apply=self._recording(component.apply), change_batch=change_batch
+            )
+        return self._recording(component)
 
     def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that computes the same and records its call."""

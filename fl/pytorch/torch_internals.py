@@ -7,9 +7,8 @@ Each description says what the name is used for, and which public names do the s
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeGuard
 
 import torch
@@ -186,9 +185,6 @@ def register_fast_meta_kernels() -> None:
         original = _meta_kernel(getattr(torch.ops.aten, name).Tensor)
         shapes = partial(_pointwise_shape, original, None if name in ARITHMETIC else torch.bool)
         META_LIBRARY.impl(f"{name}.Tensor", shapes, allow_override=True)
-    threshold = _meta_kernel(torch.ops.aten.threshold_backward.default)
-    shapes = partial(_pointwise_shape, threshold, None)
-    META_LIBRARY.impl("threshold_backward", shapes, allow_override=True)
     stack = partial(_stack_shape, _meta_kernel(torch.ops.aten.stack.default))
     META_LIBRARY.impl("stack", stack, allow_override=True)
 
@@ -199,74 +195,39 @@ def _meta_kernel(operation: torch._ops.OpOverload) -> Callable[..., Any]:
     return kernel
 
 
-def _is_meta_fraction(x: object) -> TypeGuard[Tensor]:
-    """Whether this is a tensor of fractions without data, and none of the compiler."""
-    return type(x) is Tensor and x.is_meta and x.is_floating_point()
-
-
-def _has_no_gaps(x: Tensor) -> bool:
-    """Whether the elements fill their part of memory."""
+def _is_plain(x: object) -> TypeGuard[Tensor]:
+    """Whether this is a tensor of fractions without gaps in memory, and none of the compiler."""
+    if type(x) is not Tensor or not x.is_meta or not x.is_floating_point():
+        return False
     last = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
     return x.is_contiguous() or last + 1 == x.numel()
 
 
-def _is_row_major(x: Tensor) -> bool:
-    """Whether a step along an earlier dimension is longer, as in a slice of a contiguous tensor."""
-    steps = [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1]
-    return 0 not in steps and all(left > right for left, right in pairwise(steps))
-
-
-def _is_broadcast(shape: torch.Size, larger: torch.Size) -> bool:
-    """Whether an operation repeats a tensor of this shape to fit one of the larger shape."""
-    return len(shape) <= len(larger) and all(
-        size in (1, other) for size, other in zip(reversed(shape), reversed(larger), strict=False)
-    )
-
-
 def _pointwise_shape(
-    original: Callable[..., Tensor],
-    dtype: torch.dtype | None,
-    x: Any,
-    y: Any,
-    *arguments: Any,
-    **options: Any,
+    original: Callable[..., Tensor], dtype: torch.dtype | None, x: Any, y: Any, **options: Any
 ) -> Tensor:
-    """Return the result of an operation on a tensor and a number, or two tensors of like layout.
+    """Return the result of an operation on a tensor and a number, or two tensors of one layout.
 
     Args:
         original: PyTorch's own kernel, for all others.
         dtype: Type of the result; None: that of the tensor.
         x: A tensor.
         y: A number or another tensor.
-        arguments: Numbers, which decide no shape.
         options: Options of the operation, which decide no shape.
     """
-    if _is_meta_fraction(x):
-        if isinstance(y, int | float):
-            if _has_no_gaps(x):
-                return _empty(x.shape, x.stride(), dtype or x.dtype)
-        elif _is_meta_fraction(y) and x.dtype == y.dtype:
-            if x.shape == y.shape and x.stride() == y.stride() and _has_no_gaps(x):
-                return _empty(x.shape, x.stride(), dtype or x.dtype)
-            if _is_row_major(x) and _is_row_major(y):
-                for shape, other in ((x.shape, y.shape), (y.shape, x.shape)):
-                    if 1 not in shape and _is_broadcast(other, shape):
-                        return torch.empty(shape, dtype=dtype or x.dtype, device="meta")
-    return original(x, y, *arguments, **options)
-
-
-def _empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    if _is_plain(x) and (
+        isinstance(y, int | float)
+        or (_is_plain(y) and x.dtype == y.dtype and x.shape == y.shape and x.stride() == y.stride())
+    ):
+        return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device=x.device)
+    return original(x, y, **options)
 
 
 def _stack_shape(original: Callable[..., Tensor], tensors: list[Tensor], dim: int = 0) -> Tensor:
     """Return a stack of contiguous tensors of one shape; PyTorch's own kernel makes all others."""
     first = tensors[0]
     if dim == 0 and all(
-        _is_meta_fraction(x)
-        and x.is_contiguous()
-        and x.shape == first.shape
-        and x.dtype == first.dtype
+        _is_plain(x) and x.is_contiguous() and x.shape == first.shape and x.dtype == first.dtype
         for x in tensors
     ):
         return first.new_empty((len(tensors), *first.shape))

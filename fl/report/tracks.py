@@ -194,9 +194,9 @@ def ranks_within(table: pd.DataFrame, track: str, cost: str, limit: float) -> pd
         limit: The largest cost, as a multiple of that of `BASELINE`.
     """
     costs = table[table["track"] == track].groupby("method")[cost].mean()
-    within = costs <= limit * COST_TOLERANCE * costs.get(BASELINE, math.nan)
+    is_allowed = costs <= limit * COST_TOLERANCE * costs.get(BASELINE, math.nan)
     scores = scores_of(table, track)
-    return ranks(scores.loc[:, scores.columns.map(within)]).sort_values(kind="stable")
+    return ranks(scores.loc[:, scores.columns.map(is_allowed)]).sort_values(kind="stable")
 
 
 def baselines(table: pd.DataFrame) -> dict[str, str]:

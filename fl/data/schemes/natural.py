@@ -32,5 +32,5 @@ def natural(labels: np.ndarray, groups: np.ndarray | None) -> Assignment:
     numbers, client, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     small = np.flatnonzero(sizes < MIN_CLIENT_SAMPLES)
     if len(small):
-        raise SmallClient("natural", int(numbers[small[0]]), int(sizes[small[0]]), len(small) - 1)
+        raise SmallClient("natural", int(numbers[small[0]]), int(sizes[small[0]]), len(small))
     return Assignment(client)
