@@ -30,7 +30,7 @@ from fl.engine import engine
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / f) for f in ("tests", "tests/helpers"))
 from contract import worlds
 
 MINUTES = 10.0

@@ -51,6 +51,7 @@ def begin(what: str = "", device: str = "cpu") -> str:
     location = platform.processor() or platform.machine()
     if device == "cuda":
         location = torch.cuda.get_device_name()
+        process_settings.prepare_gpu()
     line = f"torch {torch.__version__}, {location}, one thread{what and '; '}{what}"
     print(f"{line}\n", flush=True)
     return line

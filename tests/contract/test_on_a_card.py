@@ -1,4 +1,6 @@
-"""What runs on a card: the numbers are the CPU's, and no step waits for it (`pretend_card`).
+"""What runs on a card: the numbers are the CPU's, and no step waits for it.
+
+The card is a GPU where there is one, and else a pretended one (`pretend_card`).
 
 A round waits as often as it copies something to the card or reads something back: batches and trees
 at the beginning of a pass, losses and trees at its end, and what a server decides. A step that does
@@ -7,9 +9,11 @@ so keeps the card idle while the host prepares the next one.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pretend_card
 import pytest
 import torch
 from contract import test_alterations, test_modalities, test_tasks, test_terms, worlds
@@ -54,7 +59,31 @@ the only thing inside a step for which the host waits (the term mk-mmd, where it
 Make = Callable[[str], Simulation]
 """A simulation on the device of that name."""
 
-CARD = worlds.CARD
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else pretend_card.NAME
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Inside, a counter of what the host waits for, by the line that asks for it."""
+    if not GPU:
+        with worlds.CARD.counting() as waits:
+            yield waits
+        return
+    waits = Counter[str]()
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            for one in told:
+                if "synchronizing CUDA" in str(one.message):
+                    file = one.filename.removeprefix(f"{ROOT}/")
+                    waits[f"a number at {file}:{one.lineno}"] += 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +107,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
     def watched(function: Callable[..., Any], into: Counter[str]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
-            with CARD.counting() as its:
+            with counting() as its:
                 done = function(*given)
             into.update(its)
             return done
@@ -118,7 +147,7 @@ def one_step_each(simulation: Simulation, backend: str) -> None:
 def equal(make: Make, backend: str) -> None:
     """A run on the card is the CPU's, on the same backend."""
     state, rows = worlds.run(make("cpu"), backend)
-    on_card, card_rows = worlds.run(make("card"), backend)
+    on_card, card_rows = worlds.run(make(DEVICE), backend)
     assert worlds.distance(trees.to(worlds.tree(on_card), "cpu"), worlds.tree(state)) < 1e-10
     assert worlds.rows_agree(card_rows, rows, 1e-10)
 
@@ -130,7 +159,7 @@ def equal_and_never_waiting(make: Make, waits: Waits) -> None:
         equal(make, backend)
         whole, passes = Counter(waits.rounds), Counter(waits.passes)
         waits.clear()
-        one_step_each(make("card"), backend)
+        one_step_each(make(DEVICE), backend)
         more = {line: n for line, n in (passes - waits.passes).items() if DECIDED not in line}
         assert not more, f"{backend}: steps wait for the card"
         often = {
@@ -180,7 +209,7 @@ def test_seeds_in_one_stack_are_the_cpus() -> None:
         [*_, last] = simulate.lockstep(runs, begun, 0, "stacked")
         return list(last.values())
 
-    for on_card, expected in zip(ends("card"), ends("cpu"), strict=True):
+    for on_card, expected in zip(ends(DEVICE), ends("cpu"), strict=True):
         state = trees.to(worlds.tree(on_card.state), "cpu")
         assert worlds.distance(state, worlds.tree(expected.state)) < 1e-10
         assert worlds.rows_agree(on_card.rows, expected.rows, 1e-10)
@@ -195,12 +224,12 @@ def test_a_run_goes_on_from_its_checkpoint_and_costs_what_it_does(
     def make(device: str) -> dict[str, Simulation]:
         return {"run": world(method, device=device, **SHORT)}
 
-    stack = Stack.begin(make("card"), {"run": None}, "stacked")
+    stack = Stack.begin(make(DEVICE), {"run": None}, "stacked")
     rounds = simulate.lockstep(stack.simulations, stack.states, 0, "stacked")
     stack.add(next(rounds))
     stack.save(tmp_path)
     [straight] = rounds
-    saved, again = checkpoint.load_latest(tmp_path), make("card")
+    saved, again = checkpoint.load_latest(tmp_path), make(DEVICE)
     assert saved is not None
     [resumed] = simulate.lockstep(again, Stack.resume(saved, again).states, 1, "stacked")
     ends = [trees.to(worlds.tree(one["run"].state), "cpu") for one in (resumed, straight)]
@@ -208,7 +237,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_costs_what_it_does(
     assert straight["run"].traces.keys() == resumed["run"].traces.keys()
     finals = again["run"].final_weights(resumed["run"].state)
     checkpoint.save_tree(finals, tmp_path / "final")
-    assert worlds.same(checkpoint.load_tree(tmp_path / "final", "card"), finals)
+    assert worlds.same(checkpoint.load_tree(tmp_path / "final", DEVICE), finals)
     on_cpu = make("cpu")["run"]
     expected = costs.measure(on_cpu, State(**trees.to(worlds.tree(resumed["run"].state), "cpu")))
     assert costs.measure(again["run"], resumed["run"].state) == expected
@@ -226,7 +255,7 @@ def test_samples_that_stay_in_host_memory_are_the_cpus(augmentation: str) -> Non
         given = (t.to(device) for t in (index, torch.ones(2, 2), keys))
         return trees.to(arrays.batch(*given), "cpu")
 
-    assert worlds.same(batch("card"), batch("cpu"))
+    assert worlds.same(batch(DEVICE), batch("cpu"))
 
 
 # Analyses that compute with models
@@ -253,4 +282,4 @@ def test_analyses_are_the_cpus(analysis: Any) -> None:
         made: pd.DataFrame = analysis.read([source]).table
         return made
 
-    pd.testing.assert_frame_equal(table("card"), table("cpu"))
+    pd.testing.assert_frame_equal(table(DEVICE), table("cpu"))

@@ -217,7 +217,9 @@ def _count(
 
 
 def plug_in() -> Card:
-    """The card of this process, which has it from then on."""
+    """The card of this process, which has it from then on; beside a GPU PyTorch can have none."""
+    if torch.cuda.is_available():
+        return CARD
     if torch._C._get_privateuse1_backend_name() != NAME:
         _setup_privateuseone_for_python_backend(NAME)
         _FALLBACK.fallback(_run, "PrivateUse1")

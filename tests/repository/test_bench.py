@@ -69,6 +69,13 @@ def test_others_are_measured_with_the_same_torch() -> None:
     assert torch_version in locked
 
 
+def test_the_checks_of_a_card_start_from_a_command() -> None:
+    command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--only", "none"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("|---|---|\n")
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_card)])
 def test_what_is_promised_of_a_card_is_checked(
     device: str, monkeypatch: pytest.MonkeyPatch
