@@ -16,7 +16,7 @@ EXIT_LEFT = 75
 EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C, as in a shell."""
 
-KEY_BY_FOREIGN_NAME = {
+NAME_BY_FOREIGN_NAME = {
     "alpha_dirichlet": "alpha",
     "batch": "batch_size",
     "batchsize": "batch_size",
@@ -25,26 +25,34 @@ KEY_BY_FOREIGN_NAME = {
     "e": "local_epochs",
     "epochs": "local_epochs",
     "eta": "lr",
+    "fedadagrad": "fedopt",
+    "fedadam": "fedopt",
+    "fedyogi": "fedopt",
     "fraction": "participation",
     "fraction_fit": "participation",
     "gamma": "lr_decay",
     "global_rounds": "rounds",
+    "iid": "homogeneous",
     "join_ratio": "participation",
     "l2": "weight_decay",
     "learning_rate": "lr",
     "local_learning_rate": "lr",
     "n_clients": "clients",
     "n_rounds": "rounds",
+    "non_iid": "dirichlet",
+    "noniid": "dirichlet",
     "num_clients": "clients",
     "num_parties": "clients",
     "num_rounds": "rounds",
     "opt": "optimizer",
     "sample_rate": "participation",
     "seed": "seeds",
+    "shards": "pathological",
+    "standalone": "local",
     "steps": "local_steps",
     "wd": "weight_decay",
 }
-"""Our key for a key of other programs, for "did you mean"."""
+"""Our name for a key, method or partition of other programs and papers, for "did you mean"."""
 
 MISSPELLING = 0.75
 """Smallest ratio of equal letters (`difflib`) of a name and its misspelling."""
@@ -237,7 +245,7 @@ def meant_name(name: object, names: Iterable[str]) -> str | None:
         names: The names that exist.
     """
     existing = sorted(names)
-    called = KEY_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
+    called = NAME_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
     if called in existing:
         return called
     simple = str(name).lower().replace("_", "-")

@@ -393,7 +393,10 @@ def _added_components(
             components = {components: None}
         with problems.collected():
             if isinstance(components, list):
-                allowed = "a mapping (name: its keys); alternatives are entries of their own"
+                allowed = (
+                    "a mapping (name: its keys, or in Python a class); alternatives are entries of "
+                    "their own"
+                )
                 raise ConfigError(key_location, f"is {components!r}", allowed)
             components = fields.mapping(components, key_location)
             if key == SINGLE and len(components) > 1:

@@ -155,6 +155,7 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     ("changes", "said"),
     [
         ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
+        ({"partitions": ["iid"]}, "unknown partition scheme 'iid' (did you mean 'homogeneous'?)"),
         ({"training": {"lr": 1e308}}, "training.lr: is 1e+308. Allowed: a number > 0 and <= "),
         (
             {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 2}},
@@ -728,7 +729,7 @@ def test_the_former_key_of_upload_filters_gives_the_same_runs(config: Path, capl
         ),
         (
             {"aggregation": ["median", {"krum": None}]},
-            "Allowed: a mapping (name: its keys); alternatives are entries of their own",
+            "Allowed: a mapping (name: its keys, or in Python a class); alternatives are",
         ),
         ({"upload_filters": ["clip", "noise"]}, "alternatives are entries of their own"),
         (
