@@ -76,7 +76,7 @@ def train(
         for study in plan.studies.values():
             for note in partitions.notes(results, study):
                 warn(note)
-        with _restored_threads():
+        with restored_settings():
             for bundle in training_order([bundles[name] for name in missing], store):
                 trained = {member.run for member in missing[bundle.bundle]} if keep_weights else ()
                 members = [
@@ -120,13 +120,21 @@ def _make_data(plan: Plan, bundles: list[Bundle], bar: ProgressBar) -> None:
 
 
 @contextlib.contextmanager
-def _restored_threads() -> Iterator[None]:
-    """Restore PyTorch's number of threads at the end of the context."""
-    threads = torch.get_num_threads()
+def restored_settings() -> Iterator[None]:
+    """Restore at the end of the context how PyTorch computes in this process.
+
+    Training changes the number of threads and, where there is a GPU, what
+    `fl.runner.process_settings.prepare_gpu` sets.
+    """
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    is_strict = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_strict, warn_only=warns)
+        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def unstackable(plan: Plan) -> list[str]:

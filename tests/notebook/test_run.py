@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import planning
 import pytest
+import torch
 from sklearn.metrics import f1_score, recall_score
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from fl.plan import plan
 from fl.report import claims_tables, result_files
 from fl.report.facts import gather
 from fl.report.training_tables import training_tables
+from fl.runner import process_settings
 from fl.runner.runs import Failure
 from fl.store import run_check
 from fl.store.store import Store
@@ -415,3 +417,15 @@ def test_a_log_has_no_bar_and_a_terminal_has(capsys: pytest.CaptureFixture[str])
 
     assert shown(terminal=False) == ""
     assert "6/6" in shown(terminal=True)
+
+
+def test_what_training_sets_on_a_gpu_ends_with_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    torch.backends.cudnn.allow_tf32 = True
+    with training.restored_settings():
+        process_settings.prepare_gpu()
+        torch.set_num_threads(2)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.allow_tf32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.allow_tf32 and torch.get_num_threads() == 1
