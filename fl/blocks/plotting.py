@@ -116,7 +116,7 @@ class Picture:
     @cached_property
     def svg(self) -> str:
         """Return the ``svg`` element for the page, without dates and namespaces."""
-        text = self._saved(PAGE, "svg").decode()
+        text = self._saved(PAGE, "svg")["svg"].decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
         text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
@@ -127,20 +127,25 @@ class Picture:
 
     def files(self) -> dict[str, bytes]:
         """Return the figure as a PDF and an SVG file, by file extension."""
-        return {f".{kind}": self._saved(PRINT, kind) for kind in ("pdf", "svg")}
+        return {f".{kind}": data for kind, data in self._saved(PRINT, "svg", "pdf").items()}
 
-    def _saved(self, look: Look, kind: str) -> bytes:
+    def _saved(self, look: Look, *kinds: str) -> dict[str, bytes]:
+        """Return the figure in each format; it is drawn and laid out once for all of them."""
         import matplotlib
 
-        metadata_by_format = {
+        metadata_by_format: dict[str, Any] = {
             "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
             "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
         }
-        buffer = io.BytesIO()
+        data_by_format = {}
         with matplotlib.rc_context(look.style()):
-            metadata: Any = metadata_by_format[kind]
-            self.draw(look).savefig(buffer, format=kind, transparent=True, metadata=metadata)
-        return buffer.getvalue()
+            canvas = self.draw(look)
+            for kind in kinds:
+                buffer, metadata = io.BytesIO(), metadata_by_format[kind]
+                canvas.savefig(buffer, format=kind, transparent=True, metadata=metadata)
+                data_by_format[kind] = buffer.getvalue()
+                canvas.set_layout_engine("none")
+        return data_by_format
 
 
 P = ParamSpec("P")

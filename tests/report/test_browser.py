@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from browsing import CHROMIUM, measure
-from make_results import write_six, write_study
-
-from fl import report
-from fl.report.facts import gather
-from fl.report.outline import outline
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: chromium)")
 
 
 @pytest.fixture(scope="module", params=["quickstart", "six"])
-def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    folder: Path = tmp_path_factory.mktemp("browser")
-    results = folder / "results"
-    {"quickstart": write_study, "six": write_six}[request.param](results)
-    facts = gather(request.param, results, results / "runs")
-    page = report.texts(facts, outline(facts))[".html"]
-    return measure(page, (390, 1400), folder)
+def measured(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    built: Callable[[str], Path],
+):
+    page = (built(request.param) / "report" / f"{request.param}.html").read_text()
+    return measure(page, (390, 1400), tmp_path_factory.mktemp("browser"))
 
 
 def test_nothing_is_wider_than_the_page_but_in_a_box_that_shows_itself(measured):

@@ -6,10 +6,11 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from make_results import clients, entry, plan, write_plan, write_run, write_six, write_study
+from make_results import clients, entry, plan, write_plan, write_run
 
 from fl import report
 from fl.report.cells import Cell, Row, Table, columns
@@ -17,6 +18,7 @@ from fl.report.facts import gather
 from fl.report.latex import FITTED, PREAMBLE, to_latex
 from fl.report.outline import outline
 
+Built = Callable[[str], Path]
 NEEDS_LATEX = pytest.mark.skipif(
     shutil.which("pdflatex") is None,
     reason="needs pdflatex (Debian: texlive-latex-base, texlive-latex-recommended)",
@@ -52,11 +54,13 @@ def nasty(results: Path) -> None:
 
 @NEEDS_LATEX
 @pytest.mark.parametrize("which", ["quickstart", "six", "na_sty"])
-def test_the_tables_of_a_study_compile_and_fit_the_page(which: str, tmp_path: Path):
-    results = tmp_path / "results"
-    {"quickstart": write_study, "six": write_six, "na_sty": nasty}[which](results)
-    facts = gather(which, results, results / "runs")
-    body = report.texts(facts, outline(facts))[".tex"]
+def test_the_tables_of_a_study_compile_and_fit_the_page(which: str, tmp_path: Path, built: Built):
+    if which == "na_sty":
+        nasty(tmp_path / "results")
+        facts = gather(which, tmp_path / "results", tmp_path / "results" / "runs")
+        body = report.texts(facts, outline(facts))[".tex"]
+    else:
+        body = (built(which) / "report" / f"{which}.tex").read_text()
     log = compiled(body, tmp_path)
     # What was set before it was made smaller is no box of the page.
     assert not re.findall(
@@ -73,11 +77,8 @@ NO_SMALLER = r"""\makeatletter\newcommand{\fitted}[1]{\sbox0{#1}%
 
 @NEEDS_LATEX
 @pytest.mark.parametrize("which", ["quickstart", "six"])
-def test_tables_fit_a_page_of_two_columns_at_eight_points(which: str, tmp_path: Path):
-    results = tmp_path / "results"
-    {"quickstart": write_study, "six": write_six}[which](results)
-    report.build(which, results, results / "runs")
-    folder = results / "report" / which
+def test_tables_fit_a_page_of_two_columns_at_eight_points(which: str, tmp_path: Path, built: Built):
+    folder = built(which) / "report" / which
     names = sorted(path.name for path in folder.glob("*.tex"))
     assert len(names) > 5, "a file for each table"
     inputs = "".join(f"\\input{{{folder / name}}}\\clearpage\n" for name in names)
@@ -105,17 +106,14 @@ def has_class(name: str) -> bool:
 
 @NEEDS_LATEX
 @pytest.mark.parametrize("name", CLASSES)
-def test_tables_compile_and_fit_in_the_classes_of_papers(name: str, tmp_path: Path):
+def test_tables_compile_and_fit_in_the_classes_of_papers(name: str, tmp_path: Path, built: Built):
     """Each file by itself, as an author includes it, and by `Result.to_latex`'s preamble alone."""
     if not has_class(name):
         packages = (
             "texlive-publishers texlive-latex-extra texlive-plain-generic texlive-fonts-recommended"
         )
         pytest.skip(f"needs the class {name} (Debian: {packages})")
-    results = tmp_path / "results"
-    write_six(results)
-    report.build("six", results, results / "runs")
-    files = sorted((results / "report" / "six").glob("*.tex"))
+    files = sorted((built("six") / "report" / "six").glob("*.tex"))
     assert len(files) > 5
     inputs = "".join(f"\\input{{{file}}}\\clearpage\n" for file in files)
     head = rf"\documentclass[{CLASSES[name]}]{{{name}}}{PREAMBLE}\title{{Tables}}"
