@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.pytorch import torch_internals
-from fl.pytorch.folding import sum_of_squares
+from fl.pytorch import folding, torch_internals
 
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
@@ -286,10 +285,15 @@ def mean(tree: Tree, weights: Tensor) -> Tree:
 
 def squared_norm(tree: Tree) -> Tensor:
     """Return sum ||a||^2 over all leaves of a tree, a scalar."""
-    return sum_of_squares(leaves(tree))
+    return folding.sum_of_squares(leaves(tree))
 
 
 def squared_distance(first: Tree, second: Tree) -> Tensor:
     """Return sum ||a - b||^2 over all leaves of two trees of one structure, a scalar."""
     tensors = leaves(first)
-    return sum_of_squares(tensors, leaves(second)) if tensors else torch.zeros(())
+    return folding.sum_of_squares(tensors, leaves(second)) if tensors else torch.zeros(())
+
+
+def inner_product(first: Tree, second: Tree) -> Tensor:
+    """Return sum <a, b> over all leaves of two trees of one structure, a scalar."""
+    return folding.inner_product(leaves(first), leaves(second))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import FedloomError, Network, Tree, trees
+from fl.pytorch.folding import linear
 
 
 def linear_parameters(
@@ -60,7 +60,12 @@ def zero_head(network: Network, params: Tree) -> Tree:
 
 def head_outputs(head: Tree, features: Tensor) -> Tensor:
     """Apply a classifier to features [b, ...]; the outputs are [b, classes]."""
-    return F.linear(features.flatten(1), head["weight"], head.get("bias"))
+    return linear_outputs(head, features.flatten(1))
+
+
+def linear_outputs(layer: Tree, x: Tensor) -> Tensor:
+    """Apply a linear layer to inputs, [b, in] or [in]; a stack of clients needs one product."""
+    return linear(x, layer["weight"], layer.get("bias"))
 
 
 def feature_width(network: Network, params: Tree) -> int:

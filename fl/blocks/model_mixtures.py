@@ -47,6 +47,9 @@ from fl.blocks.mixing import mix, unit_directions
 MAX_TRACED_CLIENTS = 200
 """The most clients for which matrices are traced: their size grows with the square."""
 
+SMALLEST_NORM = 1e-8
+"""Floor of the norms by which a cosine divides."""
+
 Regulariser = Literal["mixture", "models", "released"]
 """The loss of a client, with W the network of the last round and theta_j its models.
 
@@ -94,9 +97,8 @@ def mixture_method(
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
     traced = matrices if context.clients <= MAX_TRACED_CLIENTS else ()
-    drift = cosine_regulariser(mu, "received") if mixture else direction_regulariser(mu, "received")
     without_model = send_all_but(*VARIABLE_GROUPS)
-    base = recipe(context, terms=(task_loss, drift), local=all_weights)
+    base = recipe(context, terms=(task_loss, direction_regulariser(mu)), local=all_weights)
     local = single_pass(base)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
@@ -115,8 +117,12 @@ def mixture_method(
 
     def begin(server: Tree, client: Tree) -> Tree:
         payload = client[PAYLOAD]
-        received = payload["params" if mixture else "toward"]
-        return {**local.begin(server, {**client, **payload}), "received": received}
+        directions = payload["params" if mixture else "toward"]
+        # In the order of the weights in training.
+        toward = _flat({name: directions[name] for name in payload["params"]})
+        if mixture:
+            toward = F.normalize(toward, dim=0, eps=SMALLEST_NORM)
+        return {**local.begin(server, {**client, **payload}), "toward": toward}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         client_state, _ = local.end(server, client, work)
@@ -253,31 +259,19 @@ def _among_all_clients(matrix: Tensor, ids: Tensor, example: Tensor) -> Tensor:
     return full_matrix
 
 
-def cosine_regulariser(weight: float, direction_key: str) -> Term:
-    """Return the term -weight cos(w, w_0), with w_0 the parameters in ``work[toward]``."""
+def direction_regulariser(weight: float) -> Term:
+    """Return the term -weight <w, v> / |w|, with v the row in ``work["toward"]``.
 
-    def term(forward: Forward) -> Tensor:
-        return -weight * F.cosine_similarity(*_flat_pair(forward, direction_key), dim=0)
-
-    return term
-
-
-def direction_regulariser(weight: float, direction_key: str) -> Term:
-    """Return the term -weight <w, v>/|w|, with v the tree in ``work[toward]``.
-
-    If v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). If v is 0, it is 0.
+    If v is a sum of a_j w_j / |w_j|, it is the sum of -weight a_j cos(w, w_j). If v is 0, it is 0.
     """
 
     def term(forward: Forward) -> Tensor:
-        weights, direction = _flat_pair(forward, direction_key)
-        return -weight * F.normalize(weights, dim=0) @ direction
+        unit = F.normalize(_flat(forward.work["params"]), dim=0, eps=SMALLEST_NORM)
+        return -weight * (unit * forward.work["toward"]).sum()
 
     return term
 
 
-def _flat_pair(forward: Forward, direction_key: str) -> tuple[Tensor, Tensor]:
-    """Return the parameters of the pass and those in ``work[toward]``, each in one row."""
-    weights = torch.cat([forward.params[name].flatten() for name in forward.work[direction_key]])
-    return weights, torch.cat(
-        [leaf.flatten() for leaf in trees.leaves(forward.work[direction_key])]
-    )
+def _flat(params: Tree) -> Tensor:
+    """Return all parameters of a client in one row."""
+    return torch.cat([leaf.flatten() for leaf in trees.leaves(params)])

@@ -47,6 +47,7 @@ from fl.blocks.linear_layers import (
     feature_width,
     head_outputs,
     head_parameters,
+    linear_outputs,
     linear_parameters,
 )
 
@@ -149,7 +150,7 @@ def selection(selector: Tree, features: Tensor, context: Tensor, key: Tensor | N
         context: The client's context, [d].
         key: Keys of the samples, [b], for Gumbel noise; None: no noise.
     """
-    hidden = F.linear(features * context, selector["weight"], selector["bias"])
+    hidden = linear_outputs(selector, features * context)
     hidden = F.layer_norm(hidden, hidden.shape[-1:], selector["scale"], selector["shift"])
     first, second = F.relu(hidden).chunk(2, dim=-1)
     logit = first - second

@@ -99,5 +99,5 @@ class FedDyn:
 
 def against_drift(forward: Forward) -> Tensor:
     """-<g_k, w>, with g_k from the client's tree."""
-    products = [forward.params[name] * g for name, g in forward.work["drift"].items()]
-    return -torch.stack([product.sum() for product in products]).sum()
+    params = {name: forward.params[name] for name in forward.work["drift"]}
+    return -trees.inner_product(params, forward.work["drift"])

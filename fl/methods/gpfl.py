@@ -43,6 +43,7 @@ from fl.blocks.linear_layers import (
     feature_width,
     head_outputs,
     head_parameters,
+    linear_outputs,
     linear_parameters,
 )
 
@@ -137,5 +138,5 @@ def conditioned(params: Tree, features: Tensor, condition: Tensor) -> Tensor:
 
 def _conditional(layer: Tree, condition: Tensor) -> Tensor:
     """A linear layer, ReLU and layer normalisation of a vector [d]."""
-    hidden = F.relu(F.linear(condition, layer["weight"], layer["bias"]))
+    hidden = F.relu(linear_outputs(layer, condition))
     return F.layer_norm(hidden, hidden.shape[-1:], layer["scale"], layer["shift"])

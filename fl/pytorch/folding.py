@@ -125,6 +125,60 @@ def sum_of_squares(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> 
     return torch_internals.add_batch_dim(result, 0, level)
 
 
+def inner_product(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """Sum the products of all numbers of some tensors of one client with those of others.
+
+    Args:
+        tensors: Tensors of one client.
+        others: Tensors of the client, of the same shapes.
+
+    Returns:
+        The sum over all tensors, a scalar.
+    """
+    unwrapped = unwrap_stacks(*tensors, *others, client_dim=0)
+    if unwrapped is None:
+        products = [a * b for a, b in zip(tensors, others, strict=True)]
+        return torch.stack([product.sum() for product in products]).sum()
+    level, stacks = unwrapped
+    result = torch_internals.call_outside_transforms(_StackedProducts.apply, *stacks)
+    return torch_internals.add_batch_dim(result, 0, level)
+
+
+def _sums_by_client(stacks: Sequence[Tensor]) -> Tensor:
+    """Sum all numbers of each client in some stacks, [clients]."""
+    # A sum over no dimension would be one over all of them, that of the clients as well.
+    sums = [s.sum(tuple(range(1, s.dim()))) if s.dim() > 1 else s for s in stacks]
+    return torch.stack(sums, dim=1).sum(1)
+
+
+class _StackedProducts(torch.autograd.Function):
+    """`inner_product` of stacks, whose gradient takes fewer operators than that of a product."""
+
+    @staticmethod
+    def forward(ctx: Any, *stacks: Tensor) -> Tensor:
+        """Return the sums, [clients]; the second half of the stacks are the others."""
+        ctx.save_for_backward(*stacks)
+        half = len(stacks) // 2
+        return _sums_by_client([a * b for a, b in zip(stacks[:half], stacks[half:], strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients, which can be differentiated again."""
+        stacks = ctx.saved_tensors
+        half = len(stacks) // 2
+        return tuple(
+            other * _align(grad_output, other) if is_needed else None
+            for other, is_needed in zip(
+                (*stacks[half:], *stacks[:half]), ctx.needs_input_grad, strict=True
+            )
+        )
+
+
+def _align(scalars: Tensor, stack: Tensor) -> Tensor:
+    """Return one number per client in a shape that multiplies a stack."""
+    return scalars.view(-1, *[1] * (stack.dim() - 1))
+
+
 class _StackedSquares(torch.autograd.Function):
     """`sum_of_squares` of stacks, whose gradient takes fewer operators than that of `torch.pow`."""
 
@@ -132,17 +186,14 @@ class _StackedSquares(torch.autograd.Function):
     def forward(ctx: Any, *stacks: Tensor) -> Tensor:
         """Return the sums, [clients]."""
         ctx.save_for_backward(*stacks)
-        # A sum over no dimension would be one over all of them, that of the clients as well.
-        squares = [stack.square() for stack in stacks]
-        sums = [s.sum(tuple(range(1, s.dim()))) if s.dim() > 1 else s for s in squares]
-        return torch.stack(sums, dim=1).sum(1)
+        return _sums_by_client([stack.square() for stack in stacks])
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients, which can be differentiated again."""
         double = 2 * grad_output
         return tuple(
-            stack * double.view(-1, *[1] * (stack.dim() - 1)) if is_needed else None
+            stack * _align(double, stack) if is_needed else None
             for stack, is_needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=True)
         )
 
@@ -197,6 +248,35 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     level, stacks = unwrapped
     outputs = torch_internals.call_outside_transforms(stacked_product, *stacks)
     return torch_internals.add_batch_dim(outputs, 0, level)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute x W' + b, like `torch.nn.functional.linear`, with one product for a whole stack.
+
+    Args:
+        x: Inputs, [b, in] or [in].
+        weight: Weights W, [out, in].
+        bias: Shifts b, [out], or None.
+
+    Returns:
+        Outputs, [b, out] or [out].
+    """
+    can_stack = x.dim() <= 2 and weight.dim() == 2
+    unwrapped = unwrap_stacks(x, weight, bias, client_dim=0) if can_stack else None
+    if unwrapped is None:
+        return F.linear(x, weight, bias)
+    level, (inputs, weights, biases) = unwrapped
+
+    def of_stacks() -> Tensor:
+        rows = inputs if inputs.dim() == 3 else inputs.unsqueeze(-2)
+        products = stacked_product(rows, weights, None)
+        # Added afterwards, as vmap does, for the same rounding.
+        outputs = products if biases is None else products + biases.unsqueeze(-2)
+        return outputs if inputs.dim() == 3 else outputs.squeeze(-2)
+
+    return torch_internals.add_batch_dim(
+        torch_internals.call_outside_transforms(of_stacks), 0, level
+    )
 
 
 def stacked_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

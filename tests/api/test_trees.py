@@ -48,6 +48,11 @@ def test_mean_is_weighted_and_counters_take_the_largest() -> None:
     assert is_tree(trees.mean(stack, weights), expected)
 
 
+def test_inner_product_is_over_all_leaves() -> None:
+    assert float(trees.inner_product(A, A)) == float(trees.squared_norm(A))
+    assert float(trees.inner_product(A, trees.zeros_like(A))) == 0.0
+
+
 def test_squared_distance_is_over_all_leaves() -> None:
     assert float(trees.squared_distance(A, B)) == 9.0**2 + 18.0**2 + 27.0**2
     assert float(trees.squared_distance(A, A)) == 0.0

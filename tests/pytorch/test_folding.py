@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fl.api import trees
 from fl.api.network import Network
 from fl.api.trees import Tree
-from fl.pytorch.folding import call_on_stacks, sum_of_squares
+from fl.pytorch.folding import call_on_stacks, inner_product, linear, sum_of_squares
 
 CLIENTS, BATCH = 3, 4
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -151,6 +151,53 @@ def test_a_function_sees_whole_stacks_where_all_it_takes_is_stacked() -> None:
         x, y
     ).equal(y)
     assert seen == [2, 1, 1, 1]
+
+
+def test_products_of_stacks_are_summed_to_the_bits_of_vmap() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((5, 7), (3, 2, 4), ())
+    stacks, others = (
+        [torch.randn(4, *shape, generator=generator) for shape in shapes] for _ in range(2)
+    )
+
+    def plain(*tensors: Tensor) -> Tensor:
+        products = [a * b for a, b in zip(tensors[:3], tensors[3:], strict=True)]
+        return torch.stack([product.sum() for product in products]).sum()
+
+    def folded(*tensors: Tensor) -> Tensor:
+        return inner_product(tensors[:3], tensors[3:])
+
+    def results(function: Callable[..., Tensor]) -> list[Tensor]:
+        leaves = [leaf.clone().requires_grad_() for leaf in (*stacks, *others)]
+        sums = vmap(function)(*leaves)
+        weights = torch.arange(4.0)
+        return [sums, *torch.autograd.grad((sums * weights).sum(), leaves)]
+
+    for found, expected in zip(results(folded), results(plain), strict=True):
+        assert found.equal(expected)
+    one = [leaf[1] for leaf in (*stacks, *others)]
+    assert folded(*one) == plain(*one)
+
+
+@pytest.mark.parametrize(("inputs", "has_bias"), [((2, 5), True), ((2, 5), False), ((5,), True)])
+def test_a_linear_function_is_one_product_with_the_bits_of_vmap(
+    inputs: tuple[int, ...], has_bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(CLIENTS, *shape, generator=generator) for shape in (inputs, (3, 5), (3,))
+    )
+
+    def results(function: Callable[..., Tensor]) -> list[Tensor]:
+        leaves = [leaf.clone().requires_grad_() for leaf in (x, weight, bias)[: 2 + has_bias]]
+        outputs = vmap(lambda *tensors: function(*tensors, *[None] * (3 - len(tensors))))(*leaves)
+        return [outputs, *torch.autograd.grad(outputs.square().sum(), leaves)]
+
+    for found, expected in zip(results(linear), results(F.linear), strict=True):
+        assert found.equal(expected)
+    # Of weights that all clients share there is no stack.
+    same = vmap(lambda x: linear(x, weight[0], None))(x)
+    assert same.equal(vmap(lambda x: F.linear(x, weight[0], None))(x))
 
 
 @pytest.mark.parametrize("each", ["own", "same", "nothing"])
