@@ -268,12 +268,20 @@ class Rehearsal:
         return next((result for result in results if result.unstackable), results[0])
 
 
-def _lasting(training: Values) -> Values:
-    """Keys of training without those that say how long something is done, not what.
+RATE_KEYS = frozenset({"lr", "lr_decay", "schedule"})
+"""Keys of training from which a step gets one number, its learning rate."""
 
-    The latter are all whole numbers but the batch size.
+
+def _lasting(training: Values) -> Values:
+    """Keys of training without those that say how long or how fast something is done, not what.
+
+    Those of how long are all whole numbers but the batch size.
     """
-    lasting = {key: value for key, value in training.items() if type(value) is not int}
+    lasting = {
+        key: value
+        for key, value in training.items()
+        if type(value) is not int and key not in RATE_KEYS
+    }
     return {**lasting, "batch_size": min(training["batch_size"], SUFFICIENT_BATCH)}
 
 

@@ -324,6 +324,29 @@ def test_a_rehearsal_does_not_depend_on_the_order_of_entries(
     assert (first.entries, first.models) == (second.entries, second.models)
 
 
+def test_no_step_is_tried_for_another_rate_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    reason = rehearsal.Attempt.reason
+
+    def noted(attempt: rehearsal.Attempt) -> str:
+        training = attempt.context.training
+        tried.append(f"{training.schedule} {training.momentum}")
+        return reason(attempt)
+
+    monkeypatch.setattr(rehearsal.Attempt, "reason", noted)
+    entries = {
+        "plain": {"method": "fedavg", "momentum": 0.9},
+        "falling": {"method": "fedavg", "momentum": 0.9, "schedule": "drops", "lr_decay": 0.1},
+        "fast": {"method": "fedavg", "momentum": 0.9, "lr": 2.0},
+        "without": {"method": "fedavg", "momentum": 0.0},
+    }
+    plan.make(planning.write_config(tmp_path, {"methods": entries}))
+    # Entries of a study are sorted in its file.
+    assert tried == ["drops 0.9", "constant 0.0"]
+
+
 def test_a_trial_leaves_the_network_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
