@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import planning
+import preloaded
 import pytest
 
 from fl.cli import main
@@ -77,7 +78,7 @@ def run(
     root: Path, words: list[str], code: Path = planning.ROOT
 ) -> subprocess.CompletedProcess[str]:
     """``python -m fl`` in a folder, with the code of another one."""
-    command = [sys.executable, "-m", "fl", *words]
+    command = [preloaded.python(), "-m", "fl", *words]
     environment = {**os.environ, "PYTHONPATH": str(code)}
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
 

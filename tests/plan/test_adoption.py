@@ -47,11 +47,20 @@ def certify() -> None:
     forget()
 
 
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A table of the code as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "NUMBERS", tmp_path_factory.mktemp("certified") / "numbers.json")
+        forget()
+        certify()
+        return identity.NUMBERS.read_bytes()
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> planning.Planned:
+def place(tmp_path: Path, certified: bytes) -> planning.Planned:
     """The tiny study, planned with code that nobody has certified."""
-    certify()
-    content = files.parse_json(identity.NUMBERS.read_bytes())
+    content = files.parse_json(certified)
     for root in ("core", "data", "method fedavg"):
         content["hashes"][root] = "0" * 16
     # No file is certified, so that all count as edited.
