@@ -51,7 +51,7 @@ def test_the_cifar_study_goes_from_the_archive_to_the_report(
     files, config = tmp_path / "files", tmp_path / "config"
     files.mkdir()
     (config / "studies").mkdir(parents=True)
-    cifar10.write(files, size=80)
+    cifar10.write(files, size=40)
     (config / "published").symlink_to(ROOT / "config" / "published")
     study = yaml.safe_load((ROOT / "config" / "studies" / f"{STUDY}.yaml").read_text())
     (config / "studies" / f"{STUDY}.yaml").write_text(
@@ -75,6 +75,6 @@ def test_the_cifar_study_goes_from_the_archive_to_the_report(
     assert np.isfinite(rows["value"]).all()
     test = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy")]
     assert test.groupby(["method", "stage"])["client"].nunique().eq(5).all()
-    assert test[test["method"] == "fedavg"]["n"].sum() == 80, "the published test images, no others"
+    assert test[test["method"] == "fedavg"]["n"].sum() == 40, "the published test images, no others"
     page = (tmp_path / "results" / "report" / f"{STUDY}.md").read_text()
     assert "84.2" in page, "the published number beside the measured one"

@@ -195,7 +195,7 @@ def test_a_clock_that_goes_back_a_day_changes_nothing(
     assert process.returncode == 0, output
     assert before.items() <= place.records().items()
     assert content(place) == content(undisturbed)
-    assert place.trained(REPORT) == []
+    assert Project(place.root).trained(REPORT) == []
     assert content(place) == content(undisturbed)
 
 

@@ -131,7 +131,7 @@ def test_ctrl_c_ends_in_one_sentence(undisturbed: Project, tmp_path: Path):
     assert after.endswith("are kept; the same command continues.\n")
     assert not [word for word in ("Error", "Traceback") if word in before]
     assert said(place).splitlines()[-1].startswith(f"stopped: {place.run(RUN)}: left after round")
-    assert place.trained() == [RUN]
+    assert Project(place.root).trained() == [RUN]
     assert place.table() == undisturbed.table()
 
 
