@@ -1,4 +1,4 @@
-"""Worlds measured by several processes."""
+"""Worlds measured by one or several processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ def measured(names: Sequence[str], processes: int) -> Iterator[tuple[str, Finger
     """The fingerprints of worlds, in their order."""
     # The longest first, so that no process waits for another at the end.
     first = sorted(names, key=lambda name: not name.startswith("model"))
-    with multiprocessing.get_context("spawn").Pool(processes, _begin) as workers:
-        found = dict(workers.imap_unordered(_measured, first, chunksize=4))
+    if processes == 1:  # Which saves the imports of another one.
+        _begin()
+        found = dict(map(_measured, first))
+    else:
+        with multiprocessing.get_context("spawn").Pool(processes, _begin) as workers:
+            found = dict(workers.imap_unordered(_measured, first, chunksize=4))
     for name in names:
         yield name, found[name]
 

@@ -19,8 +19,11 @@ REPOSITORY = Path(__file__).parents[2]
 FEW = """
 METHODS = {name: METHODS[name][:1] for name in ("fedavg", "fedprox")}
 SETTINGS = {name: SETTINGS[name] for name in ("adamw", "constant", "cosine")}
-MODELS, TERMS, ALTERATIONS, SCHEMES = {"mlp": MODELS["mlp"]}, {}, {}, {}
+MODELS, TERMS, ALTERATIONS, STAGES, AGGREGATIONS = {"mlp": MODELS["mlp"]}, {}, {}, {}, {}
 MODAL, MASKED, STARTING, DETERMINED = {}, (), (), {"fedavg", "fedprox"}
+"""
+FEW_SCHEMES = """
+SCHEMES = {"natural": SCHEMES["natural"]}
 """
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 4, "samples": 40}}],
@@ -55,6 +58,7 @@ class Project:
         (root / "config/config.yaml").write_text(yaml.safe_dump({"studies": ["small"]}))
         (root / "config/studies/small.yaml").write_text(yaml.safe_dump(STUDY))
         self.edit("tests/golden/worlds.py", "\ndef runs()", f"{FEW}\n\ndef runs()")
+        self.edit("tests/golden/worlds.py", "\nSPLITS: ", f"{FEW_SCHEMES}SPLITS: ")
         self.edit("tests/golden/adapter.py", "return registry.names(kind)", "return []")
 
     def python(self, *arguments: str) -> str:
