@@ -170,8 +170,10 @@ class _Trial:
         is_small_batch = self.attempt.context.training.batch_size < SUFFICIENT_BATCH
         shows_values = is_small_batch and self.device == CPU
         backend = "stacked" if self.stacked else "loop"
+        # Phases leave it as it is; a method may draw images for it.
+        state = self._state()
         for phase in dry_round.with_single_steps(self.method).phases:
-            state, roster = self._state(), self._roster(phase)
+            roster = self._roster(phase)
             schedule = RoundSchedule(
                 FIRST_ROUND, (roster,), self._arrays, self.attempt.context.training
             )
