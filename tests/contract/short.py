@@ -9,15 +9,18 @@ RATES = {"bn_lr": 0.1, "lr_lr": 0.1, "tilde_lr": 0.1}
 IMAGES = {"warmup": 2, "real": 4, "client_steps": 2, "server_steps": 2, "every": 2}
 
 SHORT: dict[str, dict[str, Any]] = {
+    "ccvr": {"steps": 5},
     "cfl": {"after": 1},
     "feddf": {"server_steps": 3, "server_lr": 0.05},
     "fedfa": {**AUGMENTING, "statistics_momentum": 0.5},
     "fedfm": {"first": 2, "lam": 1.0},
     "fedgen": {"server_steps": 3, "server_batch": 8, "server_lr": 0.01},
+    "fedgh": {"server_steps": 5},
     "fediot": {"server_epochs": 2, "width": 4},
     "fedl2p": {"iterations": 2, "neumann": 1, **RATES},
     "fedlaw": {"server_epochs": 2, "server_lr": 0.1},
     "fedlgd": {"images": 1, "global_images": 2, **IMAGES, "lam": 0.5},
+    "fedtgp": {"server_steps": 5},
     "l2p": {"iterations": 1, "neumann": 1, **RATES},
     "vhl": {"images": 3, "batch": 4, "lam": 0.5},
     "warm-up": {"images": 1, "steps": 2, "real": 4},
