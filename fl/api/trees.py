@@ -297,3 +297,21 @@ def squared_distance(first: Tree, second: Tree) -> Tensor:
 def inner_product(first: Tree, second: Tree) -> Tensor:
     """Return sum <a, b> over all leaves of two trees of one structure, a scalar."""
     return folding.inner_product(leaves(first), leaves(second))
+
+
+def gradient(loss: Callable[[Tree], tuple[Tensor, Tree]], params: Tree) -> tuple[Tree, Tree]:
+    """Return the gradient of a loss within a loss, and the loss's second result.
+
+    No gradient flows through either of them.
+
+    Args:
+        loss: Function from parameters to a scalar and a tree, for ONE client.
+        params: The parameters.
+    """
+    found = folding.gradient_of_stacks(lambda ws: loss(unflatten(params, ws)), leaves(params))
+    if found:
+        slopes, second = unflatten(params, found[0]), found[1]
+    else:
+        weights = apply(Tensor.detach, params)
+        slopes, second = torch.func.grad(loss, has_aux=True)(weights)
+    return apply(Tensor.detach, slopes), apply(Tensor.detach, second)

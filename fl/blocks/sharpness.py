@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
-from torch.func import grad
 
 from fl.api import Batch, Pass, Tree, trees
 
@@ -51,9 +50,7 @@ def sharpness_aware(
         def loss_at(params: Tree) -> tuple[Tensor, Tree]:
             return pass_.loss(server, {**work, "params": params}, batch)
 
-        weights = trees.apply(Tensor.detach, work["params"])
-        gradient, first = grad(loss_at, has_aux=True)(weights)
-        gradient = trees.apply(Tensor.detach, gradient)
+        gradient, first = trees.gradient(loss_at, work["params"])
         ascent = direction(server, work, gradient) if direction else gradient
         scale = radius / tree_norm(ascent).clamp(min=MIN_NORM)
         perturbed = trees.apply(lambda w, d: w + scale * d, work["params"], ascent)

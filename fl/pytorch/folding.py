@@ -179,6 +179,33 @@ def _align(scalars: Tensor, stack: Tensor) -> Tensor:
     return scalars.view(-1, *[1] * (stack.dim() - 1))
 
 
+def gradient_of_stacks(
+    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Any]], weights: Sequence[Tensor]
+) -> tuple[list[Tensor], Any] | None:
+    """Compute each client's gradient of a loss by its weights, by one pass back for all clients.
+
+    Inside `torch.func.grad`, layers would not be folded. No gradient flows through the result.
+
+    Args:
+        loss: Function from weights to a scalar for one client, and further results.
+        weights: Weights of one client.
+
+    Returns:
+        The gradients and the further results; None if vmap does not stack all weights.
+    """
+    unwrapped = unwrap_stacks(*weights, client_dim=0)
+    if unwrapped is None:
+        return None
+    level, stacks = unwrapped
+    leaves = torch_internals.call_outside_transforms(
+        lambda: [stack.detach().requires_grad_() for stack in stacks]
+    )
+    value, further = loss([torch_internals.add_batch_dim(leaf, 0, level) for leaf in leaves])
+    total = torch_internals.unwrap_batched(value, level)[0].sum()
+    slopes = torch_internals.call_outside_transforms(torch.autograd.grad, total, leaves)
+    return [torch_internals.add_batch_dim(slope, 0, level) for slope in slopes], further
+
+
 class _StackedSquares(torch.autograd.Function):
     """`sum_of_squares` of stacks, whose gradient takes fewer operators than that of `torch.pow`."""
 

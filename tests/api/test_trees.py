@@ -53,6 +53,22 @@ def test_inner_product_is_over_all_leaves() -> None:
     assert float(trees.inner_product(A, trees.zeros_like(A))) == 0.0
 
 
+def test_gradient_of_a_stack_is_that_of_each_client() -> None:
+    stack = {"w": tensor([[1.0, 2.0], [3.0, 4.0]]), "b": tensor([5.0, 6.0])}
+
+    def loss(params: trees.Tree) -> tuple[torch.Tensor, trees.Tree]:
+        return (params["w"] ** 3).sum() * params["b"], {"twice": 2 * params["b"]}
+
+    slopes, second = trees.vmap(lambda params: trees.gradient(loss, params), (0,))(stack)
+    expected = {
+        "w": 3 * stack["w"] ** 2 * stack["b"][:, None],
+        "b": (stack["w"] ** 3).sum(1),
+    }
+    assert is_tree(slopes, expected) and is_tree(second, {"twice": tensor([10.0, 12.0])})
+    one, _ = trees.gradient(loss, trees.take(stack, 1))
+    assert is_tree(one, trees.take(expected, 1))
+
+
 def test_squared_distance_is_over_all_leaves() -> None:
     assert float(trees.squared_distance(A, B)) == 9.0**2 + 18.0**2 + 27.0**2
     assert float(trees.squared_distance(A, A)) == 0.0
