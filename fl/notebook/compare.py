@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fl.base import registry
-from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
-from fl.base.schema import DIVERGED, GLOBAL, MISSING
 from fl.base.units import quantity
 from fl.notebook.display import short_traceback
 from fl.notebook.keys import CALL, entry_name
-from fl.notebook.run import FOLDER, run
+from fl.notebook.run import FOLDER
+from fl.notebook.track_runs import TrackRuns
 from fl.plan.config import read_settings, read_yaml
-from fl.report import claims, latex, page, result_files, track_page, tracks
+from fl.report import claims, latex, page, track_page, tracks
 from fl.report.cells import number, probability
-from fl.report.facts import read_partitions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,8 +68,8 @@ class Comparison:
             test = claims.flip_rule(int(self.table["n"].max()))
             n_tracks = quantity(self.lines["track"].nunique(), "track")
             rule = (
-                f"{test} of t over draws, corrected by step-down maxT {' and '.join(counts)} in "
-                f"{n_tracks}, 5 %"
+                f"{test}, of Student's t over draws, corrected by step-down maxT "
+                f"{' and '.join(counts)} in {n_tracks}, 5 %"
             )
         texts.append(f"({rule})")
         return "\n".join([*texts, *self.remarks])
@@ -168,9 +166,9 @@ def compare(
             those of the package are used.
         progress: Whether to show a progress bar.
         keys: Hyper-parameters and training keys of the entry. A list is a grid, whose point is
-            chosen on the validation data of each draw; the points of the published methods were
-            chosen on draws of their own. Without ``lr``, the method is trained at the track's
-            learning rates.
+            chosen as those of the published methods were: by validation data, on the draws of the
+            study ``tuning-TRACK``. Without ``lr``, the grid has the eight rates of that study. A
+            track without such a study has its own rates, and a point is chosen in each draw.
 
     Raises:
         FedloomError: If there are no published results, for keys that would change a track's data
@@ -207,20 +205,13 @@ def compare(
         )
     available = [track for track in study_by_track if track in set(published["track"])]
     for track in [only] if only else available:
-        results, points, run_remarks = _train(
-            folder, track, study_by_track[track], name, method, keys, progress
-        )
+        trained = TrackRuns(folder, tracks_folder, track, study_by_track[track], progress)
+        results, run_remarks = trained.results(name, method, keys)
         published_results = published[published["track"] == track]
         results = results[results["draw"].isin(published_results["draw"])]
         other_results = published_results[published_results["method"] != name]
         lines += [other_results, results[results["method"] == name]]
         remarks += _check_remarks(track, published_results, results)
-        chosen_before = (published_results["point"] == "").all()
-        published_choice = "on draws of their own" if chosen_before else "in each draw"
-        remarks.append(
-            f"{track}: {name} had {quantity(points, 'grid point')}, chosen in each draw; "
-            f"those of the others were chosen {published_choice}"
-        )
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
     tests = tracks.compare_with_baselines(joined)
@@ -228,69 +219,6 @@ def compare(
     is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
     sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
     return Comparison(name, joined, table, tests, sizes, tuple(remarks))
-
-
-def _train(
-    folder: Path,
-    track: str,
-    track_study: Mapping[str, Any],
-    name: str,
-    method: str | type,
-    keys: Mapping[str, Any],
-    progress: bool,
-) -> tuple[pd.DataFrame, int, list[str]]:
-    """Train a method and FedAvg on a track.
-
-    Returns:
-        Their results, the number of points of the method's grid, and remarks on its runs.
-    """
-    study = dict(track_study)
-    del study["baseline"]
-    track_entries = study["methods"]
-    is_entry_of_track = name in track_entries and not keys
-    new_entry = {"method": method, **_budget(method, track_entries[tracks.CHECK]), **keys}
-    entry = track_entries[name] if is_entry_of_track else new_entry
-    chain: dict[str, Any] = {name: entry}
-    start = str((entry or {}).get("start"))
-    while start in track_entries:
-        chain[start] = track_entries[start]
-        start = str((track_entries[start] or {}).get("start"))
-    check = {tracks.CHECK: track_entries[tracks.CHECK]}
-    entries = study["methods"] = check | chain
-    study_name = f"compare-{tracks.PREFIX}{track}"
-    result = run(name=study_name, config=folder, progress=progress, keep_weights=False, **study)
-    rows, runs = result_files.read(
-        result.study, Path(result.settings.store), Path(result.settings.results)
-    )
-    partitions = read_partitions(Path(result.settings.results), runs, {})
-    starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
-    tables = []
-    # Each from its own runs, so that failures of the method hide no result of FedAvg.
-    for method_name, used in {tracks.CHECK: check, name: chain}.items():
-        used_rows, used_runs = (table[table["method"].isin(used)] for table in (rows, runs))
-        table = tracks.measured_lines(track, starts, used_rows, used_runs, partitions)
-        tables.append(table[table["method"] == method_name])
-    method_runs = runs[runs["method"] == name]
-    counts = method_runs["state"].value_counts()
-    remarks = [
-        f"{track}: {counts[state]} of {quantity(len(method_runs), 'run')} of {name} {verb}"
-        for state, verb in ((MISSING, "failed"), (DIVERGED, "diverged"))
-        if state in counts
-    ]
-    return pd.concat(tables), int(method_runs["point"].nunique()), remarks
-
-
-def _budget(method: str | type, check: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the rounds of FedAvg for a method without personal models, if the track has these.
-
-    A track may train shared models for fewer rounds, so that fine-tuning ends with equal budgets.
-    """
-    if not check or "rounds" not in check:
-        return {}
-    if isinstance(method, str) and method not in registry.names("method"):
-        return {}  # It is an entry of another track, which `fl.run` refuses.
-    target = registry.find("method", method, CALL).target if isinstance(method, str) else method
-    return {"rounds": check["rounds"]} if declaration_of(target).stages == (GLOBAL,) else {}
 
 
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:

@@ -34,6 +34,9 @@ scored by their shared model with the second. The second is compared with the fi
 `fl.compare` trains it again as a check. All comparisons with one entry are a family.
 """
 
+TUNED_AS = {"speakers": "vowel"}
+"""The track whose points a track has, if it has no draws of its own to tune on."""
+
 COST_TOLERANCE = 1.01
 """A method whose cost is one per cent above a limit is within it, as it may send a few numbers
 beside the weights.

@@ -17,7 +17,7 @@ import fl
 from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import FedloomError
 from fl.cli.main import main
-from fl.notebook import compare
+from fl.notebook import track_runs
 from fl.report import tracks
 from tools import comparison
 
@@ -86,7 +86,7 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     said = repr(measured)
     assert "tiny: fedprox has" in said and "of 4 by mean rank" in said
     assert "tiny: fedavg has its published results in all 3 draws" in said
-    assert "tiny: fedprox had 6 grid points, chosen in each draw; those of the others" in said
+    assert "tiny: fedprox had 6 grid points, chosen in each draw" in said
     # An entry of the tracks brings what it starts from, and stands in place of its kept lines.
     assert main(["compare", "fedavg-ft"]) == 0
     told = capsys.readouterr().out
@@ -204,6 +204,26 @@ def test_a_workspace_without_tracks_has_those_of_the_package(
     assert "tiny: local has" in repr(fl.compare("local", progress=False))
 
 
+def test_a_point_is_chosen_where_those_of_the_others_were(lab: Path) -> None:
+    """By the rates and draws of the tuning study; what remains of a grid is chosen in each draw."""
+    study = {**TRACK, "training": {**TRACK["training"], "lr": [1e-6, 0.4]}}
+    study["partitions"] = [{"dirichlet": {**TRACK["partitions"][0]["dirichlet"], "seed": [7, 8]}}]
+    del study["baseline"]
+    (lab / "config/studies/tuning-tiny.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    measured = fl.compare("fedprox", mu=[0.0, 1e-7], progress=False)
+    said = repr(measured)
+    assert "tiny: fedprox has lr=0.4, mu=" in said
+    assert "the best of 4 grid points on the draws of tuning-tiny, where the others were" in said
+    assert "it is the highest rate: try `lr`" in said and "chosen in each draw" not in said
+    own = measured.lines[measured.lines["method"] == "fedprox"]
+    assert len(own) == 3 and (own["point"] == "").all()
+    said = repr(fl.compare("fedprox", mu=0.1, lr=0.3, progress=False))
+    assert "tuning-tiny" not in said and "grid point" not in said
+    with pytest.warns(UserWarning, match="diverged"):
+        said = repr(fl.compare("fedprox", lr=[0.3, 1e30], progress=False))
+    assert "tiny: fedprox has lr=0.3, the best of 2 grid points" in said
+
+
 def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> None:
     with pytest.raises(FedloomError, match="dataset: would change the track"):
         fl.compare("fedprox", dataset="digits", progress=False)
@@ -219,10 +239,10 @@ def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> No
 
 
 def test_a_shared_model_has_the_rounds_of_fedavg() -> None:
-    assert compare._budget("fedprox", {"rounds": 2}) == {"rounds": 2}
-    assert compare._budget(PlainMean, {"rounds": 2, "lr": 0.1}) == {"rounds": 2}
-    assert compare._budget("ditto", {"rounds": 2}) == {}
-    assert compare._budget("fedprox", None) == {}
+    assert track_runs.budget("fedprox", {"rounds": 2}) == {"rounds": 2}
+    assert track_runs.budget(PlainMean, {"rounds": 2, "lr": 0.1}) == {"rounds": 2}
+    assert track_runs.budget("ditto", {"rounds": 2}) == {}
+    assert track_runs.budget("fedprox", None) == {}
 
 
 @declare("global")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import fl
+from fl.report.tuning import best
 from tools import tuning
 
 STUDY: dict[str, Any] = {
@@ -53,6 +54,6 @@ def test_what_starts_from_another_has_its_best_point() -> None:
         ("ft", 0.4, 0.2, 0.8),
     ]
     table = pd.DataFrame(rows, columns=["method", "hp.lr", "hp.start.lr", "val"])
-    chosen = tuning.best(table, {"ft": "fedavg"})
+    chosen = best(table, {"ft": "fedavg"})
     assert chosen["fedavg"]["hp.lr"] == 0.2
     assert chosen["ft"][["hp.lr", "hp.start.lr"]].tolist() == [0.4, 0.2]
