@@ -34,7 +34,7 @@ class Commands:
         """
         # `help_lines` lists the commands, so argparse's own list is left out.
         self._parsers = parser.add_subparsers(
-            metavar="COMMAND", required=True, help=argparse.SUPPRESS
+            prog=parser.prog, metavar="COMMAND", required=True, help=argparse.SUPPRESS
         )
         self._lines: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
 

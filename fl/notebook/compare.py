@@ -11,9 +11,10 @@ import pandas as pd
 
 from fl.base import registry
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
+from fl.base.schema import GLOBAL
 from fl.base.units import quantity
 from fl.notebook.display import short_traceback
-from fl.notebook.keys import CALL, entry_name
+from fl.notebook.keys import entry_name
 from fl.notebook.run import FOLDER
 from fl.notebook.track_runs import TrackRuns
 from fl.plan.config import read_settings, read_yaml
@@ -22,6 +23,8 @@ from fl.report.cells import number, probability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+CALL = Location("fl.compare")
 
 TEXT_BY_VERDICT = {
     claims.AHEAD: "behind",
@@ -125,6 +128,10 @@ class Comparison:
             f"{track}: {self.method} has {mean} %, rank {rank} of {len(mean_ranks)} by mean rank "
             f"{mean_ranks[self.method]:.1f} over {draws}"
         )
+        stages = self.lines[self.lines["track"] == track].groupby("method")["stage"].first()
+        alike = mean_ranks[mean_ranks.index.map(stages) == stages[self.method]]
+        kind = "shared models" if stages[self.method] == GLOBAL else "personalised methods"
+        head += f", {int((alike < alike[self.method]).sum()) + 1} of {len(alike)} {kind}"
         rows_of_track = self.table[self.table["track"] == track]
         tests = rows_of_track[rows_of_track["method"] == self.method]
         for row in tests.to_dict("records"):

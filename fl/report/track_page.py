@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.base.units import operations, size
+from fl.base.units import operations, quantity, size
 from fl.blocks.plotting import PRINT, Look, Picture, as_picture, axes_of, panels_of
 from fl.report import claims, tracks
 from fl.report.cells import NOTHING, Cell, Column, Row, Table, columns, number, probability
@@ -83,10 +83,11 @@ def _rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
     counts = tests[is_test].groupby("family", sort=False).size()
     families = " and ".join(f"the {n} comparisons with {named[str(f)]}" for f, n in counts.items())
     rule = claims.flip_rule(int(tests["n"].max())) if len(tests) else "sign-flip test"
+    scope = "all tracks" if table["track"].nunique() > 1 else "the track"
     return (
         f"Personalised methods are compared with {named.get(tracks.BASELINE, tracks.BASELINE)}, "
         f"methods with a shared model with {named.get(tracks.CHECK, tracks.CHECK)}: {rule} of t, "
-        f"corrected by step-down maxT within {families or 'no comparison'} of all tracks."
+        f"corrected by step-down maxT within {families or 'no comparison'} of {scope}."
     )
 
 
@@ -418,8 +419,8 @@ def method_table(lines: pd.DataFrame, tests: pd.DataFrame, method: str) -> Table
             cells += [probability(test["p_corrected"]), verdict]
         rows.append(Row(track, tuple(map(Cell, cells))))
     caption = (
-        f"{titles.get(method, method)} on {len(rows)} tracks: accuracy (%), place by mean rank, "
-        "and difference in points with 95 % bootstrap interval."
+        f"{titles.get(method, method)} on {quantity(len(rows), 'track')}: accuracy (%), place by "
+        "mean rank, and difference in points with 95 % bootstrap interval."
     )
     heads = columns(
         *("Track", "accuracy", "place", "difference", "from", "corrected\np", "verdict"),
