@@ -235,13 +235,14 @@ def _draw_repeatedly(
     numbers: np.ndarray, times: int, size: int, generator: np.random.Generator
 ) -> np.ndarray:
     """Draw ``size`` samples from successive permutations, ``times`` times, [times, size]."""
+    if not len(numbers):  # A client without samples takes no steps, so that it uses none of these.
+        return np.zeros((times, size), np.int64)
     permutations = -(-size // len(numbers))
-    return np.array(
-        [
-            np.concatenate([generator.permutation(numbers) for _ in range(permutations)])[:size]
-            for _ in range(times)
-        ]
-    ).reshape(times, size)
+    drawn = [
+        np.concatenate([generator.permutation(numbers) for _ in range(permutations)])[:size]
+        for _ in range(times)
+    ]
+    return np.array(drawn, np.int64).reshape(times, size)
 
 
 def _client_batches(

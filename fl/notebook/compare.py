@@ -129,7 +129,7 @@ class Comparison:
             f"{mean_ranks[self.method]:.1f} over {draws}"
         )
         stages = self.lines[self.lines["track"] == track].groupby("method")["stage"].first()
-        alike = mean_ranks[mean_ranks.index.map(stages) == stages[self.method]]
+        alike = mean_ranks[stages.reindex(mean_ranks.index) == stages[self.method]]
         kind = "shared models" if stages[self.method] == GLOBAL else "personalised methods"
         head += f", {int((alike < alike[self.method]).sum()) + 1} of {len(alike)} {kind}"
         rows_of_track = self.table[self.table["track"] == track]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from contract import worlds
+from contract import test_terms, worlds
 from contract.worlds import world
 
 from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.api.recipes import VARIABLE_GROUPS
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine import engine
+from fl.engine import engine, loader
 from fl.engine.batches import Schedule
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -175,3 +175,15 @@ def test_fedsam_without_a_radius_is_fedavg_where_nothing_is_counted() -> None:
 def test_moon_without_its_second_term_is_fedavg() -> None:
     moon = ends("moon", "cnn", {"second": "none"})[1]
     assert worlds.same(worlds.tree(moon), worlds.tree(ends("fedavg", "cnn")[1]))
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@pytest.mark.parametrize("sizes", [(17, 0, 9), (17, 9)])
+def test_a_kernel_is_updated_where_a_client_has_no_samples_or_a_round_no_update(
+    sizes: tuple[int, ...], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "MIN_USES_PER_SAMPLE", 0)
+    late = {"first": 50, "every": 50} if len(sizes) == 2 else {}
+    kernel = test_terms.with_term("mmd-d", "ditto", "cnn", late, sizes=sizes, participation=1.0)
+    state, _ = worlds.run(kernel, backend)
+    assert all(leaf.isfinite().all() for leaf in trees.leaves(worlds.tree(state)))
