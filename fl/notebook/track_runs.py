@@ -20,6 +20,9 @@ from fl.plan.config import read_yaml
 from fl.report import result_files, tracks, tuning
 from fl.report.facts import read_partitions
 
+Entry = Mapping[str, Any]
+"""Keys of an entry, or of a study, as its file has them."""
+
 
 @dataclass(frozen=True)
 class TrackRuns:
@@ -36,12 +39,10 @@ class TrackRuns:
     folder: Path
     tracks_folder: Path
     name: str
-    study: Mapping[str, Any]
+    study: Entry
     progress: bool
 
-    def results(
-        self, name: str, method: str | type, keys: Mapping[str, Any]
-    ) -> tuple[pd.DataFrame, list[str]]:
+    def results(self, name: str, method: str | type, keys: Entry) -> tuple[pd.DataFrame, list[str]]:
         """Train a method and FedAvg; return their results, and remarks on grid and runs."""
         track_entries = self.study["methods"]
         remarks: list[str] = []
@@ -80,7 +81,7 @@ class TrackRuns:
         ]
         return pd.concat(tables), remarks
 
-    def _tuned(self, name: str, entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    def _tuned(self, name: str, entry: Entry) -> tuple[Entry, list[str]]:
         """Choose the point of an entry on the draws on which the others were tuned.
 
         Returns:
@@ -115,7 +116,7 @@ class TrackRuns:
         return tuned, [remark]
 
     def _run(
-        self, study_name: str, study: Mapping[str, Any], entries: Mapping[str, Any]
+        self, study_name: str, study: Entry, entries: Mapping[str, Entry | None]
     ) -> tuple[Result, pd.DataFrame, pd.DataFrame]:
         """Train entries in the place of a study's; return the result, its rows and its runs."""
         changed = {**study, "methods": entries}
@@ -138,7 +139,7 @@ def _has_grid(value: object) -> bool:
     return isinstance(value, list)
 
 
-def budget(method: str | type, check: Mapping[str, Any] | None) -> dict[str, Any]:
+def budget(method: str | type, check: Entry | None) -> Entry:
     """Return the rounds of FedAvg for a method without personal models, if the track has these.
 
     A track may train shared models for fewer rounds, so that fine-tuning ends with equal budgets.
