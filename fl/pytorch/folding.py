@@ -202,7 +202,10 @@ def gradient_of_stacks(
     )
     value, further = loss([torch_internals.add_batch_dim(leaf, 0, level) for leaf in leaves])
     total = torch_internals.unwrap_batched(value, level)[0].sum()
-    slopes = torch_internals.call_outside_transforms(torch.autograd.grad, total, leaves)
+    # Weights that the loss does not use have the gradient 0, as in `torch.func.grad`.
+    slopes = torch_internals.call_outside_transforms(
+        partial(torch.autograd.grad, materialize_grads=True), total, leaves
+    )
     return [torch_internals.add_batch_dim(slope, 0, level) for slope in slopes], further
 
 

@@ -69,6 +69,17 @@ def test_gradient_of_a_stack_is_that_of_each_client() -> None:
     assert is_tree(one, trees.take(expected, 1))
 
 
+def test_gradient_by_weights_that_a_loss_does_not_use_is_zero() -> None:
+    stack = {"used": torch.rand(3, 4), "idle": torch.rand(3, 2)}
+
+    def slopes(params: trees.Tree) -> trees.Tree:
+        return trees.gradient(lambda its: (its["used"].square().sum(), {}), params)[0]
+
+    for found in (trees.vmap(slopes, (0,))(stack), slopes(stack)):
+        assert torch.equal(found["idle"], torch.zeros(3, 2))
+        assert torch.allclose(found["used"], 2 * stack["used"])
+
+
 def test_squared_distance_is_over_all_leaves() -> None:
     assert float(trees.squared_distance(A, B)) == 9.0**2 + 18.0**2 + 27.0**2
     assert float(trees.squared_distance(A, A)) == 0.0
