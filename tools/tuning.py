@@ -17,7 +17,8 @@ from fl.base.errors import FedloomError, Location
 from fl.cli.commands import say
 from fl.plan import config, plan
 from fl.report import result_files, tuning
-from fl.report.tuning import KEYS, PREFIX
+from fl.report.tables import HYPER
+from fl.report.tuning import PREFIX
 from tools import comparison
 
 
@@ -42,13 +43,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         table, starts = points(parsed.config, name), comparison.starts(parsed.config, name)
         for method, row in tuning.best(table, starts).items():
-            rates = table.loc[table["method"] == method, f"{KEYS}lr"]
+            rates = table.loc[table["method"] == method, f"{HYPER}lr"]
             if len(rates) == 1:  # The start of a fine-tuning, at the point that is its best.
                 continue
-            edge = "lowest" if row[f"{KEYS}lr"] == rates.min() else ""
-            edge = "highest" if row[f"{KEYS}lr"] == rates.max() else edge
+            edge = "lowest" if row[f"{HYPER}lr"] == rates.min() else ""
+            edge = "highest" if row[f"{HYPER}lr"] == rates.max() else edge
             values = row.dropna().items()
-            keys = {str(k).removeprefix(KEYS): v for k, v in values if str(k).startswith(KEYS)}
+            keys = {str(k).removeprefix(HYPER): v for k, v in values if str(k).startswith(HYPER)}
             shown = ", ".join(f"{k}: {v:g}" for k, v in keys.items() if not k.startswith("start."))
             remark = f" # {row['val']:.3f}" + (f", the {edge} rate" if edge else "")
             say(f"  {method}: {{{shown}}}{remark}")

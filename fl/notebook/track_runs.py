@@ -19,6 +19,7 @@ from fl.notebook.run import run
 from fl.plan.config import read_yaml
 from fl.report import result_files, tracks, tuning
 from fl.report.facts import read_partitions
+from fl.report.tables import HYPER
 
 Entry = Mapping[str, Any]
 """Keys of an entry, or of a study, as its file has them."""
@@ -86,11 +87,13 @@ class TrackRuns:
 
         Returns:
             The entry at its best point, and a remark on it; the entry as it is if it has one point,
-            if the track has no such draws, or if no point is trained in all of them.
+            if the track has no such draws, or if no point is trained in all of them. Keys of terms
+            and alterations keep their grids, of which each draw of the track chooses.
         """
         tuning_name = f"{tuning.PREFIX}{tracks.TUNED_AS.get(self.name, self.name)}"
         path = self.tracks_folder / "studies" / f"{tuning_name}.yaml"
-        if not path.exists() or ("lr" in entry and not _has_grid(entry)):
+        has_grid = "lr" not in entry or any(isinstance(value, list) for value in entry.values())
+        if not path.exists() or not has_grid:
             return dict(entry), []
         study = read_yaml(path)
         _, rows, runs = self._run(tuning_name, study, {name: entry})
@@ -101,12 +104,14 @@ class TrackRuns:
             return dict(entry), [f"{remark}, so that one of {count} is chosen in each draw"]
         chosen = tuning.best(table, {})[name]
         tuned, shown = dict(entry), []
-        for key, value in chosen.filter(like=tuning.KEYS).items():
-            key = str(key).removeprefix(tuning.KEYS)
+        for key, value in chosen.filter(like=HYPER).items():
+            key = str(key).removeprefix(HYPER)
             grid = entry.get(key, study["training"].get(key))
             if isinstance(grid, list) and value in grid:
                 tuned[key] = grid[grid.index(value)]
                 shown.append(f"{key}={tuned[key]}")
+        if not shown:  # The only list is the value of a key, as names of layers are.
+            return dict(entry), []
         remark = f"{self.name}: {name} has {', '.join(shown)}, the best of {count} on the draws of "
         remark += f"{tuning_name}, where the others were tuned"
         rates = entry.get("lr", study["training"]["lr"])
@@ -130,13 +135,6 @@ class TrackRuns:
         )
         store, results = Path(result.settings.store), Path(result.settings.results)
         return result, *result_files.read(result.study, store, results)
-
-
-def _has_grid(value: object) -> bool:
-    """Whether a key of an entry, at any depth, has a list."""
-    if isinstance(value, Mapping):
-        return any(map(_has_grid, value.values()))
-    return isinstance(value, list)
 
 
 def budget(method: str | type, check: Entry | None) -> Entry:

@@ -8,11 +8,10 @@ import pandas as pd
 
 from fl.base.schema import COMPLETE
 from fl.report import summaries
+from fl.report.tables import HYPER
 
 PREFIX = "tuning-"
 """Prefix of the studies in which the points of tracks were chosen, on draws of their own."""
-KEYS = "hp."
-"""Prefix of the columns of a grid's keys."""
 
 
 def points(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -28,7 +27,7 @@ def points(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     score = summaries.final_rows(rows, "accuracy", "val").groupby(["method", "run"])["value"].mean()
     runs = runs.merge(score.rename("val").reset_index(), on=["method", "run"], how="left")
     runs["val"] = runs["val"].where(runs["state"] == COMPLETE)
-    keys = [column for column in runs if str(column).startswith(KEYS)]
+    keys = [column for column in runs if str(column).startswith(HYPER)]
     grouped = runs.groupby(["method", *keys], sort=False, dropna=False)["val"]
     return grouped.agg(lambda draws: draws.mean(skipna=False)).dropna().reset_index()
 
@@ -47,8 +46,8 @@ def best(table: pd.DataFrame, starts: Mapping[str, str]) -> dict[str, pd.Series]
     for method in sorted(methods, key=lambda method: method in starts):
         rows = table[table["method"] == method]
         for key, value in chosen.get(starts.get(method, ""), pd.Series()).items():
-            start_key = str(key).replace(KEYS, f"{KEYS}start.")
-            if start_key in rows and str(key).startswith(KEYS) and pd.notna(value):
+            start_key = str(key).replace(HYPER, f"{HYPER}start.")
+            if start_key in rows and str(key).startswith(HYPER) and pd.notna(value):
                 rows = rows[rows[start_key] == value]
         chosen[method] = rows.iloc[int(rows["val"].argmax())]
     return chosen

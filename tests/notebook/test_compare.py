@@ -222,6 +222,9 @@ def test_a_point_is_chosen_where_those_of_the_others_were(lab: Path) -> None:
     with pytest.warns(UserWarning, match="diverged"):
         said = repr(fl.compare("fedprox", lr=[0.3, 1e30], progress=False))
     assert "tiny: fedprox has lr=0.3, the best of 2 grid points" in said
+    terms = {"cosine": {"layers": ["0"], "mu": [0.1, 0.2]}}
+    said = repr(fl.compare("fedavg", terms=terms, lr=0.3, progress=False))
+    assert "tuning-tiny" not in said and "fedavg had 2 grid points, chosen in each draw" in said
 
 
 def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> None:
