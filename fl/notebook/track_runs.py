@@ -98,10 +98,9 @@ class TrackRuns:
         study = read_yaml(path)
         _, rows, runs = self._run(tuning_name, study, {name: entry})
         table = tuning.points(rows, runs)
-        count = quantity(int(runs["point"].nunique()), "grid point")
         if table.empty:
             remark = f"{self.name}: no point of {name} is trained in all draws of {tuning_name}"
-            return dict(entry), [f"{remark}, so that one of {count} is chosen in each draw"]
+            return dict(entry), [f"{remark}, so that each draw chooses its own"]
         chosen = tuning.best(table, {})[name]
         tuned, shown = dict(entry), []
         for key, value in chosen.filter(like=HYPER).items():
@@ -112,6 +111,7 @@ class TrackRuns:
                 shown.append(f"{key}={tuned[key]}")
         if not shown:  # The only list is the value of a key, as names of layers are.
             return dict(entry), []
+        count = quantity(int(runs["point"].nunique()), "grid point")
         remark = f"{self.name}: {name} has {', '.join(shown)}, the best of {count} on the draws of "
         remark += f"{tuning_name}, where the others were tuned"
         rates = entry.get("lr", study["training"]["lr"])
