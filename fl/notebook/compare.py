@@ -70,10 +70,7 @@ class Comparison:
         if self.family_sizes:
             test = claims.flip_rule(int(self.table["n"].max()))
             n_tracks = quantity(self.lines["track"].nunique(), "track")
-            rule = (
-                f"{test}, of Student's t over draws, corrected by step-down maxT "
-                f"{' and '.join(counts)} in {n_tracks}, 5 %"
-            )
+            rule = f"{test}, corrected by step-down maxT {' and '.join(counts)} in {n_tracks}, 5 %"
         texts.append(f"({rule})")
         return "\n".join([*texts, *self.remarks])
 

@@ -65,11 +65,22 @@ Values = dict[str, Any]
 """Some of `COMPARISON_COLUMNS`, for one comparison."""
 
 
-def flip_rule(units: int) -> str:
-    """Return how the flips of so many draws are found, for texts."""
-    if units <= MAX_EXACT_DRAWS:
-        return "exact sign-flip test"
-    return f"sign-flip test with {RANDOM_FLIPS:,} random flips, seed {FLIP_SEED}"
+def flip_rule(units: int, over: str = f"{DRAW}s") -> str:
+    """Return the test with so many draws or seeds in words.
+
+    Args:
+        units: Number of draws or seeds, which decides how flips are found.
+        over: What the number counts.
+    """
+    test = "exact sign-flip test"
+    if units > MAX_EXACT_DRAWS:
+        test = f"sign-flip test with {RANDOM_FLIPS:,} random flips, seed {FLIP_SEED}"
+    return f"{test}, of Student's t over {over}"
+
+
+def test_rule(frame: pd.DataFrame) -> str:
+    """Return the test of `COMPARISON_COLUMNS` in words."""
+    return flip_rule(int(frame["n"].max()), " and ".join(f"{u}s" for u in frame["unit"].unique()))
 
 
 def smallest_p(units: int) -> float:

@@ -25,7 +25,7 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     corrected = f"corrected together for {tests} comparisons by step-down maxT"
     sentences = [
         f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} "
-        f"({claims.flip_rule(units_count)} of t, 5 %{f', {corrected}' * (tests != 1)})."
+        f"({claims.test_rule(frame)}, 5 %{f', {corrected}' * (tests != 1)})."
     ]
     if (frame["unit"] == claims.SEED).any():
         sentences.append(
@@ -154,7 +154,7 @@ def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, prefix: str = ""
             "predictor"
         )
     note = (
-        f"p: {claims.flip_rule(int(frame['n'].max()))} of t. Corrected: for all comparisons of the "
+        f"p: {claims.test_rule(frame)}. Corrected: for all comparisons of the "
         "table, by step-down maxT; a method is called ahead or behind only if it is at most "
         f"{claims.LEVEL}. Uninformative: equal to another method in every digit{near_floor}. "
         "Better, worse: share of clients (%)."

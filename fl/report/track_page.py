@@ -86,7 +86,7 @@ def _rule(table: pd.DataFrame, tests: pd.DataFrame) -> str:
     scope = "all tracks" if table["track"].nunique() > 1 else "the track"
     return (
         f"Personalised methods are compared with {named.get(tracks.BASELINE, tracks.BASELINE)}, "
-        f"methods with a shared model with {named.get(tracks.CHECK, tracks.CHECK)}: {rule} of t, "
+        f"methods with a shared model with {named.get(tracks.CHECK, tracks.CHECK)}: {rule}, "
         f"corrected by step-down maxT within {families or 'no comparison'} of {scope}."
     )
 

@@ -39,9 +39,10 @@ partition. Best of each setting in bold.
 | FedAvg | 60.0 ± 18.7 |
 | Ditto | **65.0 ± 18.7** |
 
-Differences in accuracy (%) are tested over 6 draws (exact sign-flip test of t, 5 %). The draws \
-share training seeds: first networks, batches, participants and noise are the same in all of them, \
-so that they repeat the data and not the training. Ahead of FedAvg: Ditto.
+Differences in accuracy (%) are tested over 6 draws (exact sign-flip test, of Student's t over \
+draws, 5 %). The draws share training seeds: first networks, batches, participants and \
+noise are the same in all of them, so that they repeat the data and not the training. Ahead of \
+FedAvg: Ditto.
 <!-- end -->
 
 and in pairs:
@@ -56,10 +57,10 @@ worse | over |
 | Ditto | +5.0 | +5.0 to +5.0 | 0.031 | 0.031 | ahead |  | 100.0 | 0.0 | 6 draws |
 
 Equal: the mean is within one point of 0, by two one-sided tests, corrected likewise. p: exact \
-sign-flip test of t. Corrected: for all comparisons of the table, by step-down maxT; a method is \
-called ahead or behind only if it is at most 0.05. Uninformative: equal to another method in every \
-digit, both err on less than one test sample of a draw, or both as often as the majority \
-predictor. Better, worse: share of clients (%). \
+sign-flip test, of Student's t over draws. Corrected: for all comparisons of the table, by \
+step-down maxT; a method is called ahead or behind only if it is at \
+most 0.05. Uninformative: equal to another method in every digit, both err on less than one test \
+sample of a draw, or both as often as the majority predictor. Better, worse: share of clients (%). \
 Setting: digits · dirichlet(alpha=0.3) · mlp.
 <!-- end -->
 

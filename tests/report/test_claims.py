@@ -96,7 +96,8 @@ def test_of_more_than_thirteen_draws_random_flips_come_near_scipys_and_repeat():
     assert p[0] == pytest.approx(exact.pvalue, abs=0.003)
     assert claims.p_values(values[None])[0] == p
     assert claims.p_values(np.ones((1, 20)))[0] >= claims.smallest_p(20) == 1 / 2**16
-    assert claims.flip_rule(20) == "sign-flip test with 65,535 random flips, seed 0"
+    told = "sign-flip test with 65,535 random flips, seed 0, of Student's t over draws"
+    assert claims.flip_rule(20) == told
 
 
 def test_no_more_is_rejected_by_chance_than_the_level_says():
