@@ -370,7 +370,7 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _show(parsed: argparse.Namespace) -> None:
     from fl.report import partitions, result_files, result_lines, tables
-    from fl.report.facts import Facts
+    from fl.report.facts import Facts, read_partitions
 
     settings, study = _study_plan(parsed)
     if parsed.only:
@@ -383,7 +383,8 @@ def _show(parsed: argparse.Namespace) -> None:
             say(line)
         return
     rows, runs = tables.collect(study, readable(settings.store).root)
-    for line in result_lines.results(Facts(study, rows, runs)):
+    found = read_partitions(Path(settings.results), runs, study.titles)
+    for line in result_lines.results(Facts(study, rows, runs, found)):
         say(line)
     for note in partitions.notes(Path(settings.results), study):
         say(note)

@@ -18,6 +18,7 @@ from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
 from fl.report import latex, page, plots, result_files, result_lines
 from fl.report.cells import Table
+from fl.report.claims import COMPARISON_COLUMNS
 from fl.report.cost_tables import overview
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
@@ -37,7 +38,7 @@ class Result:
     """Results of a study from its stored runs, returned by `fl.run` and `fl.load`.
 
     A notebook shows it as the report's main table, with what the methods cost. Printed, it is a
-    short table and the folder of its runs.
+    short table, which differences are significant, and the folder of its runs.
 
     If a study has several data sets, partitions or models, choose one by ``dataset=``,
     ``partition=`` and ``model=``, with the names in `table`. Models and predictions of a grid are
@@ -69,10 +70,32 @@ class Result:
 
         Data sets, partitions and models have their titles where the study gives them.
         """
-        table = report.load(self.study, self._results, self._store.root, metric, unseen)
-        for kind, titles in self.study.titles.items():
-            table[kind] = table[kind].replace(titles)
-        return WideTable(table)
+        return self._titled(
+            report.load(self.study, self._results, self._store.root, metric, unseen)
+        )
+
+    @short_traceback
+    def tests(self, unseen: bool = False) -> pd.DataFrame:
+        """Return a row for each comparison of two methods in a setting, as the report tests them.
+
+        Each method is compared with the study's ``baseline``, and with another method if
+        ``contrasts`` says so; without a baseline, all pairs are compared. What may be claimed, and
+        which comparisons are corrected together, is in ``docs/analyse.md``.
+
+        Args:
+            unseen: Whether values are of the clients that were held out of training.
+
+        Returns:
+            The columns ``dataset``, ``partition``, ``model``; ``method`` and ``other``;
+            ``difference``, the mean of ``method`` minus that of ``other`` over ``n`` draws or seeds
+            (``unit``), with its 95 % bounds ``low`` and ``high``; ``better`` and ``worse``, shares
+            of clients; ``p``, ``p_corrected`` and ``p_equal`` (within one point); ``verdict``, and
+            ``reason`` if it is uninformative. Shares are fractions of one. NaN: not tested.
+        """
+        facts = self._facts()
+        facts = facts.merged_draws or facts
+        table = facts.unseen_claims if unseen else facts.claims
+        return self._titled(table[[name for name in COMPARISON_COLUMNS if name != "differences"]])
 
     @short_traceback
     def curves(self, unseen: bool = False) -> pd.DataFrame:
@@ -139,6 +162,12 @@ class Result:
         if name not in texts:
             raise unknown_name(Location(f"the study {self.study.study}"), "table", name, texts)
         return texts[name]
+
+    def _titled(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table with the titles of data sets, partitions and models."""
+        for kind, titles in self.study.titles.items():
+            table = table.assign(**{kind: table[kind].replace(titles)})
+        return WideTable(table)
 
     def _facts(self) -> Facts:
         """Return what the report is made from; nothing is written."""

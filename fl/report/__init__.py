@@ -13,7 +13,7 @@ import pandas as pd
 
 from fl.base import files
 from fl.base.errors import DataError, Location, unknown_name
-from fl.base.schema import UNSEEN
+from fl.base.schema import SETTING, UNSEEN
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
 from fl.report import figures, latex, page, references, result_files, summaries
@@ -30,7 +30,9 @@ COLUMNS = [
     *("mean", "sd_seeds", "sd_clients", "worst", "p10"),
     *("n_clients", "n_seeds", "n_diverged", "n_missing"),
 ]
-"""Columns of `load`; ``docs/analyse.md`` describes them."""
+"""Columns of `load`; ``docs/analyse.md`` describes them. If a setting has several draws, ``draw``
+follows those of `fl.base.schema.SETTING`.
+"""
 
 
 def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None) -> list[Path]:
@@ -135,8 +137,11 @@ def load(
     summary = summaries.summarise(rows, runs, metric or plan.metric, split)
     if unseen:
         summary = summary[summary["n_clients"] > 0]
-    chosen = runs.loc[runs["selected"], [*KEY, "title", "point"]]
-    return summary.merge(chosen.drop_duplicates(KEY), on=KEY, how="left")[COLUMNS]
+    chosen = runs.loc[runs["selected"], [*KEY, "draw", "title", "point"]]
+    table = summary.merge(chosen.drop_duplicates(KEY), on=KEY, how="left")
+    if (runs["draw"] != "").any():
+        return table[[*SETTING, "draw", *COLUMNS[len(SETTING) :]]]
+    return table[COLUMNS]
 
 
 def curves(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from fl.base.schema import SETTING, UNSEEN
+from fl.report import claims_tables
 from fl.report.cells import number, unit
 from fl.report.facts import Facts
 from fl.report.summaries import KEY, evaluated_clients, gaps
+
+WIDTH = 100
+"""Longest line of the sentences on tests."""
 
 
 def results(facts: Facts) -> Iterator[str]:
@@ -18,7 +23,8 @@ def results(facts: Facts) -> Iterator[str]:
 
     See `fl.report.summaries.summarise`. A line has the method's chosen point of its grid (draws
     have points of their own), its missing and diverged runs, and missing points of the grid, which
-    may change the choice. The last line counts missing and diverged runs.
+    may change the choice. Then come the report's sentences on which differences are significant.
+    The last line counts missing and diverged runs.
     """
     study, runs, metric = facts.plan, facts.runs, facts.metric
     facts = facts.merged_draws or facts
@@ -38,6 +44,7 @@ def results(facts: Facts) -> Iterator[str]:
             if rows["n_clients"].any() or not group:
                 yield f"{study.setting_title(*map(str, setting))}: test {unit(metric)}{group}"
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
+    yield from textwrap.wrap(" ".join(claims_tables.claims_made(facts)), WIDTH)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())

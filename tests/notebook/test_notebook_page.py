@@ -38,4 +38,6 @@ def test_the_notebook_runs_and_says_what_its_names_hold(
     assert means["ditto"] > means["fedavg"]
     assert names.own.table()["n_clients"].tolist() == [3, 3]
     assert Path("results/report/short-outputs.html").is_file()
+    tests = names.result.tests()
+    assert len(tests) == 3 and set(tests["verdict"]) == {"not told apart"}
     assert str(names.study).splitlines()[-2:] == ["15 missing", "folder of runs: results/runs"]

@@ -64,6 +64,43 @@ def test_a_result_is_the_table_of_its_report_with_costs(result: fl.Result) -> No
     assert len(remarks) == sum("<b>" in cell for cell in rows["more (ours)"][:2])
 
 
+def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
+    result: fl.Result, folder: Path
+) -> None:
+    tests = result.tests()
+    pairs = [{"more", "local"}, {"more", "fedavg"}, {"local", "fedavg"}]
+    assert len(tests) == 6 and set(tests["unit"]) == {"draw"} and set(tests["n"]) == {2}
+    table = result.table()
+    means = table.groupby(["method", table["partition"].str.contains("alpha=5")])["mean"].mean()
+    for row in tests.to_dict("records"):
+        assert {row["method"], row["other"]} in pairs
+        is_even = "alpha=5" in row["partition"]
+        one, other = (means[row[key], is_even] for key in ("method", "other"))
+        assert row["difference"] == pytest.approx(one - other)
+    paired = result.to_latex("paired")
+    for value in tests["p_corrected"].dropna():
+        assert value == 1 or f"{value:.2g}" in paired
+    said = " ".join(str(result).split())
+    assert "None of these differences is statistically significant: with 2 draws" in said
+    assert "(exact sign-flip test, of Student's t over draws, 5 %" in said
+    assert max(map(len, str(result).splitlines()[-5:])) <= 100 + len(str(folder))
+    baseline = fl.run(methods=METHODS, baseline="fedavg", **{**CALL, "rounds": 2, "seeds": 6})
+    tests = baseline.tests()
+    assert tests[["method", "other"]].to_numpy().tolist() == [
+        ["local", "fedavg"],
+        ["more", "fedavg"],
+    ]
+    assert set(tests["verdict"]) <= {"ahead", "behind", "not told apart"} and set(tests["n"]) == {6}
+    assert "draw" not in baseline.table()
+
+
+def test_a_table_names_draws_if_there_are_several(result: fl.Result) -> None:
+    table = result.table()
+    assert [*table][:5] == ["dataset", "partition", "model", "draw", "method"]
+    seeds = table["partition"].str.extract(r"seed=(\d)")[0]
+    assert table["draw"].tolist() == [f"partition seed {seed}" for seed in seeds]
+
+
 def test_plots_are_axes_of_matplotlib(result: fl.Result) -> None:
     both = result.plot()
     assert isinstance(both, np.ndarray) and len(both) == 2
