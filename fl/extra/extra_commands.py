@@ -6,10 +6,11 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 from fl.base import folders
-from fl.base.errors import FedloomError
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.files import disk_errors
 from fl.base.units import quantity
 from fl.cli import store_commands
@@ -25,12 +26,20 @@ from fl.cli.store_commands import (
 )
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
-from fl.plan import config
+from fl.plan import config, yaml_text
 from fl.store.run_record import run_of
 from fl.store.store import Store
 
 LICENCE = "https://spdx.org/licenses/Apache-2.0"
 """Default licence of an exported study: that of Fedloom."""
+
+OPTION_BY_KEY = {
+    "only": "--only TRACK",
+    "config": "--config FOLDER",
+    "method": "fedloom compare METHOD",
+    "progress": "fl.compare(METHOD, progress=...) in Python",
+}
+"""What to write in place of an argument of `fl.compare` that is no key of an entry."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -39,7 +48,14 @@ def add_commands(commands: Commands) -> None:
         *(YOUR_OWN, "compare", _compare),
         "train a method on the tracks, and set it beside all that are published",
     )
+    parser.usage = "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--latex] [--figure FILE]"
     parser.add_argument("method", help="its name, or that of an entry of the tracks")
+    parser.add_argument(
+        "keys",
+        metavar="KEY=VALUE",
+        nargs="*",
+        help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
+    )
     parser.add_argument(
         "--only", metavar="TRACK", help=f"one track (default: all): {', '.join(_tracks())}"
     )
@@ -97,15 +113,31 @@ def _compare(parsed: argparse.Namespace) -> None:
     figure = parsed.figure
     if figure and figure.suffix not in (".pdf", ".svg", ".png"):
         raise FedloomError(f"--figure: is {str(figure)!r}", "*.pdf, *.svg, *.png")
+    keys = _entry_keys(parsed.keys)
     with loading():
         from fl.notebook.compare import compare
-    comparison = compare(parsed.method, only=parsed.only, config=parsed.config)
+    comparison = compare(parsed.method, only=parsed.only, config=parsed.config, **keys)
     for line in (comparison.to_latex() if parsed.latex else repr(comparison)).splitlines():
         say(line)
     if figure and (canvas := comparison.plot().get_figure(root=True)):
         with disk_errors(figure):
             canvas.savefig(figure, bbox_inches="tight")
         say(f"wrote {figure}")
+
+
+def _entry_keys(words: Iterable[str]) -> dict[str, Any]:
+    """Return the keys of an entry that ``KEY=VALUE`` words give, with values in YAML."""
+    location, keys = Location("the command line"), dict[str, Any]()
+    for word in words:
+        key, sign, text = word.partition("=")
+        if not (key and sign):
+            raise ConfigError(location, f"{word!r} is not KEY=VALUE", advice="mu=0.1")
+        if key in keys:
+            raise ConfigError(location / key, "occurs twice", advice=f"a grid: '{key}=[0.1, 1]'")
+        if key in OPTION_BY_KEY:
+            raise ConfigError(location / key, "is no key of a method", advice=OPTION_BY_KEY[key])
+        keys[key] = yaml_text.parse(text, location / key)
+    return keys
 
 
 def _recompute(parsed: argparse.Namespace) -> int:

@@ -67,11 +67,22 @@ def read(path: Path, location: Location) -> Any:
         ConfigError: At ``location``, for a file that cannot be read or is not allowed.
     """
     try:
-        return _load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(location, "does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(location, f"cannot be read: {error}") from None
+    return parse(text, location)
+
+
+def parse(text: str, location: Location) -> Any:
+    """Return the content of a text; None if it is empty.
+
+    Raises:
+        ConfigError: At ``location``, for a text that is not allowed.
+    """
+    try:
+        return _load(text)
     except _Refused as error:
         raise ConfigError(location, f"line {error.line}: {error.problem}", error.allowed) from None
     except yaml.YAMLError as error:

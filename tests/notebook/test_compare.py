@@ -174,6 +174,34 @@ def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
         fl.compare("fedprox")
 
 
+def test_the_command_takes_hyper_parameters(lab: Path, capsys: pytest.CaptureFixture) -> None:
+    """The call and the command train the same runs; values are YAML."""
+    words = ["compare", "fedprox", "mu=[0.1, 1e+0]", "lr=0.1", "--only", "tiny"]
+    assert main(words) == 0
+    called = fl.compare("fedprox", only="tiny", mu=[0.1, 1.0], lr=0.1, progress=False)
+    assert repr(called).splitlines() == capsys.readouterr().out.splitlines()
+    assert "tiny: fedprox had 2 grid points, chosen in each draw" in repr(called)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["muu=1"], "unknown key 'muu' (did you mean 'mu'?)"),
+        (["mu=much"], "mu: is 'much'"),
+        (["mu=010"], "mu: line 1: 010 starts with 0"),
+        (["0.1"], "the command line: '0.1' is not KEY=VALUE. Try: mu=0.1"),
+        (["mu=1", "mu=2"], "mu: occurs twice. Try: a grid: 'mu=[0.1, 1]'"),
+        (["only=tiny"], "only: is no key of a method. Try: --only TRACK"),
+        (["partition=iid"], "partition: would change the track"),
+    ],
+)
+def test_a_wrong_key_of_the_command_is_told(
+    lab: Path, capsys: pytest.CaptureFixture, words: list[str], said: str
+) -> None:
+    assert main(["compare", "fedprox", *words]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_a_comparison_is_a_table_and_a_figure(lab: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["compare", "local", "--only", "tiny", "--latex", "--figure", "local.png"]) == 0
     text = capsys.readouterr().out
