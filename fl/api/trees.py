@@ -299,19 +299,26 @@ def inner_product(first: Tree, second: Tree) -> Tensor:
     return folding.inner_product(leaves(first), leaves(second))
 
 
-def gradient(loss: Callable[[Tree], tuple[Tensor, Tree]], params: Tree) -> tuple[Tree, Tree]:
+def gradient(
+    loss: Callable[[Tree], tuple[Tensor, Tree]], params: Tree, differentiable: bool = False
+) -> tuple[Tree, Tree]:
     """Return the gradient of a loss within a loss, and the loss's second result.
 
-    No gradient flows through either of them.
+    Weights that the loss does not use have the gradient 0.
 
     Args:
         loss: Function from parameters to a scalar and a tree, for ONE client.
         params: The parameters.
+        differentiable: Whether a later gradient flows through both results; else none does.
     """
-    found = folding.gradient_of_stacks(lambda ws: loss(unflatten(params, ws)), leaves(params))
+    found = folding.gradient_of_stacks(
+        lambda ws: loss(unflatten(params, ws)), leaves(params), differentiable
+    )
     if found:
         slopes, second = unflatten(params, found[0]), found[1]
     else:
-        weights = apply(Tensor.detach, params)
+        weights = params if differentiable else apply(Tensor.detach, params)
         slopes, second = torch.func.grad(loss, has_aux=True)(weights)
+    if differentiable:
+        return slopes, second
     return apply(Tensor.detach, slopes), apply(Tensor.detach, second)

@@ -24,9 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.func import grad
 
 from fl.api import (
     ALTERATION_STATES,
@@ -99,9 +97,8 @@ class PerFedAvg:
                 aux = {"buffers": output.buffers, "alterations": observations}
                 return context.task.loss(output.outputs, outer), aux
 
-            direction, moved = grad(inner_loss, has_aux=True)(work["params"])
-            if self.order != "second":
-                direction = trees.apply(Tensor.detach, direction)
+            is_second = self.order == "second"
+            direction, moved = trees.gradient(inner_loss, work["params"], differentiable=is_second)
             adapted = trees.apply(lambda w, g: w - self.alpha * g, work["params"], direction)
             buffers = moved if self.statistics == "both" else work["buffers"]
             if self.order == "free":
@@ -119,10 +116,15 @@ class PerFedAvg:
         d is the outer gradient, and H d is (g(w + delta d) - g(w - delta d)) / (2 delta), where g
         is the gradient on the first half.
         """
-        outer, (value, aux) = grad(_with_value(outer_loss), has_aux=True)(adapted, buffers)
+
+        def judge(weights: Tree) -> tuple[Tensor, Tree]:
+            value, aux = outer_loss(weights, buffers)
+            return value, {"value": value, "aux": aux}
+
+        outer, second = trees.gradient(judge, adapted)
         shifted_gradients = [
-            grad(inner_loss, has_aux=True)(
-                trees.apply(lambda w, d, s=sign * self.delta: (w + s * d).detach(), params, outer)
+            trees.gradient(
+                inner_loss, trees.apply(lambda w, d, s=sign * self.delta: w + s * d, params, outer)
             )[0]
             for sign in (1, -1)
         ]
@@ -131,16 +133,5 @@ class PerFedAvg:
             outer,
             *shifted_gradients,
         )
-        products = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
-        surrogate = torch.stack(trees.leaves(products)).sum()
-        return value.detach() + surrogate - surrogate.detach(), aux
-
-
-def _with_value(loss: Any) -> Any:
-    """The loss, with its value beside what it returns."""
-
-    def loss_with_value(params: Tree, buffers: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
-        value, aux = loss(params, buffers)
-        return value, (value, aux)
-
-    return loss_with_value
+        surrogate = trees.inner_product(params, slope)
+        return second["value"] + surrogate - surrogate.detach(), second["aux"]

@@ -180,15 +180,19 @@ def _align(scalars: Tensor, stack: Tensor) -> Tensor:
 
 
 def gradient_of_stacks(
-    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Any]], weights: Sequence[Tensor]
+    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Any]],
+    weights: Sequence[Tensor],
+    differentiable: bool = False,
 ) -> tuple[list[Tensor], Any] | None:
     """Compute each client's gradient of a loss by its weights, by one pass back for all clients.
 
-    Inside `torch.func.grad`, layers would not be folded. No gradient flows through the result.
+    Inside `torch.func.grad`, layers would not be folded.
 
     Args:
         loss: Function from weights to a scalar for one client, and further results.
         weights: Weights of one client.
+        differentiable: Whether a later gradient flows through the result, to weights that require
+            one.
 
     Returns:
         The gradients and the further results; None if vmap does not stack all weights.
@@ -197,15 +201,28 @@ def gradient_of_stacks(
     if unwrapped is None:
         return None
     level, stacks = unwrapped
-    leaves = torch_internals.call_outside_transforms(
-        lambda: [stack.detach().requires_grad_() for stack in stacks]
-    )
-    value, further = loss([torch_internals.add_batch_dim(leaf, 0, level) for leaf in leaves])
-    total = torch_internals.unwrap_batched(value, level)[0].sum()
-    # Weights that the loss does not use have the gradient 0, as in `torch.func.grad`.
-    slopes = torch_internals.call_outside_transforms(
-        partial(torch.autograd.grad, materialize_grads=True), total, leaves
-    )
+    differentiable = differentiable and torch.is_grad_enabled()
+
+    def leaf_of(stack: Tensor) -> Tensor:
+        if differentiable and stack.requires_grad:
+            return stack.view_as(stack)
+        return stack.detach().requires_grad_()
+
+    leaves = torch_internals.call_outside_transforms(lambda: [*map(leaf_of, stacks)])
+
+    def slopes_of(total: Tensor) -> Sequence[Tensor]:
+        # Weights that the loss does not use have the gradient 0, as in `torch.func.grad`.
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        slopes: tuple[Tensor, ...] = torch.autograd.grad(
+            total, leaves, create_graph=differentiable, materialize_grads=True
+        )
+        return slopes
+
+    with torch.enable_grad():
+        value, further = loss([torch_internals.add_batch_dim(leaf, 0, level) for leaf in leaves])
+        total = torch_internals.unwrap_batched(value, level)[0].sum()
+        slopes = torch_internals.call_outside_transforms(slopes_of, total)
     return [torch_internals.add_batch_dim(slope, 0, level) for slope in slopes], further
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import tensor
 
@@ -67,6 +68,50 @@ def test_gradient_of_a_stack_is_that_of_each_client() -> None:
     assert is_tree(slopes, expected) and is_tree(second, {"twice": tensor([10.0, 12.0])})
     one, _ = trees.gradient(loss, trees.take(stack, 1))
     assert is_tree(one, trees.take(expected, 1))
+
+
+@pytest.mark.parametrize("is_stacked", [True, False])
+def test_a_gradient_can_be_differentiated(is_stacked: bool) -> None:
+    weights = tensor([[1.0, 2.0], [3.0, 4.0]]).requires_grad_()
+
+    def adapted(params: trees.Tree) -> trees.Tree:
+        def cubes(its: trees.Tree) -> tuple[torch.Tensor, trees.Tree]:
+            # What a loss takes from elsewhere is constant.
+            return (its["w"] ** 3).sum() + (params["w"] ** 5).sum(), {}
+
+        slopes, _ = trees.gradient(cubes, params, differentiable=True)
+        return {"w": params["w"] - slopes["w"]}
+
+    call = trees.vmap(adapted, (0,)) if is_stacked else adapted
+    (found,) = torch.autograd.grad((call({"w": weights})["w"] ** 2).sum(), [weights])
+    steps = weights - 3 * weights**2
+    assert torch.equal(found, 2 * steps * (1 - 6 * weights))
+
+
+@pytest.mark.parametrize("differentiable", [True, False])
+@pytest.mark.parametrize("is_stacked", [True, False])
+def test_gradient_of_a_loss_without_any_weight_is_zero(
+    is_stacked: bool, differentiable: bool
+) -> None:
+    def constant(its: trees.Tree) -> tuple[torch.Tensor, trees.Tree]:
+        return torch.ones(()), {"w": its["w"]}
+
+    def call(params: trees.Tree) -> trees.Tree:
+        return trees.gradient(constant, params, differentiable)[0]
+
+    stack = {"w": torch.rand(3, 4)}
+    slopes = trees.vmap(call, (0,))(stack) if is_stacked else call(stack)
+    assert torch.equal(slopes["w"], torch.zeros(3, 4))
+
+
+def test_gradient_in_a_sweep_is_that_in_training() -> None:
+    stack = {"w": torch.rand(3, 4)}
+
+    def call(params: trees.Tree) -> trees.Tree:
+        return trees.gradient(lambda its: (its["w"].square().sum(), {}), params)[0]
+
+    with torch.no_grad():
+        assert torch.equal(trees.vmap(call, (0,))(stack)["w"], 2 * stack["w"])
 
 
 def test_gradient_by_weights_that_a_loss_does_not_use_is_zero() -> None:
