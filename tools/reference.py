@@ -147,9 +147,9 @@ def python() -> str:
 def studies() -> str:
     """The page of all studies."""
     about = (
-        "`fedloom studies [PAPER]` says the same, with how much of each is in your store, "
-        "and how long the whole takes where runs like it are there. A study's report sets its "
-        "published cells beside what was measured."
+        "`fedloom studies [PAPER]` lists the same; with `--stored` also how much of each is in "
+        "your store, and how long the whole takes where runs like it are there. A study's report "
+        "sets its published cells beside what was measured."
     )
     return _page("Studies", about, overview.markdown_tables(overview.overviews(ROOT / "config")))
 

@@ -105,10 +105,33 @@ class Field:
 
 def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
     """Return the config keys that a dataclass or a function's keyword-only arguments declare."""
+    if dataclasses.is_dataclass(target):
+        fresh_fields = [
+            dataclasses.replace(f, default=make()) for f, make in _made_defaults(target)
+        ]
+        return _declared(target) | {field.name: field for field in fresh_fields}
+    return dict(_declared(target))
+
+
+@cache
+def _made_defaults(target: type) -> list[tuple[Field, Callable[[], Any]]]:
+    """Return the fields of a dataclass whose default is made anew each time, with its factory."""
+    return [
+        (_declared(target)[f.name], f.default_factory)
+        for f in dataclasses.fields(target)
+        if f.init and f.default_factory is not dataclasses.MISSING
+    ]
+
+
+@cache
+def _declared(target: type | Callable[..., Any]) -> dict[str, Field]:
+    """Return `fields` of a target, without defaults that are made anew each time."""
     hints = _hints(target)
     if dataclasses.is_dataclass(target):
         return {
-            f.name: Field(f.name, hints[f.name], _default(f))
+            f.name: Field(
+                f.name, hints[f.name], REQUIRED if f.default is dataclasses.MISSING else f.default
+            )
             for f in dataclasses.fields(target)
             if f.init
         }
@@ -176,14 +199,6 @@ def _warn_of_former_name(location: Location, name: str) -> None:
     log.warning("%s: is called `%s` now; the former name will be refused later", location, name)
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return REQUIRED
-
-
 class ParsedKeys(NamedTuple):
     """Config keys that were parsed, as far as they are right.
 
@@ -234,12 +249,13 @@ def parse_keys(
     ]
     resolved = {}
     for name, field in declared.items():
+        if name not in values and field.default is not REQUIRED:
+            resolved[name] = field.default
+            continue
         error_count = len(problems.errors)
         with problems.collected():
             if name in values:
                 resolved[name] = value(field.hint, values[name], location / name)
-            elif field.default is not REQUIRED:
-                resolved[name] = field.default
             elif name not in wrong_keys:
                 raise ConfigError(location / name, "is missing", describe(field.hint))
         if len(problems.errors) > error_count:
@@ -417,6 +433,7 @@ def _scalar(kind: Any, bound: Bound | None, raw: Any, location: Location) -> Any
 TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
 
+@cache
 def describe(hint: Any) -> str:
     """Describe the values that an annotation allows: ``a number > 0``, ``one of sgd, adamw``."""
     bound, hint = _strip(hint)

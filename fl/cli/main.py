@@ -181,9 +181,14 @@ def _add_lookup_commands(commands: Commands) -> None:
             sub.add_argument("--family", help="list only methods of a family: 'personal layers'")
     sub = commands.add(
         *(LOOK_UP, "studies", _studies),
-        "list all studies: paper, methods, runs, stored runs, time",
+        "list all studies: paper, data sets, methods, runs, title",
     )
     sub.add_argument("paper", nargs="?", default="", help="only studies of this paper")
+    sub.add_argument(
+        "--stored",
+        action="store_true",
+        help="plan them: stored runs, time, published cells (up to half a minute)",
+    )
     sub = commands.add(
         LOOK_UP, "tracks", _tracks, "print the published comparison of all methods as Markdown"
     )
@@ -309,10 +314,12 @@ def _train_missing(
 
 
 def _studies(parsed: argparse.Namespace) -> None:
-    from fl.cli import studies
+    with loading():
+        from fl.cli import studies
 
     store = readable(config.read_settings(parsed.config).store)
-    for line in studies.lines(studies.overviews(parsed.config, parsed.paper), store):
+    overviews = studies.overviews(parsed.config, parsed.paper, parsed.stored)
+    for line in studies.lines(overviews, store) if parsed.stored else studies.outlines(overviews):
         say(line)
 
 
@@ -383,8 +390,8 @@ def _show(parsed: argparse.Namespace) -> None:
             say(line)
         return
     rows, runs = tables.collect(study, readable(settings.store).root)
-    found = read_partitions(Path(settings.results), runs, study.titles)
-    for line in result_lines.results(Facts(study, rows, runs, found)):
+    partition_by_id = read_partitions(Path(settings.results), runs, study.titles)
+    for line in result_lines.results(Facts(study, rows, runs, partition_by_id)):
         say(line)
     for note in partitions.notes(Path(settings.results), study):
         say(note)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fl.base.errors import FedloomError, Location, unknown_name
+from fl.base.errors import ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.cli.commands import aligned
@@ -37,10 +37,13 @@ class Overview:
         title: Title of the study.
         datasets: Data sets.
         methods: Methods.
+        runs: Number of its runs.
         published: Number of published cells that its report compares with measured values.
         was_tried: Whether its whole path has run for a round, see ``published/ran-once.txt``.
         specs: Spec by run.
         error: Reason why it cannot be planned; all other values are then empty.
+
+    ``published`` and ``specs`` are known only of studies that were planned.
     """
 
     name: str
@@ -49,25 +52,29 @@ class Overview:
     title: str = ""
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    runs: int = 0
     published: int = 0
     was_tried: bool = False
     specs: Mapping[str, Spec] | None = None
     error: str = ""
 
 
-def overviews(folder: Path, paper: str = "") -> list[Overview]:
+def overviews(folder: Path, paper: str = "", planned: bool = True) -> list[Overview]:
     """Return the studies of a paper (by default of all papers), sorted by paper.
 
     Args:
         folder: Config folder.
         paper: Name of a file in ``published/`` without its ending.
+        planned: Whether studies are planned, which takes seconds.
 
     Raises:
         FedloomError: If the paper has no study.
     """
     papers = sorted((path.stem for path in (folder / "published").glob("*.csv")), key=len)
     names = all_studies(folder)
-    candidates = [_overview(folder, name, papers[::-1], paper) for name in names]
+    if planned:
+        log.info("planning each study, which takes up to half a minute")
+    candidates = [_overview(folder, name, papers[::-1], paper, planned) for name in names]
     studies = [overview for overview in candidates if overview is not None]
     if paper and not studies:
         raise unknown_name(Location("the command line"), "paper", paper, [*papers, NO_PAPER])
@@ -75,11 +82,13 @@ def overviews(folder: Path, paper: str = "") -> list[Overview]:
 
 
 def _overview(
-    folder: Path, name: str, papers: Iterable[str], selected_paper: str
+    folder: Path, name: str, papers: Iterable[str], selected_paper: str, planned: bool
 ) -> Overview | None:
     """Return the overview of a study; None if it belongs to another paper."""
     try:
-        study, _ = config.read_study(folder, name, Location(name))
+        draft = config.read_draft(folder, name, Location(name))
+        ConfigProblems(draft.errors).raise_all()
+        study = draft.study
         sources = {cells.source for cells in (*study.published, study.best) if cells is not None}
         problem, shows = "", study.shows
     except FedloomError as error:
@@ -89,12 +98,20 @@ def _overview(
         return None
     if problem:
         return Overview(name, paper, shows, error=problem)
+    was_tried = name in _tried_studies(folder)
     try:
-        planned = plan.make(folder, [name], checked=False)
+        if not planned:
+            from fl.plan.expand import extent  # It imports torch.
+
+            size = extent(folder, draft)
+            datasets, methods = tuple(size.datasets), tuple(size.methods)
+            overview = Overview(name, paper, shows, study.title or name, datasets, methods)
+            return replace(overview, runs=size.runs, was_tried=was_tried)
+        study_plans = plan.make(folder, [name], checked=False)
     except FedloomError as error:
         return Overview(name, paper, shows, error=str(error))
-    study_plan = planned.studies[name]
-    specs = {run: member.spec for run, member in planned.members.items()}
+    study_plan = study_plans.studies[name]
+    specs = {run: member.spec for run, member in study_plans.members.items()}
     return Overview(
         name,
         paper,
@@ -102,8 +119,9 @@ def _overview(
         title=study_plan.title,
         datasets=tuple(study_plan.names["data set"]),
         methods=tuple(study_plan.names["method"]),
+        runs=len(specs),
         published=len(study_plan.published),
-        was_tried=name in _tried_studies(folder),
+        was_tried=was_tried,
         specs=specs,
     )
 
@@ -120,15 +138,35 @@ def _tried_line(studies: Iterable[Overview]) -> Iterator[str]:
         )
 
 
+def outlines(studies: Sequence[Overview]) -> Iterator[str]:
+    """Return the lines of a table of studies that are not planned."""
+    table = [("paper", "study", "shows", "data set", "methods", "runs", "title")]
+    for study in studies:
+        if not study.error:
+            counts = str(len(study.methods)), str(study.runs)
+            about = study.paper, study.name, study.shows, ", ".join(study.datasets)
+            table.append((*about, *counts, study.title))
+    yield from aligned(table)
+    yield (
+        f"{quantity(len(table) - 1, 'study')}. With --stored: stored runs, time, and published "
+        "cells, which takes up to half a minute."
+    )
+    yield from (*_tried_line(studies), *_errors(studies))
+
+
+def _errors(studies: Iterable[Overview]) -> Iterator[str]:
+    """Return a line for each study that cannot be planned."""
+    return (f"{study.name} cannot be planned: {study.error}" for study in studies if study.error)
+
+
 def lines(studies: Sequence[Overview], store: Store) -> Iterator[str]:
     """Return the lines of a table; stored runs and times depend on the store."""
     rates, stored = Rates(store), {*store.runs()}
     counts = ["methods", "runs", "stored", "time", "published"]
     head = ("paper", "study", "shows", "data set", *counts)
-    table, errors = list[tuple[str, ...]]([head]), list[str]()
+    table = list[tuple[str, ...]]([head])
     for study in studies:
         if study.error:
-            errors.append(f"{study.name} cannot be planned: {study.error}")
             continue
         specs = study.specs or {}
         seconds = rates.seconds(specs.values())
@@ -145,7 +183,7 @@ def lines(studies: Sequence[Overview], store: Store) -> Iterator[str]:
         f"{quantity(len(table) - 1, 'study')}. Time: for one run after another, estimated from "
         "stored runs. Published: number of published cells beside measured values."
     )
-    yield from (*_tried_line(studies), *rates.remarks, *errors)
+    yield from (*_tried_line(studies), *rates.remarks, *_errors(studies))
 
 
 def markdown_tables(studies: Iterable[Overview]) -> Iterator[str]:
@@ -157,7 +195,7 @@ def markdown_tables(studies: Iterable[Overview]) -> Iterator[str]:
         yield f"## {paper}"
         rows = [
             f"| [`{s.name}`](../config/studies/{s.name}.yaml) | {s.shows} | {s.title} "
-            f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {len(s.specs or {})} "
+            f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {s.runs} "
             f"| {s.published} |"
             for s in rows_of_paper
         ]

@@ -7,10 +7,10 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, TypeVar, cast
 
 from fl.api.task import DEFAULT, Task
 from fl.base import identity
@@ -164,7 +164,7 @@ def expand(
     execution = execution or Execution()
     with problems.collected():
         execution = config.override_execution(execution, study.execution, location / "execution")
-    components = _components(folder, draft, execution, own_files, problems)
+    components = _components(folder, draft, execution, own_files.settle, problems)
     check_references(draft, components.analyses, problems)
     for check_study in STUDY_CHECKS.hooks():
         check_study(folder, draft, problems)
@@ -219,16 +219,123 @@ def expand(
     )
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What a study trains, as far as it is known without the ids of its runs.
+
+    Attributes:
+        datasets: Names of its data sets.
+        methods: Names of its methods.
+        runs: Number of its runs; runs of two entries that have the same spec count once.
+    """
+
+    datasets: list[str]
+    methods: list[str]
+    runs: int
+
+
+def extent(folder: Path, draft: Draft) -> Extent:
+    """Return the extent of a study, in a small part of the time that `expand` takes.
+
+    The keys of all entries are checked, but not whether they go together in a scenario.
+
+    Args:
+        folder: The config folder.
+        draft: The study.
+
+    Raises:
+        ConfigError: For what is wrong with the study, as far as it is checked.
+    """
+    problems = ConfigProblems(draft.errors)
+    components = _components(folder, draft, Execution(), lambda choice: choice, problems)
+    problems.raise_all()
+    study, names, keys = draft.study, set[str](), set[_RunKey]()
+    for dataset, scheme, model in itertools.product(
+        components.datasets, components.schemes, components.models
+    ):
+        populations = {e.label: e.population(dataset, scheme) for e in components.entries}
+        names |= {choice.component.name for choice, _ in populations.values()}
+        specs = {
+            label: str([*(choice.spec for choice in population), model.spec])
+            for label, population in populations.items()
+        }
+
+        def seeds(entry: MethodEntry, populations: Populations = populations) -> list[int]:
+            return training_seeds(study, populations[entry.label][1])
+
+        def key(
+            entry: MethodEntry,
+            point: Point,
+            parent: _RunKey | None,
+            seed: int,
+            specs: Mapping[str, str] = specs,
+        ) -> _RunKey:
+            started = parent.point if parent and entry.starts else parent
+            return _RunKey((specs[entry.label], point.key, started, entry.samples_per_class), seed)
+
+        keys |= {*runs_of_entries(components.entries, seeds, key)}
+    methods = {entry.method.name for entry in components.entries}
+    return Extent(sorted(names), sorted(methods), len(keys))
+
+
+Populations = Mapping[str, tuple[Choice, Choice]]
+"""Data set and partition of each entry by label."""
+
+
+class _RunKey(NamedTuple):
+    """What distinguishes a run from all others of its study."""
+
+    point: Hashable
+    seed: int
+
+
+Parent = TypeVar("Parent")
+
+
+def runs_of_entries(
+    entries: Iterable[MethodEntry],
+    seeds: Callable[[MethodEntry], list[int]],
+    make: Callable[[MethodEntry, Point, Parent | None, int], Parent],
+) -> Iterator[Parent]:
+    """Yield what is made of each run: of every point of an entry, for every run of its parent.
+
+    Args:
+        entries: The entries.
+        seeds: Returns the training seeds of an entry.
+        make: Makes it of an entry, a point, what was made of the parent's run, and a seed.
+    """
+
+    def of_entry(entry: MethodEntry, seed: int) -> Iterator[Parent]:
+        parents: list[Parent | None] = [None]
+        if entry.parent:
+            parent_seeds = seeds(entry.parent)
+            parent_seed = seed if entry.starts and seed in parent_seeds else parent_seeds[0]
+            parents = [*of_entry(entry.parent, parent_seed)]
+        for point, parent in itertools.product(entry.points, parents):
+            yield make(entry, point, parent, seed)
+
+    for entry in entries:
+        entry_seeds = seeds(entry)
+        # Its images are the same for all seeds.
+        for seed in entry_seeds[:1] if entry.declared.distils else entry_seeds:
+            yield from of_entry(entry, seed)
+
+
+def training_seeds(study: Study, scheme: Choice) -> list[int]:
+    """Return the training seeds of a study with a partition: its own, or the partition's seed."""
+    return study.seeds if isinstance(study.seeds, list) else [scheme.values["seed"]]
+
+
 def _components(
     folder: Path,
     draft: Draft,
     execution: Execution,
-    own_files: OwnFiles,
+    settle: Callable[[Choice], Choice],
     problems: ConfigProblems,
 ) -> _Components:
     """Return the components that a study names, as far as they are right."""
     study, location, error_count = draft.study, draft.location, len(problems.errors)
-    entries = method_entries(folder, draft, execution, own_files.settle, problems)
+    entries = method_entries(folder, draft, execution, settle, problems)
     choices_of_key: dict[str, list[Choice]] = {}
     for key, kind in (
         ("datasets", "data set"),
@@ -241,7 +348,7 @@ def _components(
     datasets: list[Choice] = []
     for dataset in choices_of_key["datasets"]:
         with problems.collected():
-            datasets.append(own_files.settle(dataset))
+            datasets.append(settle(dataset))
     return _Components(
         entries=entries,
         datasets=datasets,
@@ -321,27 +428,11 @@ class ExpandedScenario:
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs of all entries."""
-        for entry in self._entries:
-            seeds = self._seeds(entry)
-            # Its images are the same for all seeds.
-            for seed in seeds[:1] if entry.declared.distils else seeds:
-                yield from self._runs_of(entry, seed)
 
-    def _seeds(self, entry: MethodEntry) -> list[int]:
-        """Return the training seeds of an entry: the study's, or the seed of its partition."""
-        if isinstance(self.study.seeds, list):
-            return self.study.seeds
-        return [self.scenarios[entry.label].scheme.values["seed"]]
+        def seeds(entry: MethodEntry) -> list[int]:
+            return training_seeds(self.study, self.scenarios[entry.label].scheme)
 
-    def _runs_of(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
-        """Yield the runs of an entry: every point, for every run of its parent."""
-        parents: list[Run | None] = [None]
-        if entry.parent:
-            parent_seeds = self._seeds(entry.parent)
-            parent_seed = seed if entry.starts and seed in parent_seeds else parent_seeds[0]
-            parents = [*self._runs_of(entry.parent, parent_seed)]
-        for point, parent in itertools.product(entry.points, parents):
-            yield self._run(entry, point, parent, seed)
+        yield from runs_of_entries(self._entries, seeds, self._run)
 
     def _run(self, entry: MethodEntry, point: Point, parent: Run | None, seed: int) -> Run:
         scenario = self.scenarios[entry.label]

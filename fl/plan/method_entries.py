@@ -219,9 +219,17 @@ class MethodEntry:
         """
         if self._dataset is None and self._scheme is None:
             return study_scenario
-        dataset = self._dataset or study_scenario.dataset
-        scheme = self._scheme or study_scenario.scheme
+        dataset, scheme = self.population(study_scenario.dataset, study_scenario.scheme)
         return Scenario.of(dataset, scheme, study_scenario.model, study_scenario.task, problems)
+
+    def population(self, dataset: Choice, scheme: Choice) -> tuple[Choice, Choice]:
+        """Return the entry's data set and partition, which may be its own.
+
+        Args:
+            dataset: The study's data set.
+            scheme: The study's partition.
+        """
+        return self._dataset or dataset, self._scheme or scheme
 
     def check(self, scenarios: Mapping[str, Scenario]) -> None:
         """Raise `ConfigError` if the entry cannot work in its scenario.

@@ -8,7 +8,9 @@ from pathlib import Path
 import planning
 import pytest
 
+from fl.base.errors import Location
 from fl.cli import main
+from fl.plan import config, expand, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = "table,row,column,value,sd,note\n1,FedAvg,all,70.0,,\n1,Local,all,60.0,,\n"
@@ -38,7 +40,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_time_and_cells_stand_in_a_line(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["studies"]) == 0
+    assert main.main(["studies", "--stored"]) == 0
     head, line, told, trouble = capsys.readouterr().out.splitlines()
     what = "methods runs stored time published"
     assert head.split() == ["paper", "study", "shows", "data", "set", *what.split()]
@@ -62,10 +64,37 @@ def test_runs_time_and_cells_stand_in_a_line(lab: Path, capsys: pytest.CaptureFi
     for bundle in (lab / "results" / "plan" / "bundles").iterdir():
         assert main.main(["train", str(bundle), "--store", "runs"]) == 0
     capsys.readouterr()
-    assert main.main(["studies", "smith"]) == 0
+    assert main.main(["studies", "smith", "--stored"]) == 0
     cells = re.split(r"\s{2,}", capsys.readouterr().out.splitlines()[1])
     assert cells[:7] == [*shown[:6], "4"]
     assert re.fullmatch(r"[\d.]+ s", cells[7])
+
+
+def test_a_list_plans_nothing(
+    lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "make", lambda *_, **__: pytest.fail("planned"))
+    assert main.main(["studies"]) == 0
+    head, line, told, trouble = capsys.readouterr().out.splitlines()
+    assert head.split() == ["paper", "study", "shows", "data", "set", "methods", "runs", "title"]
+    table = "Tables 1, 2 and 3, 50 parties"
+    assert re.split(r"\s{2,}", line) == ["smith", "tiny", table, "synthetic", "2", "4", "tiny"]
+    assert told.startswith("1 study. With --stored: ")
+    assert trouble.startswith("smith-bad cannot be planned: config/studies/smith-bad.yaml")
+
+
+@pytest.mark.parametrize(
+    "name", ["fedl2p-vowel", "fedlgd-table6", "fedsac-table3", "fedfm-two-clients-digits"]
+)
+def test_a_count_without_a_plan_is_that_of_the_plan(name: str) -> None:
+    """Images for all seeds, seeds of draws, stored models, and runs that entries share."""
+    folder = ROOT / "config"
+    study = config.read_draft(folder, name, Location(name))
+    planned = plan.make(folder, [name], checked=False)
+    known = expand.extent(folder, study)
+    assert known.runs == len(planned.members)
+    names = planned.studies[name].names
+    assert (known.datasets, known.methods) == (names["data set"], names["method"])
 
 
 def test_what_has_run_once_on_generated_files_is_named(
