@@ -266,7 +266,7 @@ def _with_one_step(sampling: Sampling) -> Sampling:
     return replace(sampling, steps=lambda round_: 1, epochs=None, per_class=per_class)
 
 
-_prepare_meta = cache(torch_internals.register_fast_meta_kernels)
+_prepare_meta = cache(torch_internals.remember_meta_shapes)
 
 
 class UseRecorder:

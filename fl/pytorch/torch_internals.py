@@ -6,10 +6,11 @@ Each description says what the name is used for, and which public names do the s
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -160,94 +161,109 @@ def compile_function(
 
 
 META_LIBRARY = torch.library.Library("aten", "IMPL", "Meta")
-"""Kernels of this module for tensors without data; see `register_fast_meta_kernels`."""
+"""Kernels of this module for tensors without data; see `remember_meta_shapes`."""
 
 
-ARITHMETIC, COMPARISONS = ("add", "sub", "mul", "div"), ("ge", "gt", "le", "lt", "eq")
-"""Operations of two tensors, element by element, which have a fast kernel without data."""
+def remember_meta_shapes() -> None:
+    """Let operations on tensors without data remember the layouts of their results.
 
-
-def register_fast_meta_kernels() -> None:
-    """Register kernels that compute the shapes of frequent operations directly.
-
-    PyTorch computes them by tens of operations in Python, which take most of the time of a
-    rehearsal of a large network (`fl.extra.rehearsal`). Tensors of the compiler and less simple
-    ones still take PyTorch's way. Alternative: PyTorch's own kernels, with the same shapes in more
-    than twice the time.
+    PyTorch computes a layout by tens of operations in Python, which take most of the time of a
+    rehearsal of a large network (`fl.extra.rehearsal`). Layers of a network, and steps of methods
+    that train it, repeat few layouts. Operations that change a tensor in place or return a view,
+    and tensors of the compiler, take PyTorch's way. Alternative: PyTorch's own kernels, with the
+    same layouts in more than twice the time.
     """
     # This import registers PyTorch's kernels; if it came later, it would replace ours.
-    importlib.import_module("torch._decomp")
-    META_LIBRARY.impl("native_batch_norm", _batch_norm_shapes, allow_override=True)
-    META_LIBRARY.impl(
-        "native_batch_norm_backward", _batch_norm_gradient_shapes, allow_override=True
-    )
-    for name in (*ARITHMETIC, *COMPARISONS):
-        original = _meta_kernel(getattr(torch.ops.aten, name).Tensor)
-        shapes = partial(_pointwise_shape, original, None if name in ARITHMETIC else torch.bool)
-        META_LIBRARY.impl(f"{name}.Tensor", shapes, allow_override=True)
-    stack = partial(_stack_shape, _meta_kernel(torch.ops.aten.stack.default))
-    META_LIBRARY.impl("stack", stack, allow_override=True)
+    library = importlib.import_module("torch._meta_registrations")
+    for key in sorted(library._meta_lib_dont_use_me_use_register_meta._op_impls):
+        name = key.split("/")[1]
+        packet, _, overload = name.partition(".")
+        operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        schema = operation._schema
+        if not schema.is_mutable and all(result.alias_info is None for result in schema.returns):
+            kernel = operation.py_kernels[torch._C.DispatchKey.Meta]
+            META_LIBRARY.impl(name, _remembering(kernel), allow_override=True)
 
 
-def _meta_kernel(operation: torch._ops.OpOverload) -> Callable[..., Any]:
-    """Return PyTorch's own kernel of an operation for tensors without data."""
-    kernel: Callable[..., Any] = operation.py_kernels[torch._C.DispatchKey.Meta]
-    return kernel
+class UnknownLayoutError(Exception):
+    """The error for an argument or a result of which more than a layout may matter."""
 
 
-def _is_plain(x: object) -> TypeGuard[Tensor]:
-    """Whether this is a tensor of fractions without gaps in memory, and none of the compiler."""
-    if type(x) is not Tensor or not x.is_meta or not x.is_floating_point():
-        return False
-    last = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    return x.is_contiguous() or last + 1 == x.numel()
+def _remembering(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that is asked once for each layout of arguments."""
+    known: dict[object, Any] = {}
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        try:
+            key = (_layouts(arguments), _layouts(options.items()) if options else None)
+        except UnknownLayoutError:
+            return kernel(*arguments, **options)
+        if key in known:
+            return _make_result(known[key])
+        result = kernel(*arguments, **options)
+        with contextlib.suppress(UnknownLayoutError):
+            known[key] = _result_layout(result)
+        return result
+
+    return remember
 
 
-def _pointwise_shape(
-    original: Callable[..., Tensor], dtype: torch.dtype | None, x: Any, y: Any, **options: Any
-) -> Tensor:
-    """Return the result of an operation on a tensor and a number, or two tensors of one layout.
+PLAIN_TYPES = frozenset(
+    {int, float, bool, str, NoneType, torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+"""Types of arguments of an operation beside tensors and lists."""
 
-    Args:
-        original: PyTorch's own kernel, for all others.
-        dtype: Type of the result; None: that of the tensor.
-        x: A tensor.
-        y: A number or another tensor.
-        options: Options of the operation, which decide no shape.
+
+def _layouts(values: Iterable[Any]) -> tuple[object, ...]:
+    """Return what of arguments decides the layout of a result.
+
+    Raises:
+        UnknownLayoutError: For a tensor with data or of the compiler, and for objects such as a
+            size of the compiler.
     """
-    if _is_plain(x) and (
-        isinstance(y, int | float)
-        or (_is_plain(y) and x.dtype == y.dtype and x.shape == y.shape and x.stride() == y.stride())
-    ):
-        return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device=x.device)
-    return original(x, y, **options)
+    layouts: list[object] = []
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is nn.Parameter:
+            layouts.append(_layout(value))
+        elif kind in PLAIN_TYPES:
+            layouts.append((kind, value))  # 1 equals True and 1.0, which make other types.
+        elif kind is list or kind is tuple:
+            layouts.append(_layouts(value))
+        else:
+            raise UnknownLayoutError
+    return tuple(layouts)
 
 
-def _stack_shape(original: Callable[..., Tensor], tensors: list[Tensor], dim: int = 0) -> Tensor:
-    """Return a stack of contiguous tensors of one shape; PyTorch's own kernel makes all others."""
-    first = tensors[0]
-    if dim == 0 and all(
-        _is_plain(x) and x.is_contiguous() and x.shape == first.shape and x.dtype == first.dtype
-        for x in tensors
-    ):
-        return first.new_empty((len(tensors), *first.shape))
-    return original(tensors, dim)
+class Layout(NamedTuple):
+    """What is known of a tensor without data."""
+
+    shape: torch.Size
+    strides: tuple[int, ...]
+    dtype: torch.dtype
 
 
-def _batch_norm_shapes(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs, and means and inverse deviations by channel (none in evaluation mode)."""
-    training = arguments[4]
-    channels = x.shape[1] if training else 0
-    return torch.empty_like(x), x.new_empty(channels), x.new_empty(channels)
+def _layout(tensor: Tensor) -> Layout:
+    """Return the layout of a tensor without data."""
+    if not tensor.is_meta or tensor.is_complex():
+        raise UnknownLayoutError
+    return Layout(tensor.shape, tensor.stride(), tensor.dtype)
 
 
-def _batch_norm_gradient_shapes(
-    gradient: Tensor, x: Tensor, *arguments: Any
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of inputs, weights and shifts; None where no gradient is needed."""
-    output_mask = arguments[-1]
-    sizes = (x.shape, x.shape[1:2], x.shape[1:2])
-    return tuple(
-        x.new_empty(size) if is_needed else None
-        for size, is_needed in zip(sizes, output_mask, strict=True)
-    )
+def _result_layout(result: Any) -> Any:
+    """Return the layout of a result, which is a tensor, nothing, or several of them."""
+    if result is None:
+        return None
+    if type(result) is Tensor:
+        return _layout(result)
+    if isinstance(result, list | tuple):
+        kind = list if isinstance(result, list) else tuple
+        return kind(map(_result_layout, result))
+    raise UnknownLayoutError
+
+
+def _make_result(layout: Any) -> Any:
+    """Return a new result of a layout."""
+    if type(layout) is Layout:
+        return torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device="meta")
+    return None if layout is None else type(layout)(map(_make_result, layout))
