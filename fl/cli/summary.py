@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from fl.base.hashes import digest
 from fl.base.units import duration, quantity
 from fl.plan import analyses
 from fl.plan.bundle import Bundle, missing_members
+from fl.plan.config import Execution
 from fl.plan.plan import Plan
 from fl.plan.study_plan import PlannedRun, StudyPlan
 from fl.report.tables import point_text
@@ -83,7 +85,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             )
         yield from rates.remarks
         yield _cost([member.spec for member in missing], rates)
-        yield _job_counts(plan, incomplete, store, rates)
+        yield from _job_lines(plan, incomplete, store, rates)
         yield from _large_metrics_line(incomplete.values())
 
 
@@ -104,12 +106,15 @@ def _large_metrics_line(bundles: Iterable[Bundle]) -> Iterator[str]:
         )
 
 
-def _job_counts(plan: Plan, incomplete: dict[str, Bundle], store: Store, rates: Rates) -> str:
-    """Return the number of jobs on this machine and on a cluster, as a line."""
+def _job_lines(
+    plan: Plan, incomplete: dict[str, Bundle], store: Store, rates: Rates
+) -> Iterator[str]:
+    """Return the number of jobs on this machine and on a cluster, and what the latter ask for."""
     cores = len(os.sched_getaffinity(0))
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
     local = list(jobs.form_jobs(incomplete, store, jobs.Machine(cores, 1), readers))
-    count = len(list(jobs.form_jobs(incomplete, store, merge=True)))
+    of_cluster = list(jobs.form_jobs(incomplete, store, merge=True))
+    count = len(of_cluster)
     text = (
         f"{quantity(len(local), 'job')} on {quantity(cores, 'core')} of this machine (snakemake), "
     )
@@ -118,7 +123,22 @@ def _job_counts(plan: Plan, incomplete: dict[str, Bundle], store: Store, rates: 
         text += (
             "; fewer cluster jobs if you set the expected time of runs, `execution: run_minutes`"
         )
-    return text
+    requests = Counter(_request(job.execution) for job in of_cluster).items()
+    yield text
+    yield f"Cluster jobs ask for {'; '.join(f'{t} ({n})' for t, n in requests)}"
+
+
+def _request(execution: Execution) -> str:
+    """Return what a cluster job asks for: ``4,000 MB, 240 min, 1 core``."""
+    cards = jobs.gpus(execution)
+    texts = [
+        f"{execution.processes * execution.memory_mb:,} MB",
+        f"{execution.minutes} min",
+        quantity(jobs.threads(execution), "core"),
+        quantity(cards, "GPU") if cards else "",
+        f"partition {execution.slurm_partition}" if execution.slurm_partition else "",
+    ]
+    return ", ".join(filter(None, texts))
 
 
 def _run_line(

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError
@@ -44,6 +44,7 @@ class ProgressMonitor(threading.Thread):
         output: Callable[[str], None] = print_line,
         pause: float = 10.0,
         stop_workflow: Callable[[str], None] | None = None,
+        selected: Collection[str] | None = None,
     ) -> None:
         """Prepare the thread.
 
@@ -52,9 +53,12 @@ class ProgressMonitor(threading.Thread):
             output: Function that prints a line.
             pause: Seconds between two looks.
             stop_workflow: Function that stops Snakemake for a reason, if no job can begin.
+            selected: Bundles whose runs are counted (`fl.workflow.markers.selected_bundles`); None:
+                all of the plan.
         """
         super().__init__(daemon=True)
         self._results, self._store = Path(settings.results), Store(Path(settings.store))
+        self._selected = selected
         self._output, self._pause, self._end = output, pause, threading.Event()
         self._last_counts: Counter[str] | None = None
         self._last_line_time = self._next_rates_time = 0.0
@@ -62,7 +66,7 @@ class ProgressMonitor(threading.Thread):
 
     def run(self) -> None:
         """Print progress until `stop`, and then once more."""
-        bundles, start = status.bundles(self._results), time.monotonic()
+        bundles, start = status.bundles(self._results, selected=self._selected), time.monotonic()
         while True:
             hours = (time.monotonic() - start) / 60
             has_ended = self._end.wait(max(self._pause, min(hours, 60.0)))
@@ -111,14 +115,25 @@ class ProgressMonitor(threading.Thread):
             self.join()
 
 
-def print_failures_at_exit(settings: Settings, output: Callable[[str], None] = print_line) -> None:
-    """List unfinished runs and reasons when the process exits, after the lines of Snakemake."""
+def print_failures_at_exit(
+    settings: Settings,
+    output: Callable[[str], None] = print_line,
+    selected: Collection[str] | None = None,
+) -> None:
+    """List unfinished runs and reasons when the process exits, after the lines of Snakemake.
+
+    Args:
+        settings: Settings of the plan.
+        output: Function that prints a line.
+        selected: Bundles whose runs are listed; None: all of the plan.
+    """
     results, store = Path(settings.results), Store(Path(settings.store))
 
     def print_failures() -> None:
         output("Some jobs failed.")
         try:
-            statuses = status.run_statuses(status.bundles(results), store, results)
+            bundles = status.bundles(results, selected=selected)
+            statuses = status.run_statuses(bundles, store, results)
             for line in status.unfinished_lines(statuses):
                 output(line)
         except (OSError, FedloomError) as error:

@@ -8,7 +8,7 @@ way, and *waiting* if no process has tried it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -79,12 +79,15 @@ class RunStatus:
         return 0.0 if self.state == "done" else 1 - self.round / self.spec["training"]["rounds"]
 
 
-def bundles(results: Path, names: Sequence[str] = ()) -> list[Bundle]:
+def bundles(
+    results: Path, names: Sequence[str] = (), selected: Collection[str] | None = None
+) -> list[Bundle]:
     """Return the bundles of the plan in ``<results>/plan``, which Snakemake uses.
 
     Args:
         results: Folder of the results.
         names: Studies whose bundles are wanted; by default all.
+        selected: Ids of the bundles that may be returned; None: all.
 
     Raises:
         FedloomError: If there is no plan, it cannot be read, or lacks one of the studies.
@@ -97,7 +100,7 @@ def bundles(results: Path, names: Sequence[str] = ()) -> list[Bundle]:
     return [
         plan_files.read_bundle(results, name)
         for name in summary.bundles
-        if name in named_bundles or not names
+        if (name in named_bundles or not names) and (selected is None or name in selected)
     ]
 
 

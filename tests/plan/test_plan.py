@@ -482,12 +482,19 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     cores = len(os.sched_getaffinity(0))
     assert f"1 job on {cores} core" in said
     assert "51 cluster jobs (snakemake --profile slurm); fewer cluster jobs if" in said
+    assert said.endswith("\nCluster jobs ask for 4,000 MB, 240 min, 1 core (51)\n")
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
     assert main.main(["plan"]) == 0
     said = capsys.readouterr().out
     assert " of this machine (snakemake), or 4 cluster jobs (snakemake --profile slurm)\n" in said
     assert "\n1 start" not in said, "minutes of work are for all cores"
+    own = {"processes": 2, "memory_mb": 6000, "gpus": 1, "slurm_partition": "gpu", "minutes": 90}
+    study(config, methods={"fedavg": None, "fedprox": {"execution": own}}, seeds=[0, 1])
+    assert main.main(["plan"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    own_request = "12,000 MB, 90 min, 2 cores, 2 GPUs, partition gpu (1)"
+    assert line == f"Cluster jobs ask for 4,000 MB, 240 min, 1 core (1); {own_request}"
 
 
 def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypatch):

@@ -179,6 +179,28 @@ def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     assert len(said) == len(set(said))
 
 
+def test_a_watch_counts_the_selected_runs_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """`fedloom run --only` trains these; the rest of the plan was not asked for."""
+    methods = {"fedavg": None, "local": None, "ft": {"method": "finetune", "start": "fedavg"}}
+    config = write_config(tmp_path, {"methods": methods})
+    planned = plan.current_summary(config)
+    counts = {}
+    for only in ("method=local", "method=ft"):
+        said: list[str] = []
+        selected = markers.selected_bundles(planned, [only])
+        watching = monitor.ProgressMonitor(planned.settings, said.append, selected=selected)
+        watching.stop()
+        watching.start()
+        watching.join()
+        counts[only] = said[-1].partition(",")[0]
+    starting = "0 of 2 runs done"
+    assert counts == {"method=local": "0 of 1 runs done", "method=ft": starting}
+    rest = monitor.status.bundles(tmp_path / "results", selected=())
+    assert rest == []
+
+
 def test_a_log_that_cannot_be_written_stops_no_run(planned: Plan, caplog) -> None:
     study = planned()
     (study.root / "results").mkdir(exist_ok=True)

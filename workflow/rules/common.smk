@@ -63,6 +63,14 @@ def is_for_cluster():
     return is_remote and workflow.storage_settings.assume_common_workdir
 
 
+# What a scheduler is asked for is in the message of a job, so that a dry run shows it.
+CLUSTER_REQUEST = (
+    ", memory={resources.mem_mb} MB, time={resources.runtime} min"
+    if is_for_cluster()
+    else ""
+)
+
+
 def merge_policy():
     """Return how bundles are merged into jobs.
 
@@ -79,13 +87,13 @@ def merge_policy():
 
 
 def read_plan():
-    """Return the plan, the job of each bundle with missing runs, and outdated files.
+    """Return the plan, the job of each bundle with missing runs, outdated files, and selected bundles.
 
     Only the main process makes a new plan; jobs read the plan to which they belong.
     """
     if not workflow.is_main_process:
         path = Path(os.environ[PLAN_VARIABLE])
-        return plan_files.read(plan_files.PlanSummary, path), {}, set()
+        return plan_files.read(plan_files.PlanSummary, path), {}, set(), None
     try:
         current = plan.current_summary(Path(CONFIG), STUDIES)
         selected = markers.selected_bundles(current, ONLY.split(";")) if ONLY else None
@@ -99,15 +107,15 @@ def read_plan():
         sys.exit(f"error: {error}")
     os.environ[submission.START_VARIABLE] = str(time.time())
     os.environ[PLAN_VARIABLE] = f"{current.settings.results}/plan/plan.json"
-    return current, job_by_bundle, outdated
+    return current, job_by_bundle, outdated, selected
 
 
-PLAN, JOB_BY_BUNDLE, OUTDATED = read_plan()
+PLAN, JOB_BY_BUNDLE, OUTDATED, SELECTED = read_plan()
 RESULTS = PLAN.settings.results
 DATA = PLAN.settings.data
 if workflow.is_main_process:
     PROGRESS = monitor.ProgressMonitor(
-        PLAN.settings, stop_workflow=INTERRUPT.stop_workflow
+        PLAN.settings, stop_workflow=INTERRUPT.stop_workflow, selected=SELECTED
     )
 
 

@@ -22,6 +22,7 @@ rule train:
         ],
     message:
         "train {params.title}, log {log}, cores={threads}, gpu={resources.gpu}"
+        + CLUSTER_REQUEST
     # `exec`, so that a signal to the job reaches the process that can save its state.
     shell:
         "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} > {log:q} 2>&1"
