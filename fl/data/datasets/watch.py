@@ -12,8 +12,9 @@ person and exercise one on either side, with the acceleration and the angular ve
 axes.
 
 A series is cut into windows of 100 readings, each begun 50 after the last one; what does not fill a
-window is left out. Windows of one series overlap, so a series is a group and stays in one split.
-Each channel is normalised over the windows that a partition trains on.
+window is left out. Windows of one series overlap, so a series is a group and stays in one split. A
+person has two series of an exercise. So an exercise that a client trains on is tested, if at all,
+on the other side. Each channel is normalised over the windows that a partition trains on.
 
 Memory: the series, twice.
 """
