@@ -22,7 +22,9 @@ from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.api.trees import Tree
+from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
+from fl.base.schema import GLOBAL
 from fl.base.seams import Seam
 from fl.base.units import object_text
 from fl.data.dataset import Modality
@@ -94,12 +96,36 @@ def _build(components: MethodComponents, context: BuildContext) -> Method:
     if not isinstance(method, Method):
         problem = f"{type(components.method).__name__}.build returns {object_text(method)}"
         raise FedloomError(problem, "a Method, as fl.api.recipe makes one")
+    _check_stages(components.method, method)
     for term in terms:
         if isinstance(term, MethodTerm):
             method = term.attach(method)
     for wrap in METHOD_BUILT.hooks():
         method = wrap(method, context, components)
     return method
+
+
+def _check_stages(declared: Any, method: Method) -> None:
+    """Raise `FedloomError` if a method has not the views of the stages that its class declares.
+
+    Reports score a method with a personal stage by the clients' own models. Without its view, they
+    would score the shared model without a word.
+    """
+    name, stages = type(declared).__name__, declaration_of(declared).stages
+    if not stages or {*stages} == {*method.views}:
+        return
+    built = ", ".join(f'"{stage}"' for stage in method.views)
+    advice = f"@declare({built})"
+    if missing := [stage for stage in stages if stage not in method.views]:
+        problem = f"{name} declares the stage {missing[0]!r}, but its build returns a method that "
+        problem += f"evaluates {built} only"
+        model = "server's" if missing[0] == GLOBAL else "client's own"
+        advice += f", or a view of the {model} model: replace(recipe(context), views="
+        advice += '{"global": shared, "personal": personal})'
+        raise FedloomError(problem, advice=advice)
+    [extra, *_] = [stage for stage in method.views if stage not in stages]
+    problem = f"{name} builds a view of the stage {extra!r}, which it does not declare"
+    raise FedloomError(problem, advice=advice)
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,61 @@ def test_a_method_that_builds_no_method_is_told_so(lab: Path, line: str, said: s
     assert f"tiny.yaml: methods.lost: with mlp(hidden=[5]): Lost.build {said}" in str(caught.value)
 
 
+STAGES = '''"""A method of one's own."""
+
+from dataclasses import replace
+
+from fl.api import declare, personal, recipe, shared
+
+
+@declare({stages})
+class Lost:
+    """No keys."""
+
+    def build(self, context):
+        return replace(recipe(context), views={{{views}}})
+'''
+
+BOTH = '"global": shared, "personal": personal'
+
+
+@pytest.mark.parametrize(
+    ("stages", "views", "said"),
+    [
+        (
+            *('"global", "personal"', '"global": shared'),
+            "Lost declares the stage 'personal', but its build returns a method that evaluates "
+            '"global" only. Try: @declare("global"), or a view of the client\'s own model: '
+            f"replace(recipe(context), views={{{BOTH}}})",
+        ),
+        (
+            *('"global"', '"personal": personal'),
+            "Lost declares the stage 'global', but its build returns a method that evaluates "
+            '"personal" only. Try: @declare("personal"), or a view of the server\'s model: '
+            f"replace(recipe(context), views={{{BOTH}}})",
+        ),
+        (
+            *('"global"', BOTH),
+            "Lost builds a view of the stage 'personal', which it does not declare. "
+            'Try: @declare("global", "personal")',
+        ),
+        ('"global", "personal"', BOTH, ""),
+    ],
+)
+def test_stages_that_are_declared_are_built(lab: Path, stages: str, views: str, said: str) -> None:
+    """A personal stage without its view was scored by the shared model, without a word."""
+    (lab / "rehearsed" / "methods").mkdir()
+    text = STAGES.format(stages=stages, views=views)
+    (lab / "rehearsed" / "methods" / "lost.py").write_text(text)
+    planning.write_study(lab, {"methods": {"lost": None}})
+    problem = ""
+    try:
+        plan.make(Path("config"))
+    except ConfigError as error:
+        problem = str(error).partition("methods.lost: with mlp(hidden=[5]): ")[2]
+    assert problem == said
+
+
 @pytest.mark.parametrize("line", ["sys.exit(0)", "def leave(): sys.exit(0)"])
 def test_a_plugin_that_ends_the_program_is_an_error(
     lab: Path, capsys: pytest.CaptureFixture[str], line: str
