@@ -128,6 +128,18 @@ class Seen(TorchDispatchMode):
 VIEWS = ("transpose", "unsqueeze", "alias", "view", "detach")
 
 
+def test_images_of_clients_with_shared_weights_are_pooled_with_channels_last() -> None:
+    network, variables, x = world("all of them", torch.float32)
+    shared = trees.take(variables, 0)
+    call = trees.vmap(passed(network, False), (None, 0))
+    with Seen(dims=4) as seen:
+        found = call(shared, {"x": x})["outputs"]
+    pools = [last for name, _, last in seen.found if name == "max_pool2d_with_indices"]
+    assert pools and all(pools)
+    alone = [passed(network, False)(shared, {"x": x[k]})["outputs"] for k in range(CLIENTS)]
+    equal([found], [[outputs] for outputs in alone], torch.float32)
+
+
 def test_a_linear_layer_is_one_product_for_all_clients() -> None:
     network, variables, x = world("linear")
     call = trees.vmap(passed(network, True), (0, 0))
