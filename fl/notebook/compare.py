@@ -17,7 +17,7 @@ from fl.notebook.display import short_traceback
 from fl.notebook.keys import entry_name
 from fl.notebook.run import FOLDER
 from fl.notebook.track_runs import TrackRuns
-from fl.plan.config import read_settings, read_yaml
+from fl.plan.config import named_entries, read_settings, read_yaml
 from fl.report import claims, latex, page, track_page, tracks
 from fl.report.cells import number, probability
 
@@ -186,7 +186,7 @@ def compare(
     published = tracks.read_published(tracks_folder)
     read_settings(folder)  # Its plugins may have the method.
     study_by_track = {
-        name.removeprefix(tracks.PREFIX): read_yaml(tracks_folder / "studies" / f"{name}.yaml")
+        name.removeprefix(tracks.PREFIX): _read_track(tracks_folder / "studies" / f"{name}.yaml")
         for name in tracks.studies(tracks_folder)
     }
     if only is not None and only not in study_by_track:
@@ -223,6 +223,12 @@ def compare(
     is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
     sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
     return Comparison(name, joined, table, tests, sizes, tuple(remarks))
+
+
+def _read_track(path: Path) -> dict[str, Any]:
+    """Return the study of a track as its file has it, with entries by name."""
+    study = read_yaml(path)
+    return study | {"methods": named_entries(study["methods"], Location(str(path)) / "methods")}
 
 
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
@@ -45,7 +45,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
     """Return the study that a call describes, as far as its keys are right.
 
     In addition to the keys of a study, a call can have one ``dataset``, ``partition`` and
-    ``model``, a number of ``seeds``, the keys of ``training``, and ``methods`` as a list.
+    ``model``, the keys of ``training``, and classes.
 
     Args:
         arguments: The call's keyword arguments.
@@ -79,19 +79,13 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
             problems.errors.append(config.unknown_key(CALL / key, key, names))
             wrong_keys |= {SINGULAR_KEYS.get(n, n) for n in fields.misspelt_keys([key], names)}
     if "methods" in study_keys:
-        entries = _method_entries(config_value(study_keys["methods"], folder))
+        methods = _with_entry_names(config_value(study_keys["methods"], folder))
+        entries = config.named_entries(methods, CALL / "methods")
         study_keys["methods"] = classes.methods(entries, CALL / "methods")
     if "models" in study_keys:
         study_keys["models"] = classes.models(study_keys["models"], CALL / "models")
     study_keys = config_value(study_keys, folder)
     training_keys = config_value(training_keys, folder)
-    seeds = study_keys.setdefault("seeds", 1)
-    if type(seeds) is int and seeds > 0:
-        study_keys["seeds"] = list(range(seeds))
-    elif not isinstance(seeds, list) and seeds != config.PER_DRAW:
-        allowed = f"a number of seeds, 1 or more, a list of seeds, or {config.PER_DRAW}"
-        problems.errors.append(ConfigError(CALL / "seeds", f"is {seeds!r}", allowed))
-        study_keys["seeds"] = [0]
     call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
     draft = config.parse_draft({**study_keys, "training": training_keys}, CALL)
     is_missing = {str(CALL / key) for key in wrong_keys - study_keys.keys()}
@@ -115,25 +109,11 @@ def _set_once(keys: dict[str, Any], name: str, value: Any, argument: str) -> Non
     keys[name] = value
 
 
-def _method_entries(methods: Any) -> Any:
-    """Return entries by name, from a list of names and mappings."""
-    if isinstance(methods, str):
-        return {methods: None}
-    if is_own(methods):
-        return {entry_name(methods): methods}
-    if not isinstance(methods, Sequence):
-        return methods
-    entries: dict[str, Any] = {}
-    for i, item in enumerate(methods):
-        location = CALL / "methods" / i
-        entry = {entry_name(item): item} if is_own(item) else item
-        entry = {item: None} if isinstance(item, str) else fields.mapping(entry, location)
-        for name in entry:
-            if name in entries:
-                advice = "give every entry a name of its own"
-                raise ConfigError(location, f"the entry {name!r} is a duplicate", advice=advice)
-        entries |= entry
-    return entries
+def _with_entry_names(methods: Any) -> Any:
+    """Return ``methods`` with an entry ``{name: class}`` in place of each class."""
+    if isinstance(methods, list):
+        return [_with_entry_names(item) for item in methods]
+    return {entry_name(methods): methods} if is_own(methods) else methods
 
 
 def config_value(value: Any, folder: Path) -> Any:

@@ -54,10 +54,9 @@ def run(
 
     The arguments are the keys of a file in ``config/studies`` (``docs/config.md``): ``datasets``,
     ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, as Python values.
-    Also possible: ``dataset``, ``partition`` or ``model`` for a single one, ``seeds=3`` for seeds
-    0, 1 and 2 (the default is seed 0), ``methods`` as a list, and keys of ``training``, such as
-    ``rounds=5``. A data set can be your own, see `arrays`; a DataFrame of pandas or a ``Dataset``
-    of Hugging Face stands where a path would, as in
+    Also possible: ``dataset``, ``partition`` or ``model`` for a single one, and keys of
+    ``training``, such as ``rounds=5``. A data set can be your own, see `arrays`; a DataFrame of
+    pandas or a ``Dataset`` of Hugging Face stands where a path would, as in
     ``dataset={"table": {"frame": df, "label": "kind"}}``.
 
     A method, a model, a term or an alteration can be a class of the notebook, or an instance:

@@ -196,15 +196,16 @@ class Study:
         partitions: Names of partition schemes, written in the same way.
         models: Names of models, written in the same way.
         methods: The study's entries, with names of your choice: hyper-parameters and training keys.
+            Also a list, of names of methods or of such entries.
             ``method`` is the name of the method, if it is not the entry's name. ``start`` is the
             entry from whose model runs start; ``train_on`` an entry on whose virtual images they
             train, or a number of real samples of each class. ``terms`` are added to the loss,
             ``alterations`` to layers, ``upload_filters`` and an ``aggregation`` to uploads.
             ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` do not
             change results.
-        seeds: Training seeds, a run for each; a partition has a seed of its own. `per-draw`: one
-            run, whose training seed is the seed of its partition, so that draws share no first
-            network, batches, participants or noise.
+        seeds: Training seeds, a run for each, or their number: 3 is 0, 1 and 2. A partition has a
+            seed of its own. `per-draw`: one run, whose training seed is the seed of its partition,
+            so that draws share no first network, batches, participants or noise.
         title: Title of the report.
         question: Question that the study answers, printed below the title.
         paper: Citation of the paper whose claim the study tests.
@@ -244,7 +245,7 @@ class Study:
     partitions: list[Any]
     models: list[Any]
     methods: dict[str, Any]
-    seeds: list[Seed] | Literal["per-draw"]
+    seeds: list[Seed] | Literal["per-draw"] = field(default_factory=lambda: [0])
     title: str = ""
     question: str = ""
     paper: str = ""
@@ -481,12 +482,21 @@ def parse_draft(values: Values, location: Location) -> Draft:
         values: The keys as they are written.
         location: Location of the study.
     """
-    parsed = fields.parse_keys(Study, values, location, unknown=unknown_key)
     empty: dict[str, Any] = {"datasets": [], "partitions": [], "models": [], "methods": {}}
-    study = Study(**{**empty, "seeds": [], **parsed.values})
-    problems = ConfigProblems(parsed.errors)
-    for key in (*empty, "seeds"):
-        if key in parsed.values and not parsed.values[key]:
+    empty["seeds"] = []
+    full_values, problems = {**values}, ConfigProblems()
+    for key, in_full in (("methods", named_entries), ("seeds", seed_list)):
+        if key in values:
+            full_values[key] = empty[key]
+            with problems.collected():
+                full_values[key] = in_full(values[key], location / key)
+    wrong_keys = {key for key in empty if full_values.get(key) is empty[key]}
+    parsed = fields.parse_keys(Study, full_values, location, unknown=unknown_key)
+    wrong_keys |= parsed.wrong_keys
+    study = Study(**{**empty, **parsed.values})
+    problems.errors += parsed.errors
+    for key in empty:
+        if key in parsed.values and not parsed.values[key] and key not in wrong_keys:
             problems.errors.append(ConfigError(location / key, "is empty", "at least one"))
     lists: dict[str, list[Any]] = {"metric": [*study.metrics]}
     if isinstance(study.seeds, list):
@@ -497,7 +507,42 @@ def parse_draft(values: Values, location: Location) -> Draft:
             problem = f"{items[i]} is a duplicate"
             duplicate = ConfigError(location / key / i, problem, advice=f"each {noun} once")
             problems.errors.append(duplicate)
-    return Draft(study, location, frozenset(parsed.wrong_keys), tuple(problems.errors))
+    return Draft(study, location, frozenset(wrong_keys), tuple(problems.errors))
+
+
+def named_entries(methods: Any, location: Location) -> Any:
+    """Return entries by name, from a name, a list of names and of mappings, or a mapping.
+
+    Raises:
+        ConfigError: For two entries of one name, or an item of a list that is no entry.
+    """
+    if isinstance(methods, str):
+        return {methods: None}
+    if not isinstance(methods, list | tuple):
+        return methods
+    entries: dict[str, Any] = {}
+    for i, item in enumerate(methods):
+        item_entries = {item: None} if isinstance(item, str) else fields.mapping(item, location / i)
+        for name in item_entries:
+            if name in entries:
+                problem, advice = f"the entry {name!r} is a duplicate", "a name of its own for each"
+                raise ConfigError(location / i, problem, advice=advice)
+        entries |= item_entries
+    return entries
+
+
+def seed_list(seeds: Any, location: Location) -> Any:
+    """Return training seeds as a list, from the list or from their number; or `PER_DRAW`.
+
+    Raises:
+        ConfigError: For another value.
+    """
+    if type(seeds) is int and seeds > 0:
+        return list(range(seeds))
+    if isinstance(seeds, list) or seeds == PER_DRAW:
+        return seeds
+    allowed = f"a number of seeds, 1 or more, a list of seeds, or {PER_DRAW}"
+    raise ConfigError(location, f"is {seeds!r}", allowed)
 
 
 def second_occurrence(values: Iterable[Any]) -> int | None:

@@ -137,6 +137,7 @@ def test_a_study_and_its_place(folder: Path) -> None:
 
 
 SEED = "a whole number >= 0"
+SEEDS = "a number of seeds, 1 or more, a list of seeds, or per-draw"
 
 
 @pytest.mark.parametrize(
@@ -148,12 +149,41 @@ SEED = "a whole number >= 0"
             f"seeds.1: is 9223372036854775808. Allowed: {SEED} and <= 9223372036854775807",
         ),
         ([0.5], f"seeds.0: is 0.5 (float). Allowed: {SEED}"),
-        (3, f"seeds: is 3. Allowed: a list, each {SEED} or per-draw"),
-        ("each", f"seeds: is 'each'. Allowed: a list, each {SEED} or per-draw"),
+        (0, f"seeds: is 0. Allowed: {SEEDS}"),
+        (True, f"seeds: is True. Allowed: {SEEDS}"),
+        ("each", f"seeds: is 'each'. Allowed: {SEEDS}"),
+        ([], "seeds: is empty. Allowed: at least one"),
     ],
 )
 def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:
     assert study_refusal(folder, seeds=seeds) == message
+
+
+def test_short_forms_are_those_of_a_call(folder: Path) -> None:
+    short = study(folder, methods=["local", {"mine": {"method": "fedprox", "mu": 1}}], seeds=3)
+    assert short.methods == {"local": None, "mine": {"method": "fedprox", "mu": 1}}
+    assert short.seeds == [0, 1, 2]
+    path = folder / "studies" / "tiny.yaml"
+    keys = {key: value for key, value in planning.STUDY.items() if key != "seeds"}
+    path.write_text(yaml.safe_dump({**keys, "methods": "fedavg"}))
+    one = config.read_study(folder, "tiny", ASKED)[0]
+    assert (one.methods, one.seeds) == ({"fedavg": None}, [0])
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (
+            ["local", {"local": None}],
+            "methods.1: the entry 'local' is a duplicate. Try: a name of its own for each",
+        ),
+        (["local", 3], "methods.1: is 3. Allowed: a mapping (key: value)"),
+        ([], "methods: is empty. Allowed: at least one"),
+        (3, "methods: is 3. Allowed: a mapping (key: value)"),
+    ],
+)
+def test_entries_that_are_wrong(folder: Path, methods: Any, message: str) -> None:
+    assert study_refusal(folder, methods=methods) == message
 
 
 def test_the_largest_seed_fits_into_the_tables(folder: Path) -> None:
