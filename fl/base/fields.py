@@ -433,7 +433,6 @@ def _scalar(kind: Any, bound: Bound | None, raw: Any, location: Location) -> Any
 TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
 
-@cache
 def describe(hint: Any) -> str:
     """Describe the values that an annotation allows: ``a number > 0``, ``one of sgd, adamw``."""
     bound, hint = _strip(hint)

@@ -90,6 +90,12 @@ def test_one_of_several_words() -> None:
     assert refusal("kind", "adam") == f"{WHERE}.kind: {problem}. Allowed: adamw, sgd"
 
 
+def test_words_are_described_in_their_own_order() -> None:
+    """Python holds `Literal`s of the same words to be equal, whatever their order."""
+    assert fields.describe(Literal["sgd", "adamw"]) == "one of sgd, adamw"
+    assert fields.describe(Literal["adamw", "sgd"]) == "one of adamw, sgd"
+
+
 @pytest.mark.parametrize(
     ("key", "given", "settled"),
     [
