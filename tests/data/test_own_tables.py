@@ -111,6 +111,24 @@ def test_an_index_that_pandas_stored_is_a_feature_only_where_a_key_names_it(
         assert made.shape == (8,)
 
 
+@pytest.mark.parametrize("keys", [{}, {"dates": ["seen"]}])
+@pytest.mark.parametrize(
+    ("cell", "is_date"),
+    [("01.01.2024", True), ("1/31/24", True), ("24-1-31 18:30", True), ("1.2-3", False)],
+)
+def test_how_to_write_a_date_is_told(
+    tmp_path: Path, keys: dict[str, Any], cell: str, is_date: bool
+) -> None:
+    (tmp_path / "t.csv").write_text(f"seen,y\n{cell},a\n{cell},b\n")
+    with pytest.raises(DataError) as caught:
+        _ = dataset("table", tmp_path / "t.csv", label="y", **keys).shape
+    hint = " (columns under `dates` have dates, written 2024-12-31)" if is_date else ""
+    said = f"is no number{hint}. Try: correct the cells"
+    if keys:
+        said = "is no date. Allowed: year-month-day, such as 2024-12-31, from 1678 to 2261. Try"
+    assert f"t.csv: column 'seen', row 1: {cell!r} {said}" in str(caught.value)
+
+
 DATES: dict[str, tuple[Any, str]] = {
     "now": (["2024-02-29", "now"], "'now' is no date"),
     "today": (["2024-02-29", "today"], "'today' is no date"),
@@ -136,7 +154,8 @@ def test_a_date_that_is_none_is_named_by_its_row(tmp_path: Path, fault: str, suf
     with pytest.raises(DataError) as caught:
         _ = dataset("table", path, label="y", dates=["seen"]).shape
     assert f"t{suffix}: column 'seen', row 2: {message}" in str(caught.value)
-    assert "is no date (YYYY-MM-DD) from 1678 to 2261" in str(caught.value)
+    allowed = "is no date. Allowed: year-month-day, such as 2024-12-31, from 1678 to 2261"
+    assert allowed in str(caught.value)
 
 
 def test_dates_of_every_type_of_parquet_are_days(tmp_path: Path) -> None:

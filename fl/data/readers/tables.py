@@ -100,6 +100,11 @@ def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
     return numbers
 
 
+DATE_EXAMPLE = "2024-12-31"
+DATE_PATTERN = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b")
+"""Beginning of what seems to be a date, in any order of year, month and day."""
+
+
 def _number_text(value: float) -> str:
     """Return what a cell should hold: a number, or a number within the limits of float32."""
     return "number" if np.isnan(value) else f"number from -{MAX_FLOAT32:.3g} to {MAX_FLOAT32:.3g}"
@@ -117,17 +122,23 @@ def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
     days = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
     numbers = np.where(gaps, np.nan, days.to_numpy(np.float64))
     is_wrong = np.isnan(numbers) & ~gaps if empty else np.isnan(numbers)
-    CellError.check(is_wrong, lambda row: _describe_cell(values, row, DATE_TEXT))
+    CellError.check(is_wrong, lambda row: f"{_describe_cell(values, row, 'date')}. {DATE_TEXT}")
     return numbers
 
 
-DATE_TEXT = f"date (YYYY-MM-DD) from {FIRST_DATE.year + 1} to {LAST_DATE.year - 1}"
+DATE_TEXT = (
+    f"Allowed: year-month-day, such as {DATE_EXAMPLE}, from {FIRST_DATE.year + 1} to "
+    f"{LAST_DATE.year - 1}"
+)
 
 
 def _describe_cell(values: pd.Series[Any], row: int, noun: str) -> str:
     text = str(values.to_numpy()[row])[:100]
     shown = "an empty cell" if text.strip().lower() in ("", "nan", "nat", "none") else repr(text)
-    return f"{shown} is no {noun}"
+    problem = f"{shown} is no {noun}"
+    if noun != "date" and DATE_PATTERN.match(text.strip()):
+        problem += f" (columns under `dates` have dates, written {DATE_EXAMPLE})"
+    return problem
 
 
 def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
