@@ -423,14 +423,14 @@ class Network:
         with replace_functions(RandomNumbers(None, nested)) if nested else nullcontext():
             return self._run({**params, **buffers}, dict(buffers), x, _Call(UNALTERED, around))
 
-    def probe(self, x: Inputs) -> tuple[int, ...]:
+    def probe(self, x: Inputs) -> Tensor:
         """Detect whether a pass over inputs of the shape of x draws random numbers, for `random`.
 
         Args:
             x: Inputs, [b, ...].
 
         Returns:
-            The shape of the outputs for one sample.
+            The outputs for examples of such inputs in training mode, [`EXAMPLES`, ...].
 
         Raises:
             FedloomError: If it draws numbers that do not depend on the batch's keys. A run would
@@ -453,7 +453,7 @@ class Network:
             )
         self._random = self._random or draws.has_drawn
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
-        return tuple(outputs.shape[1:])
+        return outputs
 
     def _find_head(self, variables: Tree, x: Inputs) -> None:
         """Find the layers that make the outputs, by a pass in evaluation mode."""

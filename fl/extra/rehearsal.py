@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api.method import BuildContext, declaration_of
-from fl.api.network import EXAMPLES, Network
+from fl.api.network import Network
 from fl.api.task import DEFAULT
 from fl.api.training import Training
 from fl.base import plugins
@@ -171,10 +171,11 @@ class Rehearsal:
             network: nn.Module = built.for_modality(inputs.name) if is_branch else built
             return network
 
-        self._networks = {
-            inputs.name: probed_network(scenario, inputs, copies(partial(module, inputs)))
+        probed = {
+            inputs: probed_network(scenario, inputs, copies(partial(module, inputs)))
             for inputs in self._inputs
         }
+        self._networks = {inputs.name: network for inputs, (network, _) in probed.items()}
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
         weights: dict[str, Tensor] = {}
         for variables in self._variables.values():
@@ -182,19 +183,11 @@ class Rehearsal:
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
-        self.gives_probabilities = any(map(self._are_probabilities, self._inputs))
+        self.gives_probabilities = any(
+            inputs.classes > 1 and _are_probabilities(outputs)
+            for inputs, (_, outputs) in probed.items()
+        )
         self._rehearsed: dict[str, Rehearsed] = {}
-
-    @torch.no_grad()
-    def _are_probabilities(self, inputs: Inputs) -> bool:
-        """Whether the model ends in a softmax over several classes, as an example shows."""
-        network, variables = self._networks[inputs.name], self._variables[inputs.name]
-        # Some models take several samples only.
-        x = _example(inputs, EXAMPLES)
-        outputs = network.eval(variables["params"], variables["buffers"], x).outputs
-        sums = outputs.double().sum(1)
-        is_sum_one = torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
-        return inputs.classes > 1 and bool((outputs >= 0).all()) and is_sum_one
 
     @classmethod
     def of(cls, scenario: Scenario, rehearsals: dict[str, object]) -> Rehearsal:
@@ -347,8 +340,11 @@ def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 def probed_network(
     scenario: Scenario, inputs: Inputs, build_module: Callable[[], nn.Module]
-) -> Network:
-    """Return the model after a pass of one input: zeros, or the last token, which it must know."""
+) -> tuple[Network, Tensor]:
+    """Return the model after a pass of one input, and its outputs for some examples in training.
+
+    The input is zeros, or the last token, which the model must know.
+    """
     model, dataset = scenario.model, scenario.dataset
     try:
         x = _example(inputs)
@@ -364,7 +360,7 @@ def probed_network(
             with torch.no_grad():
                 network.eval(variables["params"], variables["buffers"], x)
         outputs = network.probe(x)
-        _check_outputs(outputs, inputs.classes, scenario)
+        _check_outputs(tuple(outputs.shape[1:]), inputs.classes, scenario)
         check_head(network.layers(LoraLinear), network.head_names)
     except FedloomError as error:
         raise ConfigError(model.location, str(error)) from None
@@ -380,16 +376,23 @@ def probed_network(
         elif "values to unpack" not in str(error):
             problem += f" ({type(error).__name__}: {error})"
         raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
-    return network
+    return network, outputs
 
 
-def _example(inputs: Inputs, count: int = 1) -> Any:
-    """Return inputs [count, ...] of zeros, or of the last token."""
+def _are_probabilities(outputs: Tensor) -> bool:
+    """Whether outputs, [examples, classes], may be those of a softmax."""
+    sums = outputs.double().sum(1)
+    is_sum_one = torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
+    return is_sum_one and bool((outputs >= 0).all())
+
+
+def _example(inputs: Inputs) -> Any:
+    """Return an input [1, ...] of zeros, or of the last token."""
     return inputs.tree(
         lambda modality: (
-            torch.full((count, *modality.shape), modality.tokens - 1)
+            torch.full((1, *modality.shape), modality.tokens - 1)
             if modality.tokens
-            else torch.zeros(count, *modality.shape)
+            else torch.zeros(1, *modality.shape)
         )
     )
 

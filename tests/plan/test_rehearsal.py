@@ -412,9 +412,10 @@ def test_a_trial_leaves_the_network_as_it_is(
     networks: list[Network] = []
     made = rehearsal.probed_network
 
-    def network(*arguments: Any) -> Network:
-        networks.append(made(*arguments))
-        return networks[-1]
+    def network(*arguments: Any) -> tuple[Network, Tensor]:
+        result = made(*arguments)
+        networks.append(result[0])
+        return result
 
     monkeypatch.setattr(rehearsal, "probed_network", network)
     study = {
