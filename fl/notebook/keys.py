@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 
 from fl.api.training import Training
 from fl.base import fields, files, plugins, registry
+from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
 from fl.base.hashes import digest
 from fl.notebook import source
@@ -165,7 +167,16 @@ class Classes:
         """Return a study's entries with names instead of classes."""
         if not isinstance(entries, Mapping):
             return entries
-        return {name: self._entry(entry, location / str(name)) for name, entry in entries.items()}
+        titles = {name: _title(entry) for name, entry in entries.items()}
+        counts = Counter(titles.values())
+        named_entries = {}
+        for name, entry in entries.items():
+            own_entry = self._entry(entry, location / str(name))
+            if title := titles[name]:
+                own_title = title if counts[title] == 1 else f"{title} ({name})"
+                own_entry = {"title": own_title, **own_entry}
+            named_entries[name] = own_entry
+        return named_entries
 
     def _entry(self, entry: Any, location: Location) -> Any:
         if is_own(entry):
@@ -243,6 +254,16 @@ class Classes:
                 files.write_bytes(path, f"{text}\n".encode())
         plugins.use([str(package)], location)
         self.plugins.append(str(package))
+
+
+def _title(entry: Any) -> str:
+    """Return the title that an entry has by the class of its method; empty if it has none."""
+    method = entry.get("method") if isinstance(entry, Mapping) else entry
+    if not is_own(method) or (isinstance(entry, Mapping) and "title" in entry):
+        return ""
+    cls = method if isinstance(method, type) else type(method)
+    title = declaration_of(cls).title
+    return "" if title == cls.__name__ else title
 
 
 @contextlib.contextmanager

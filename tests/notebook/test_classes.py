@@ -138,6 +138,30 @@ def test_a_class_is_a_plugin_that_a_study_can_name(cells: Any, tmp_path: Path) -
     assert {run.run for run in again} == {run.run for run in own.study.runs}
 
 
+def test_the_title_of_a_class_is_shown(cells: Any) -> None:
+    """An entry's own title comes first; two entries of a class are told apart by their names."""
+    cell(cells, CELLS[2].replace('@declare("global",', '@declare("global", title="Ours (short)",'))
+    methods = {
+        "mine": cells.ShortOutputs(strength=0.0),
+        "swept": {"method": cells.ShortOutputs, "strength": [0.0, 0.5]},
+        "named": {"method": cells.ShortOutputs, "strength": 0.3, "title": "Named"},
+        "fedavg": None,
+    }
+    own = fl.run(methods=methods, **{**CALL, "rounds": 1})
+    titles = own.table().set_index("method")["title"].to_dict()
+    shown = "Ours (short)"
+    assert titles == {
+        "mine": f"{shown} (mine)",
+        "swept": f"{shown} (swept)",
+        "named": "Named",
+        "fedavg": "FedAvg",
+    }
+    assert f"{shown} (mine)" in own.report().read_text()
+    untitled = fl.run(methods={"mine": methods["mine"]}, **{**CALL, "rounds": 1})
+    assert {run.run for run in untitled.study.runs} < {run.run for run in own.study.runs}
+    assert f"  {shown} " in str(untitled)
+
+
 def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:
     methods = {
         "swept": {"method": cells.ShortOutputs, "strength": [0.0, 0.5]},
