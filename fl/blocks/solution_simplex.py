@@ -6,12 +6,15 @@ arXiv:2403.03333.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from fl.api import BuildContext, Tree, keyed, rng, trees
 from fl.blocks.linear_layers import head_parameters
 from fl.blocks.mixing import client_rows, project_to_simplex
+from fl.pytorch.folding import call_on_stacks
 
 POINT_STREAM = keyed.stream_number("point of a simplex")
 SMALLEST_DISTANCE = 1e-4
@@ -44,9 +47,16 @@ def other_endpoints(context: BuildContext, variables: Tree, endpoints: int) -> d
 def mixed_head(first: Tree, endpoints: Tree, alpha: Tensor) -> dict[str, Tensor]:
     """Return the mixture of the first endpoint and the other ``endpoints`` by a point alpha."""
     return {
-        key: torch.tensordot(alpha.to(leaf), torch.cat([leaf[None], endpoints[key]]), dims=1)
+        key: call_on_stacks(_mixture, alpha.to(leaf), leaf, endpoints[key])
         for key, leaf in first.items()
     }
+
+
+def _mixture(alpha: Tensor, first: Tensor, others: Tensor) -> Tensor:
+    """Return the mixture of a leaf [..., *shape] and others [..., M - 1, *shape] by [..., M]."""
+    dim = alpha.dim() - 1
+    leaves = torch.cat([first.unsqueeze(dim), others], dim).flatten(dim + 1)
+    return torch.matmul(alpha.unsqueeze(dim), leaves).reshape(first.shape)
 
 
 def client_points(uploads: Tree, ids: Tensor, count: int) -> Tensor:
@@ -117,9 +127,15 @@ def draw_near(key: Tensor, point: Tensor, has_region: Tensor, radius: float) -> 
         has_region: Whether the draw is near the point, a scalar.
         radius: The largest distance.
     """
-    numbers = 1 - keyed.uniform(keyed.derive_keys(key, POINT_STREAM), 0, (len(point) + 1,))
-    exponential = -numbers[1:].log()
-    offset = exponential / exponential.sum() - point
-    distance = offset.abs().sum().clamp(min=torch.finfo(offset.dtype).tiny)
-    share = (radius * numbers[0] / distance).clamp(max=1)
-    return point + torch.where(has_region, share, 1) * offset
+    return call_on_stacks(partial(_draw_near, radius), key, point, has_region)
+
+
+def _draw_near(radius: float, key: Tensor, point: Tensor, has_region: Tensor) -> Tensor:
+    """Draw points, [..., M], by keys [...], points [..., M], and whether each is near, [...]."""
+    count = point.shape[-1] + 1
+    numbers = 1 - keyed.uniform(keyed.derive_keys(key, POINT_STREAM), 0, (count,))
+    exponential = -numbers[..., 1:].log()
+    offset = exponential / exponential.sum(-1, keepdim=True) - point
+    distance = offset.abs().sum(-1).clamp(min=torch.finfo(offset.dtype).tiny)
+    share = (radius * numbers[..., 0] / distance).clamp(max=1)
+    return point + torch.where(has_region, share, 1).unsqueeze(-1) * offset

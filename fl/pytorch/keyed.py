@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from fl.pytorch import folding
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _STREAM = 0xD1B54A32D192ED03 - 2**64
@@ -33,8 +36,12 @@ def uniform(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:
     Returns:
         Numbers, float64 [..., *shape].
     """
+    return folding.call_on_stacks(partial(_uniform, stream, shape), key)
+
+
+def _uniform(stream: int, shape: tuple[int, ...], key: Tensor) -> Tensor:
     count = torch.arange(math.prod(shape), device=key.device).reshape(shape)
-    base = derive_keys(key, stream).reshape((*key.shape, *[1] * len(shape)))
+    base = _derived(stream, key).reshape((*key.shape, *[1] * len(shape)))
     return _shift(_mix(base + count * _GOLDEN), 11).double() * 2.0**-53
 
 
@@ -48,6 +55,10 @@ def derive_keys(key: Tensor, stream: int) -> Tensor:
     Returns:
         Derived keys, int64 [...].
     """
+    return folding.call_on_stacks(partial(_derived, stream), key)
+
+
+def _derived(stream: int, key: Tensor) -> Tensor:
     offset = (stream * _STREAM + 2**63) % 2**64 - 2**63
     return _mix(key + offset)
 
