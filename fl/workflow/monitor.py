@@ -28,6 +28,10 @@ def print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+MAX_RATES_SHARE = 1 / 100
+"""Largest share of the time in which the records of all stored runs are read for estimates."""
+
+
 class ProgressMonitor(threading.Thread):
     """Thread that reads the store every ``pause`` seconds, and every minute after some hours.
 
@@ -82,7 +86,7 @@ class ProgressMonitor(threading.Thread):
         start = time.monotonic()
         if start >= self._next_rates_time:
             self._rates = Rates(self._store)
-            self._next_rates_time = time.monotonic() + 20 * (time.monotonic() - start)
+            self._next_rates_time = start + (time.monotonic() - start) / MAX_RATES_SHARE
         statuses = status.run_statuses(bundles, self._store)
         counts = Counter(run_status.state for run_status in statuses)
         if self._last_counts not in (None, counts):
