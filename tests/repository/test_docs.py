@@ -99,6 +99,16 @@ def test_pages_that_everybody_reads_stay_short(name: str) -> None:
     assert len((ROOT / name).read_text().split()) <= MOST_WORDS[name]
 
 
+def test_a_row_on_the_authors_code_names_repository_and_commit() -> None:
+    page = (ROOT / "docs" / "peers.md").read_text()
+    programs = re.findall(r"^\| (\S+) \(\S+/\S+, .*\) \| [0-9a-f]{7,8} \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| [^|]+ \| ([^|]*authors[^|]*) \|", page, re.MULTILINE)
+    assert len(rows) > 15 and {"PFLlib", "HtFLlib"} <= {*programs}
+    for program in rows:
+        is_known = program.removesuffix(" (the authors)") in programs
+        assert is_known or re.search(r"authors \(\S+/\S+, [0-9a-f]{7,8}\)$", program), program
+
+
 def exists(name: str) -> bool:
     """Whether ``fl.data.splitting.NOBODY`` or ``fl/data/split.py`` names what there is."""
     if "/" in name:
