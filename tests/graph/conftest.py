@@ -50,6 +50,15 @@ def place(request: pytest.FixtureRequest, finished: Project, tmp_path: Path) -> 
 
 
 @pytest.fixture
+def cloned(finished: Project, tmp_path: Path) -> Project:
+    """The finished project in a clone, where times of files say nothing.
+
+    What holds here holds in place, too, where `copied` projects show that an edit is seen.
+    """
+    return project.clone(finished, tmp_path / "project")
+
+
+@pytest.fixture
 def copied(finished: Project, tmp_path: Path) -> Project:
     """The finished project as it was left, where a clone could be no different."""
     return project.copy(finished, tmp_path / "project")

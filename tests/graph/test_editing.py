@@ -13,49 +13,49 @@ from project import REPORT, STUDY, Project, Real, apart, fl, until
 pytestmark = pytest.mark.graph
 
 
-def test_learning_rates_and_seeds_train_what_they_touch_and_back_again_nothing(place: Project):
-    before, table = place.values(), place.table()
+def test_learning_rates_and_seeds_train_what_they_touch_and_back_again_nothing(cloned: Project):
+    before, table = cloned.values(), cloned.table()
     methods = deepcopy(STUDY["methods"])
     methods["fedavg"] = {"lr": 0.1}
-    place.study(methods=methods)
-    assert place.trained() == ["fedavg 0", "fedavg 1", "fedavg-ft 0", "fedavg-ft 1"]
-    edited = place.values()
+    cloned.study(methods=methods)
+    assert cloned.trained() == ["fedavg 0", "fedavg 1", "fedavg-ft 0", "fedavg-ft 1"]
+    edited = cloned.values()
     assert apart(before, edited) == ["fedavg", "fedavg-ft"]
     for method in ("fedavg", "fedavg-ft"):
         assert (before[method]["value"].to_numpy() != edited[method]["value"].to_numpy()).any()
 
-    place.study()
-    assert place.trained() == []
-    assert place.table() == table
+    cloned.study()
+    assert cloned.trained() == []
+    assert cloned.table() == table
 
-    place.study(seeds=[0, 1, 7])
-    assert place.trained() == ["fedavg 7", "fedavg-ft 7", "fedprox 7"]
-    added = place.values()
+    cloned.study(seeds=[0, 1, 7])
+    assert cloned.trained() == ["fedavg 7", "fedavg-ft 7", "fedprox 7"]
+    added = cloned.values()
     assert all(set(rows["seed"]) == {0, 1, 7} for rows in added.values())
     old = {m: rows[rows["seed"] != 7].reset_index(drop=True) for m, rows in added.items()}
     assert apart(before, old) == []
 
-    place.study()
-    assert place.trained() == []
-    assert place.table() == table
+    cloned.study()
+    assert cloned.trained() == []
+    assert cloned.table() == table
 
 
-def test_what_decides_no_number_trains_nothing(place: Project):
-    table, report = place.table(), place.report()
-    place.settings(execution={**project.SETTINGS["execution"], "threads": 2})
-    place.write("config/studies/other.yaml", "seeds: [5]\n")
-    place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
-    place.edit("fl/methods/fedprox.py", "by a proximal term.\n", "by a proximal term!\n")
-    place.edit("fl/engine/simulate.py", "A finished round.\n", "A round that is over.\n")
-    place.edit("fl/engine/simulate.py", "    running, total", "    # All.\n    running, total")
-    assert place.trained(REPORT) == []
-    assert place.table() == table
-    assert place.report() == report
-    values = place.values()
-    place.study(title="Another title")
-    assert place.trained(REPORT) == []
-    assert apart(values, place.values()) == []
-    assert "Another title" in place.report()
+def test_what_decides_no_number_trains_nothing(cloned: Project):
+    table, report = cloned.table(), cloned.report()
+    cloned.settings(execution={**project.SETTINGS["execution"], "threads": 2})
+    cloned.write("config/studies/other.yaml", "seeds: [5]\n")
+    cloned.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
+    cloned.edit("fl/methods/fedprox.py", "by a proximal term.\n", "by a proximal term!\n")
+    cloned.edit("fl/engine/simulate.py", "A finished round.\n", "A round that is over.\n")
+    cloned.edit("fl/engine/simulate.py", "    running, total", "    # All.\n    running, total")
+    assert cloned.trained(REPORT) == []
+    assert cloned.table() == table
+    assert cloned.report() == report
+    values = cloned.values()
+    cloned.study(title="Another title")
+    assert cloned.trained(REPORT) == []
+    assert apart(values, cloned.values()) == []
+    assert "Another title" in cloned.report()
 
 
 def test_code_trains_what_uses_it(copied: Project):

@@ -56,17 +56,17 @@ def test_failing_and_diverged_runs_are_named_and_take_nothing_with_them(copied: 
     assert "2 diverged" in copied.report()
 
 
-def test_what_is_removed_comes_back_and_nothing_else(place: Project):
-    table, results = place.table(), place.root / "results"
+def test_what_is_removed_comes_back_and_nothing_else(cloned: Project):
+    table, results = cloned.table(), cloned.root / "results"
     (results / "tables" / "small.parquet").unlink()
     for path in (results / "markers").iterdir():
         path.unlink()
-    assert place.trained() == []
-    assert place.table() == table
-    shutil.rmtree(results / "runs" / place.run("fedprox 0"))
-    (results / "runs" / place.run("fedavg 1") / "final.safetensors").unlink()
-    assert place.trained() == ["fedavg 1", "fedprox 0"]
-    assert place.table() == table
+    assert cloned.trained() == []
+    assert cloned.table() == table
+    shutil.rmtree(results / "runs" / cloned.run("fedprox 0"))
+    (results / "runs" / cloned.run("fedavg 1") / "final.safetensors").unlink()
+    assert cloned.trained() == ["fedavg 1", "fedprox 0"]
+    assert cloned.table() == table
 
 
 def test_folders_may_have_any_name_that_a_shell_would_run(copied: Project):
