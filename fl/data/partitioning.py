@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +82,28 @@ def make_partition(
     # Before 0.2.0 no seal was written.
     if not record_path.exists() or b'"seal"' not in record_path.read_bytes():
         prepared = prepare_dataset(dataset, root, policy)
+        names = _client_names(spec, dataset)
         try:
-            _make_new(spec, prepared, folder)
+            _make_new(spec, prepared, folder, names)
         except SmallClient as error:
-            # Only the data set knows names. Other schemes number clients of their own.
-            names = getattr(registry.component_of("data set", dataset)[1], "client_names", ())
-            if spec["name"] != "natural" or error.client >= len(names):
+            if error.client >= len(names):
                 raise
             raise SmallClient(*error.facts, error.remark, names[error.client]) from None
     _verified_hash(folder)
     return partition_table.read(folder / TABLE_FILE)
+
+
+def _client_names(spec: ComponentSpec, dataset: ComponentSpec) -> list[str]:
+    """Return the names of a partition's clients by number, as far as the data set knows them.
+
+    Only natural clients have names: other schemes number clients of their own.
+    """
+    if spec["name"] != "natural":
+        return []
+    try:
+        return [*getattr(registry.component_of("data set", dataset)[1], "client_names", ())]
+    except (DataError, OSError):  # The user's own file was there when the data were prepared.
+        return []
 
 
 def _verified_hash(folder: Path) -> str:
@@ -148,7 +160,9 @@ def find_data_change(record: Mapping[str, Any], root: Path, results: Path) -> st
     return None
 
 
-def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
+def _make_new(
+    spec: ComponentSpec, prepared: Prepared, folder: Path, client_names: Sequence[str]
+) -> None:
     component = registry.find("partition scheme", spec["name"], Location("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = apply_scheme(component.target, values, prepared, component.name)
@@ -167,6 +181,8 @@ def _make_new(spec: ComponentSpec, prepared: Prepared, folder: Path) -> None:
         "classes": list(prepared.classes) if prepared.has_classes else ["samples"],
         "content": partition_table.content_hash(table),
     }
+    if client_names:
+        record["client_names"] = [*client_names]
     if MODALITY in table:
         record["modality"] = table.groupby("client")[MODALITY].first().tolist()
     if domains := client_domains(table, prepared):

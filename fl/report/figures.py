@@ -373,6 +373,10 @@ def _quantiles(look: Look, axes: Axes, row: int, values: np.ndarray, colour: str
 
 FINEST = 1500
 """Largest number of clients in a picture; of more, so many are drawn, at even distances."""
+LETTERS_ACROSS = 50
+"""Letters of clients' names that fit side by side; longer names are turned."""
+LETTER_HEIGHT = 0.07
+"""Inches that a letter of a turned name takes."""
 MAX_CLIENTS = 40
 """Largest number of clients or classes in a picture of dots; of more, a shaded grid is drawn."""
 
@@ -406,17 +410,19 @@ def holdings(look: Look, partition: Partition) -> Canvas:
         axes.set(xlim=(-0.7, n_clients - 0.3), ylim=(n_classes - 0.3, -0.7))
         axes.grid(color=look.rule)
     axes.set(xlabel="client", ylabel="class")
-    named = [(axes.xaxis, partition.clients), (axes.yaxis, partition.classes)]
+    named = [(axes.xaxis, partition.client_labels), (axes.yaxis, [*partition.classes])]
     if n_clients > MAX_CLIENTS:
         axes.set_xlabel("clients, by most frequent class and size")
         del named[0]
     for axis, names in named:
         step = 1 + (len(names) - 1) // 20
-        axis.set_ticks(
-            range(0, len(names), step),
-            [textwrap.shorten(str(n), 14, placeholder="…") for n in names[::step]],
-        )
+        labels = [textwrap.shorten(name, 14, placeholder="…") for name in names[::step]]
+        axis.set_ticks(range(0, len(names), step), labels)
         axis.set_tick_params(length=0)
+        if axis is axes.xaxis and len(" ".join(labels)) > LETTERS_ACROSS:
+            axis.set_tick_params(rotation=90)
+            # Dots were sized for this height of the axes.
+            canvas.set_figheight(canvas.get_figheight() + LETTER_HEIGHT * max(map(len, labels)))
     return canvas
 
 

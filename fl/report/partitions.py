@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,7 @@ class Partition:
         modality: Modality of every client; empty if all have the same.
         domain: Domain of every client; empty without domains.
         distances: Distances between domains (`fl.data.partitioning`).
+        names: Names of the clients by number; empty if they have none.
     """
 
     id: str
@@ -51,6 +53,15 @@ class Partition:
     modality: tuple[int, ...] = ()
     domain: tuple[str, ...] = ()
     distances: pd.DataFrame | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def client_labels(self) -> list[str]:
+        """The clients' names, as far as they have any, else their numbers."""
+        return [
+            self.names[number] if number < len(self.names) else str(number)
+            for number in self.clients
+        ]
 
     @property
     def by_class(self) -> bool:
@@ -120,12 +131,20 @@ def read(results: Path, name: str, title: str) -> Partition | None:
             modality=tuple(map(int, about.get("modality", ()))),
             domain=tuple(map(str, about.get("domains", ()))),
             distances=files.read_parquet(distances)[0] if distances.exists() else None,
+            names=_client_names(about),
         )
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DataError(
             f"{folder}: the partition's statistics cannot be read ({error})",
             advice="remove the folder, and make the partition again",
         ) from error
+
+
+def _client_names(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of clients in a partition's record; those of domains if each has its own."""
+    domains = tuple(map(str, about.get("domains", ())))
+    is_domain = about.get("scheme") in ("natural", "domain") and len({*domains}) == len(domains)
+    return tuple(map(str, about.get("client_names", domains if is_domain else ())))
 
 
 def notes(results: Path, study: StudyPlan) -> list[str]:

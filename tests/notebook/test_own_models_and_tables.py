@@ -208,3 +208,21 @@ def test_a_data_set_of_hugging_face_is_one(tmp_path: Path, monkeypatch: pytest.M
     )
     result = fl.run(dataset={"table": {"frame": parts, **KEYS}}, **CALL_OF_A_TABLE)
     assert len(result.predictions("fedavg")) == 20
+
+
+def test_a_report_names_the_clients_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the picture of a partition; drawn clients have numbers alone."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    wards = ["north", "south", "west wing"]
+    frame = pd.DataFrame(rng.normal(size=(90, 3)), columns=["a", "b", "c"])
+    frame["ward"], frame["kind"] = np.repeat(wards, 30), np.tile(["x", "y", "z"], 30)
+    table = {"table": {"frame": frame, "label": "kind", "client": "ward"}}
+    call = {**SHORT, "dataset": table, "model": "mlp", "methods": ["fedavg"]}
+    shown = []
+    for scheme in ("natural", {"homogeneous": {"clients": 3}}):
+        page = fl.run(**{**call, "partition": scheme}).report().read_text()
+        shown.append([name for name in wards if name in page])
+    assert shown == [wards, []]

@@ -391,6 +391,23 @@ def test_unseen_clients_have_a_table_of_their_own(tmp_path, full):
     assert "Clients held out" not in (full / "report" / "quickstart.md").read_text()
 
 
+@pytest.mark.parametrize("scheme", ["natural", "dirichlet"])
+def test_clients_that_are_domains_have_their_names(tmp_path, scheme):
+    """Of clients that a scheme draws, the domain is that of most of their samples, and no name."""
+    labels = np.arange(60) % 3
+    table = partition.homogeneous(labels, clients=3)
+    (tmp_path / "partitions" / "part").mkdir(parents=True)
+    statistics = tmp_path / "partitions" / "part" / "statistics.parquet"
+    partition.statistics(table, labels, 3).to_parquet(statistics)
+    domains = ["amazon", "caltech", "webcam"]
+    about = {"classes": ["a", "b", "c"], "scheme": scheme, "domains": domains}
+    (tmp_path / "partitions" / "part" / "partition.json").write_text(json.dumps(about))
+    found = read(tmp_path, "part", "digits · x")
+    assert found.client_labels == (domains if scheme == "natural" else ["0", "1", "2"])
+    svg = figures.holdings(found).svg
+    assert [name in svg for name in domains] == [scheme == "natural"] * 3
+
+
 def test_a_thousand_clients_of_power_law_sizes_are_seen(tmp_path):
     labels = np.arange(20_000) % 10
     table = partition.power_law(labels, clients=1000)

@@ -55,6 +55,9 @@ class Rodents:
     shape: ClassVar[tuple[int, ...]] = (len(RODENT_NUMBERS) + len(RODENT_SEXES) + 1,)
     classes: ClassVar[int] = SPECIES_COUNT
     natural_clients: ClassVar[int | None] = RODENT_SIZES["plots"]
+    client_names: ClassVar[tuple[str, ...]] = tuple(
+        str(1 + n) for n in range(RODENT_SIZES["plots"])
+    )
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property

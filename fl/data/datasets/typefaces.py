@@ -100,6 +100,7 @@ class Typefaces:
     shape: ClassVar[tuple[int, ...]] = (1, IMAGE_SIDE, IMAGE_SIDE)
     classes: ClassVar[int] = len(CLASS_NAMES)
     natural_clients: ClassVar[int | None] = len(TYPEFACES)
+    client_names: ClassVar[tuple[str, ...]] = TYPEFACES
     published_splits: ClassVar[tuple[str, ...]] = ()
 
     @property
