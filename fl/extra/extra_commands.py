@@ -6,7 +6,6 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 from fl.base import folders
@@ -125,9 +124,10 @@ def _compare(parsed: argparse.Namespace) -> None:
         say(f"wrote {figure}")
 
 
-def _entry_keys(words: Iterable[str]) -> dict[str, Any]:
+def _entry_keys(words: Iterable[str]) -> config.Values:
     """Return the keys of an entry that ``KEY=VALUE`` words give, with values in YAML."""
-    location, keys = Location("the command line"), dict[str, Any]()
+    location = Location("the command line")
+    keys: config.Values = {}
     for word in words:
         key, sign, text = word.partition("=")
         if not (key and sign):
@@ -136,7 +136,7 @@ def _entry_keys(words: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(location / key, "occurs twice", advice=f"a grid: '{key}=[0.1, 1]'")
         if key in OPTION_BY_KEY:
             raise ConfigError(location / key, "is no key of a method", advice=OPTION_BY_KEY[key])
-        keys[key] = yaml_text.parse(text, location / key)
+        keys = {**keys, key: yaml_text.parse(text, location / key)}
     return keys
 
 

@@ -17,7 +17,7 @@ from fl.notebook.display import short_traceback
 from fl.notebook.keys import entry_name
 from fl.notebook.run import FOLDER
 from fl.notebook.track_runs import TrackRuns
-from fl.plan.config import named_entries, read_settings, read_yaml
+from fl.plan.config import Values, named_entries, read_settings, read_yaml
 from fl.report import claims, latex, page, track_page, tracks
 from fl.report.cells import number, probability
 
@@ -225,10 +225,10 @@ def compare(
     return Comparison(name, joined, table, tests, sizes, tuple(remarks))
 
 
-def _read_track(path: Path) -> dict[str, Any]:
+def _read_track(path: Path) -> Values:
     """Return the study of a track as its file has it, with entries by name."""
     study = read_yaml(path)
-    return study | {"methods": named_entries(study["methods"], Location(str(path)) / "methods")}
+    return {**study, "methods": named_entries(study["methods"], Location(str(path)) / "methods")}
 
 
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:

@@ -520,14 +520,14 @@ def named_entries(methods: Any, location: Location) -> Any:
         return {methods: None}
     if not isinstance(methods, list | tuple):
         return methods
-    entries: dict[str, Any] = {}
+    entries: Values = {}
     for i, item in enumerate(methods):
         item_entries = {item: None} if isinstance(item, str) else fields.mapping(item, location / i)
         for name in item_entries:
             if name in entries:
                 problem, advice = f"the entry {name!r} is a duplicate", "a name of its own for each"
                 raise ConfigError(location / i, problem, advice=advice)
-        entries |= item_entries
+        entries = {**entries, **item_entries}
     return entries
 
 
