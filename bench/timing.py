@@ -97,6 +97,8 @@ def simulation(
     numbers = {name: np.flatnonzero(split == name) for name in each}
     held = ClientData({name: SamplesByClient(numbers[name], its) for name, its in each.items()})
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
+    # As in a run, so that the first step, whose operations are counted, does not do it.
+    network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device)))
     basis = RunBasis(network, settled, arrays, held, CLASSES)
     return Simulation.of(MethodComponents(method or FedAvg()), basis, seed=0)
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import backends, gpu, runs, scale, timing
+from bench import backends, gpu, methods, runs, scale, timing
 from bench.released_rounds import pfllib, population
 from bench.released_rounds.differences import largest_difference
 from bench.released_rounds.edits import Edit
@@ -48,6 +48,13 @@ def test_a_run_over_generated_data_has_the_samples_of_its_workload() -> None:
         assert [len(its) for its in samples] == (WORKLOADS["W4"].sizes // divisor).tolist()
     everything = np.concatenate([its for samples in held for its in samples])
     assert sorted(everything) == list(range(run.arrays.size))
+
+
+def test_operations_of_a_method_are_those_of_its_steps() -> None:
+    clients, steps, batch, first_layer, second_layer = 10, 10, 10, 64 * 64, 64 * 10
+    forward = 2 * batch * (first_layer + second_layer)
+    backward = 2 * batch * (first_layer + 2 * second_layer)
+    assert methods._operations("fedavg", "mlp") == clients * steps * (forward + backward)
 
 
 def test_what_auto_chooses_is_compared_with_every_backend() -> None:
