@@ -256,7 +256,7 @@ def test_every_entry_of_a_track_trains_a_client_for_as_many_steps() -> None:
     budget. One control is fine-tuned four times as long.
     """
     names = tracks.studies(ROOT / "config")
-    planned = plans.make(ROOT / "config", names)
+    planned = plans.make(ROOT / "config", names, checked=False)
     for name in names:
         entries = planned.studies[name].entries
         shared = {start for entry in entries.values() if (start := entry.start)}
