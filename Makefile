@@ -84,7 +84,7 @@ fixtures-demo: $(VENV)/extras.stamp ## generated files: a tiny study of every pu
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
 	$(MAKE) --no-print-directory check
-	@echo 'Running every test: about a quarter of an hour on 2 cores.'
+	@echo 'Running every test: about ten minutes on 2 cores.'
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-fast: $(VENV)/test.stamp ## lint, types and the tests of what differs from main (BASE=branch), in about a minute
