@@ -132,10 +132,11 @@ def test_ctrl_c_ends_in_one_sentence(undisturbed: Project, tmp_path: Path):
     assert not [word for word in ("Error", "Traceback") if word in before]
     assert said(place).splitlines()[-1].startswith(f"stopped: {place.run(RUN)}: left after round")
     assert Project(place.root).trained() == [RUN]
+    assert resumed(place) == 6
     assert place.table() == undisturbed.table()
 
 
-def test_a_run_that_is_killed_is_named_at_the_end_and_goes_on_in_place_and_in_a_clone(
+def test_a_run_that_is_killed_is_named_at_the_end_and_goes_on_in_a_clone(
     begun, undisturbed: Project, tmp_path: Path
 ):
     place, process = begun
@@ -145,10 +146,10 @@ def test_a_run_that_is_killed_is_named_at_the_end_and_goes_on_in_place_and_in_a_
     *_, before, killed, after = output.splitlines()
     assert (before, after[:11]) == ("Some jobs failed.", "The reports")
     assert killed.startswith(f"  {place.run(RUN)}  ") and ": round 5 of 8, it was killed" in killed
-    for found in (project.clone(place, tmp_path / "clone"), place):
-        assert found.trained() == [RUN]
-        assert resumed(found) == 5
-        assert found.table() == undisturbed.table()
+    found = project.clone(place, tmp_path / "clone")
+    assert found.trained() == [RUN]
+    assert resumed(found) == 5
+    assert found.table() == undisturbed.table()
 
 
 def test_two_snakemakes_at_once_do_everything_once(copied: Project):
