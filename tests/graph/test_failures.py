@@ -21,7 +21,7 @@ from fl.store.store import Store
 
 pytestmark = pytest.mark.graph
 
-KILLS = 20
+KILLS = 12
 LONG = {"training": {**STUDY["training"], "rounds": 12, "momentum": 0.9}}
 OFTEN = {"execution": {**SETTINGS["execution"], "checkpoint_every": 1}}
 MADE = (TABLE, "results/metrics/small.json", "results/plots/small.csv")
@@ -147,12 +147,12 @@ def test_results_that_cannot_be_written_are_named_and_stay(copied: Project):
     before = content(copied)
     with read_only(copied.root / "results"):
         assert "Nothing to be done" in copied.snakemake()
-        copied.study(seeds=[0, 1, 2])
+        copied.study(methods={"fedavg": None}, seeds=[0, 1, 2])
         *_, error = copied.snakemake(exit_status=1).splitlines()
         assert error.startswith("error: results/plan: ")
         assert "the file system is read-only; make it writable" in error
     assert content(copied) == before
-    assert len(copied.trained()) == 3
+    assert copied.trained() == ["fedavg 2"]
 
 
 # Clocks
