@@ -42,13 +42,6 @@ def finished(once: Once) -> Project:
     return Project(once("finished", lambda root: project.create(root).snakemake()))
 
 
-@pytest.fixture(params=["in place", "in a clone"])
-def place(request: pytest.FixtureRequest, finished: Project, tmp_path: Path) -> Project:
-    """The finished project: as it was left, and as a clone that brought results/ with it."""
-    make = project.copy if request.param == "in place" else project.clone
-    return make(finished, tmp_path / "project")
-
-
 @pytest.fixture
 def cloned(finished: Project, tmp_path: Path) -> Project:
     """The finished project in a clone, where times of files say nothing.

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 import tomllib
 from pathlib import Path
 
 import project
 import pytest
 import yaml
-from project import REPORT, REPOSITORY, Project
+from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.graph
-
-
-def test_nothing_is_left_to_do_and_that_is_found_soon(place: Project):
-    place.snakemake(REPORT)  # A clone is planned anew, as its code is at another place.
-    begun = time.monotonic()
-    assert "Nothing to be done" in place.snakemake("--dry-run")
-    print(f"nothing to be done: {time.monotonic() - begun:.1f} s")
 
 
 def test_lint_asks_for_nothing(finished: Project):
@@ -30,7 +22,7 @@ def test_another_workflow_has_it_as_a_module(tmp_path: Path):
     """As `snakedeploy deploy-workflow` writes it, with rules that are renamed."""
     other = Project(tmp_path / "other")
     (other.root / "config" / "studies").mkdir(parents=True)
-    other.study()
+    other.study(methods={"fedavg": None}, seeds=[0])
     other.settings()
     other.write(
         "Snakefile",
@@ -81,6 +73,7 @@ def test_environments_have_the_versions_of_the_lock():
 
 def test_a_job_on_a_gpu_asks_for_one_of_the_one_there_is(tmp_path):
     fresh = project.create(tmp_path / "project")
+    fresh.study(methods={"fedavg": None, "fedprox": {"mu": 0.5}}, seeds=[0])
     fresh.settings(execution={"device": "cuda"})
     output = fresh.snakemake("--dry-run")
     trains = [line for line in output.splitlines() if ": train " in line]
@@ -100,6 +93,6 @@ def test_a_wrong_config_is_one_clear_error_and_loses_nothing(copied: Project):
     assert copied.table() == table
 
 
-def test_a_study_that_is_not_planned_is_named(copied: Project):
-    output = copied.snakemake("results/report/smal.html", exit_status=1)
+def test_a_study_that_is_not_planned_is_named(finished: Project):
+    output = finished.snakemake("results/report/smal.html", exit_status=1)
     assert "studies: does not contain 'smal'. Allowed: small" in output
