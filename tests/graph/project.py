@@ -180,9 +180,7 @@ class Project:
 
 
 class Real(Project):
-    """A project whose processes are Pythons of their own: killed one by one, or preloaded with
-    something else.
-    """
+    """A project whose processes are Pythons of their own, in one group as a terminal has them."""
 
     python = sys.executable
 

@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import mounting
+import preloaded
 import project
 import psutil
 import pytest
-from project import REPORT, SETTINGS, STUDY, TABLE, Project, Real, fl, until
+from project import REPORT, SETTINGS, STUDY, TABLE, Project, fl, until
 
 from fl.store.store import Store
 
@@ -172,14 +174,24 @@ def clock(tmp_path: Path) -> Path:
     return library
 
 
+@dataclass(frozen=True)
+class Clocked(Project):
+    """A project whose processes have the clock of a library."""
+
+    library: Path
+
+    @property
+    def python(self) -> str:
+        return preloaded.python(str(self.library))
+
+
 def test_a_clock_that_goes_back_a_day_changes_nothing(
     undisturbed: Project, clock: Path, tmp_path: Path
 ):
-    place = Real(project.copy(undisturbed, tmp_path / "project").root)
+    place = Clocked(project.copy(undisturbed, tmp_path / "project").root, clock)
     start_over(place)
     shift = tmp_path / "shift"
-    environment = {"LD_PRELOAD": str(clock), "CLOCK_SHIFT": str(shift)}
-    process = place.start(REPORT, **environment)
+    process = place.start(REPORT, CLOCK_SHIFT=str(shift))
     partial, done = "results/runs/*.partial/checkpoint/round-*", "results/runs/*/run.json"
     until(lambda: any(place.root.glob(partial)) or any(place.root.glob(done)))
     shift.write_text(str(-DAY))
@@ -190,9 +202,11 @@ def test_a_clock_that_goes_back_a_day_changes_nothing(
     assert process.returncode == 0 or "older modification time" in output, output
     before = place.records()
     assert before
-    process = place.start(REPORT, **environment)
+    yesterday = time.strftime("%Y-%m-%d", time.localtime(time.time() - DAY))
+    process = place.start(REPORT, CLOCK_SHIFT=str(shift))
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
+    assert f"Date: {yesterday} " in output, "the clock is wrong in processes that are forks, too"
     assert before.items() <= place.records().items()
     assert content(place) == content(undisturbed)
     assert Project(place.root).trained(REPORT) == []

@@ -63,8 +63,8 @@ os._exit(status)
 
 
 @functools.cache
-def python() -> str:
-    """The program; its server lives as long as this process."""
+def python(library: str = "") -> str:
+    """The program; its server lives as long as this process, with a library before those of C."""
     # Not below pytest's folder: the path of a socket may not be longer than 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="fedloom-python-"))
     address, program = folder / "socket", folder / "python"
@@ -72,6 +72,8 @@ def python() -> str:
     program.write_text(CLIENT.format(**fields, passed=tuple(map(int, PASSED))))
     program.chmod(0o755)
     environment = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
+    if library:
+        environment["LD_PRELOAD"] = library
     server = subprocess.Popen(
         [sys.executable, "-P", __file__, str(program)],
         stdin=subprocess.PIPE,
