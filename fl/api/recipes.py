@@ -308,10 +308,12 @@ def _scalar(value: Tensor) -> Tensor:
     """Return the value of a loss term, which must be a scalar tensor."""
     if not isinstance(value, Tensor) or value.dim():
         found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        advice = "return weighted_mean(values, forward.batch) of a value for each sample, and "
+        advice += "keep tensors, as a number has no gradient"
+        if value is None:
+            advice = "end the term by `return` and its value"
         raise FedloomError(
-            f"a loss term returned a value of {found}, which is no scalar tensor",
-            advice="return weighted_mean(values, forward.batch) of a value for each sample, and "
-            "keep tensors, as a number has no gradient",
+            f"a loss term returned a value of {found}, which is no scalar tensor", advice=advice
         )
     return value
 

@@ -101,7 +101,7 @@ def listing(kind: str, family: str | None = None) -> Iterator[str]:
 
 def details(kind: str, name: str) -> Iterator[str]:
     """Return a component's summary, citation and notes, and every key that configs can set."""
-    component = registry.find_declaration(kind, name, Location("NAME"))
+    component = registry.find_declaration(kind, name, Location("the command line"))
     yield f"{component.name}: {component.summary}"
     if component.citation:
         yield from ("", *_wrapped(component.citation))

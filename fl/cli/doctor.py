@@ -109,7 +109,7 @@ def _missing_packages(extra: str) -> str:
         if name in names and not is_installed(name)
     ]
     advice = f"Try: python -m pip install 'fedloom[{extra}]'"
-    return f"{_shortage(missing)}. {advice}" if missing else _shortage(missing)
+    return f"{_shortage(missing)}. {advice}" if missing else "all packages are here"
 
 
 def _cores() -> str:

@@ -190,6 +190,10 @@ TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 """HTTP statuses after which a further attempt may succeed."""
 
 
+FETCH_ELSEWHERE = "fetch the file elsewhere, put it there under this name, and start again"
+"""Advice after the final path of a file: one that is there is used, if its checksum is right."""
+
+
 class RetryableError(Exception):
     """A failed attempt after which the next one may succeed."""
 
@@ -230,7 +234,7 @@ class Download:
                     raise DataError(
                         f"{self._target}: cannot be fetched from {self._url} ({reason};"
                         f" {MAX_ATTEMPTS} attempts)",
-                        advice="start again later",
+                        advice=f"start again later, or {FETCH_ELSEWHERE}",
                     ) from reason
                 pause = PAUSE_SECONDS * 2 ** (failures - 1)
                 log.info("%s: %s; next attempt in %.0f s", self._target.name, reason, pause)
@@ -257,7 +261,7 @@ class Download:
                 self._partial.unlink(missing_ok=True)
             elif error.code not in TRANSIENT_STATUSES:
                 problem = f"{self._target}: cannot be fetched from {self._url} ({error})"
-                raise DataError(problem) from error
+                raise DataError(problem, advice=FETCH_ELSEWHERE) from error
             raise RetryableError(error) from error
         except (http.client.HTTPException, OSError) as error:
             raise RetryableError(

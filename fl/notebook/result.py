@@ -88,9 +88,10 @@ class Result:
         Returns:
             The columns ``dataset``, ``partition``, ``model``; ``method`` and ``other``;
             ``difference``, the mean of ``method`` minus that of ``other`` over ``n`` draws or seeds
-            (``unit``), with its 95 % bounds ``low`` and ``high``; ``better`` and ``worse``, shares
-            of clients; ``p``, ``p_corrected`` and ``p_equal`` (within one point); ``verdict``, and
-            ``reason`` if it is uninformative. Shares are fractions of one. NaN: not tested.
+            (``unit``), with its 95 % bounds ``low`` and ``high`` (NaN below six draws or seeds);
+            ``better`` and ``worse``, shares of clients; ``p``, ``p_corrected`` and ``p_equal``
+            (within one point); ``verdict``, and ``reason`` if it is uninformative. Shares are
+            fractions of one. NaN: not tested.
         """
         facts = self._facts()
         facts = facts.merged_draws or facts

@@ -14,20 +14,25 @@ from fl.report.method_tables import Record, Show, by_setting, shown_number
 
 
 def claims_made(facts: Facts) -> tuple[str, ...]:
-    """Return sentences on which methods are ahead and behind, and on the test that says so."""
+    """Return sentences on which methods are ahead and behind, and on the test that says so.
+
+    Before there is a comparison they say nothing, as it is not known yet over how many units.
+    """
     frame = facts.claims
-    if len(facts.methods) < 2:
+    if len(facts.methods) < 2 or frame.empty:
         return ()
     units = sorted({f"{n} {unit}s" for n, unit in zip(frame["n"], frame["unit"], strict=True)})
-    units_count, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
+    units_count, tests = int(frame["n"].max()), int(frame["p"].notna().sum())
     if units_count < 2:
         return ("One draw and one seed cannot tell a difference from noise.",)
     corrected = f"corrected together for {tests} comparisons by step-down maxT"
-    sentences = [
-        f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} "
-        f"({claims.test_rule(frame)}, 5 %{f', {corrected}' * (tests != 1)})."
-    ]
-    if (frame["unit"] == claims.SEED).any():
+    sentences = []
+    if tests:
+        sentences.append(
+            f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} "
+            f"({claims.test_rule(frame)}, 5 %{f', {corrected}' * (tests != 1)})."
+        )
+    if tests and (frame["unit"] == claims.SEED).any():
         sentences.append(
             "A test over training seeds shows what happens if training is repeated; it says "
             "nothing about other data."
@@ -143,9 +148,13 @@ def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, prefix: str = ""
     against = f"Against {facts.methods[baseline]}" if baseline else "All methods"
     if baseline and not one_other:
         against += " (or another method that the study names)"
+    too_few = claims.smallest_p(int(frame["n"].max())) > claims.LEVEL
+    interval = ", with 95 % bootstrap interval"
+    if too_few:
+        interval = "; they are too few for a 95 % bootstrap interval"
     caption = (
         f"{prefix}{against} in pairs: mean difference of final test {unit(metric)} over "
-        f"{replicates}, with 95 % bootstrap interval."
+        f"{replicates}{interval}."
     )
     near_floor = ""
     if metric in claims.COUNTED:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from fl.base import registry
+from fl.base.errors import ConfigError
 from fl.cli import catalogue
 
 KEYS = ("mu", "lr", "kernels", "min_samples")
@@ -69,3 +70,8 @@ def test_training_that_a_method_sets_is_told() -> None:
     assert "training defaults of this method: rounds 5, local_epochs 1" in list(
         catalogue.details("method", "finetune")
     )
+
+
+def test_a_method_that_does_not_exist_is_an_error_of_the_command_line() -> None:
+    with pytest.raises(ConfigError, match=r"^the command line: .*'fedprx'.*fedprox"):
+        [*catalogue.details("method", "fedprx")]

@@ -138,6 +138,20 @@ def test_busy_server_is_asked_again_later_and_later(server, raw, pauses):
     assert pauses == [1, 2, 4, 8]
 
 
+def test_file_that_was_fetched_elsewhere_is_used_as_the_advice_says(server, raw):
+    server.refusals = download.MAX_ATTEMPTS
+    with pytest.raises(DataError, match=r"Try: start again later, or fetch .*, put it there") as no:
+        fetch(source(server), raw)
+    target = Path(str(no.value).partition(": ")[0])
+    assert target == raw / "a.bin"
+    target.write_bytes(BODY)
+    asked = len(server.asked)
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert len(server.asked) == asked
+    with pytest.raises(DataError, match=r"404.* Try: fetch the file elsewhere, put it there"):
+        fetch(Source("b.bin", f"{server.url}/b.bin", DIGEST), raw)
+
+
 def test_web_page_in_place_of_the_file_is_refused(server, raw):
     server.kind = "text/html; charset=utf-8"
     with pytest.raises(DataError, match=r"answers with a web page in place of the file. Try: open"):

@@ -259,6 +259,30 @@ def test_training_seeds_are_not_draws_and_three_show_nothing(tmp_path):
     assert "the smallest possible p-value is 0.25" in said
 
 
+@pytest.mark.parametrize("scores", [{}, {"base": 0.5}])
+def test_nothing_is_said_of_tests_before_two_methods_have_runs(tmp_path, scores):
+    made = plan([], baseline="base")
+    for method, seed in itertools.product(("base", "up"), range(2)):
+        if method in scores:
+            write_run(tmp_path / "runs", f"{method}{seed}", clients([scores[method]] * 2))
+        made["runs"].append(entry(f"{method}{seed}", method, seed=seed))
+    write_plan(tmp_path, made)
+    assert claims_tables.claims_made(gather("small", tmp_path, tmp_path / "runs")) == ()
+
+
+def test_where_nothing_is_tested_no_test_is_told_and_few_seeds_have_no_interval(tmp_path):
+    made = plan([], baseline="base")
+    for method, seed in itertools.product(("base", "same"), range(2)):
+        write_run(tmp_path / "runs", f"{method}{seed}", clients([0.5 + seed / 10] * 2))
+        made["runs"].append(entry(f"{method}{seed}", method, seed=seed))
+    write_plan(tmp_path, made)
+    facts = gather("small", tmp_path, tmp_path / "runs")
+    assert claims_tables.claims_made(facts) == ("Uninformative: same (same equals base).",)
+    table = claims_tables.paired_table(facts)
+    assert table is not None
+    assert table.caption.endswith("training seeds; they are too few for a 95 % bootstrap interval.")
+
+
 def test_the_smallest_p_value_is_told_as_in_the_table(tmp_path):
     """Of four draws it is 0.125, which two digits would round to 0.12."""
     scores = {"base": [0.5, 0.6, 0.5, 0.6], "up": [0.61, 0.7, 0.6, 0.7]}
