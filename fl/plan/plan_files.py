@@ -171,13 +171,13 @@ def read_checked_bundle(results: str | Path, name: str) -> Bundle:
 
 
 def read_dataset(results: str | Path, name: str) -> ComponentSpec:
-    """Return the spec of a data set of the plan; `DataError` if it cannot be read."""
-    return read_checked(file_of(results, "datasets", name))
+    """Return the spec of a data set of the plan, by id or name; `DataError` if there is none."""
+    return read_checked(_named_file(results, "datasets", name))
 
 
 def read_partition(results: str | Path, name: str) -> PlannedPartition:
-    """Return a partition of the plan; `DataError` if it cannot be read."""
-    return read(PlannedPartition, file_of(results, "partitions", name))
+    """Return a partition of the plan, by id or name; `DataError` if there is none."""
+    return read(PlannedPartition, _named_file(results, "partitions", name))
 
 
 def read_analysis(results: str | Path, name: str) -> PlannedAnalysis:
@@ -209,7 +209,7 @@ def read_checked(path: Path) -> dict[str, Json]:
     except FileNotFoundError:
         raise DataError(
             f"{path}: does not exist, so the plan has nothing of this name",
-            advice="`fedloom plan --write`, which writes the plan's files",
+            advice="`fedloom plan STUDY --write`, which writes the plan's files",
         ) from None
     except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -219,6 +219,27 @@ def read_checked(path: Path) -> dict[str, Json]:
             advice="`fedloom plan --write`, which makes it anew",
         )
     return dict(content)
+
+
+def _named_file(results: str | Path, kind: Literal["datasets", "partitions"], name: str) -> Path:
+    """Return the file with an id of the plan, or with the only id that has a name before its hash.
+
+    Raises:
+        DataError: If there is no such id and not one such name.
+    """
+    path = file_of(results, kind, name)
+    if path.exists() or not (summary := read_summary(results)):
+        return path
+    bundles = summary.bundles.values()
+    planned = {item.dataset if kind == "datasets" else item.partition for item in bundles}
+    ids = sorted(id for id in planned if id.rpartition("-")[0] == name)
+    if len(ids) == 1:
+        return file_of(results, kind, ids[0])
+    problem = f"{path}: does not exist, so the plan has nothing of this name"
+    if ids:
+        problem = f"{name}: is the name of {len(ids)} planned {kind}, so that it needs an id"
+    advice = "" if ids else "`fedloom plan STUDY --write`, which plans a study with it"
+    raise DataError(problem, ", ".join(ids or sorted(planned)), advice)
 
 
 def read_unchecked(path: Path) -> dict[str, Json]:

@@ -142,10 +142,9 @@ def print_failures_at_exit(
                 output(line)
         except (OSError, FedloomError) as error:
             output(f"  {error}")
-        output(
-            f"The reports in {results}/report contain all finished runs. Finished runs and "
-            "checkpoints are kept; run snakemake again to continue."
-        )
+        if selected is None and status.has_report(results):  # With `--only`, none is made again.
+            output(f"The reports in {results}/report contain all finished runs.")
+        output("Finished runs and checkpoints are kept; run the same command again to continue.")
 
     atexit.register(print_failures)
 

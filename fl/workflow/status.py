@@ -218,6 +218,12 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
     yield line(statuses, rates)
 
 
+def has_report(results: Path) -> bool:
+    """Return whether a study of the plan has a page of its report."""
+    studies = _summary(results).studies
+    return any(result_files.page(results, study).exists() for study in studies)
+
+
 def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
     """Return a line for each report that is out of date or lacks something.
 

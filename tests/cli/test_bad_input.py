@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from fl.cli import main
-from fl.plan import plan
+from fl.plan import plan, plan_files
 
 FILE = "studies/tiny.yaml"
 
@@ -290,7 +290,30 @@ def test_a_partition_that_was_not_planned(
 ) -> None:
     config = planning.write_config(tmp_path)
     text = message(capsys, "partition", "mine", "--config", str(config))
-    assert re.search(r"plan/partitions/mine\.json: does not exist.*plan --write", text)
+    assert re.search(r"plan/partitions/mine\.json: does not exist.*plan STUDY --write", text)
+
+
+def test_a_name_of_the_plan_stands_for_its_only_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partitions = [{"dirichlet": {"clients": 4, "alpha": alpha}} for alpha in (0.5, 1.0)]
+    config = planning.write_config(
+        tmp_path, {"partitions": [*partitions, {"homogeneous": {"clients": 4}}]}
+    )
+    assert main.main(["plan", "--write", "--config", str(config)]) == 0
+    ids = [path.stem for path in plan_files.all_files(tmp_path / "results", "partitions")]
+    assert main.main(["partition", "homogeneous", "--config", str(config)]) == 0
+    [made] = (tmp_path / "results" / "partitions").glob("homogeneous-*/partition.parquet")
+    assert made.parent.name in ids
+    capsys.readouterr()
+    text = message(capsys, "partition", "dirichlet", "--config", str(config))
+    drawn = ", ".join(id for id in ids if id.startswith("dirichlet-"))
+    assert text.count("dirichlet-") == 2
+    problem = "dirichlet: is the name of 2 planned partitions, so that it needs an id"
+    assert f"{problem}. Allowed: {drawn}" in text
+    text = message(capsys, "download", "vowel", "--config", str(config))
+    [dataset] = plan_files.all_files(tmp_path / "results", "datasets")
+    assert f"Allowed: {dataset.stem}. Try: `fedloom plan STUDY --write`" in text
 
 
 def test_rows_in_another_order_are_the_same_partition_and_the_same_runs(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fl.cli import main
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
 from fl.plan.config import Execution
+from fl.report import result_files
 from fl.store import workspace
 from fl.store.lease import take
 from fl.store.workspace import Attempt
@@ -199,6 +200,29 @@ def test_a_watch_counts_the_selected_runs_alone(
     assert counts == {"method=local": "0 of 1 runs done", "method=ft": starting}
     rest = monitor.status.bundles(tmp_path / "results", selected=())
     assert rest == []
+
+
+def test_the_end_of_a_failed_workflow_tells_of_reports_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = plan.current_summary(write_config(tmp_path))
+    [study] = planned.studies
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(monitor.atexit, "register", at_exit.append)
+
+    def last_lines(selected: list[str] | None = None) -> str:
+        said: list[str] = []
+        monitor.print_failures_at_exit(planned.settings, said.append, selected)
+        at_exit.pop()()
+        return "\n".join(said)
+
+    assert "contain all finished runs" not in last_lines()
+    assert last_lines().endswith("run the same command again to continue.")
+    page = result_files.page(tmp_path / "results", study)
+    page.parent.mkdir()
+    page.touch()
+    assert f"The reports in {page.parent} contain all finished runs." in last_lines()
+    assert "contain all finished runs" not in last_lines([])
 
 
 def test_a_log_that_cannot_be_written_stops_no_run(planned: Plan, caplog) -> None:
