@@ -183,6 +183,12 @@ def test_the_command_takes_hyper_parameters(lab: Path, capsys: pytest.CaptureFix
     assert "tiny: fedprox had 2 grid points, chosen in each draw" in repr(called)
 
 
+def test_the_command_tells_a_warning_in_one_line(lab: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["compare", "fedprox", "mu=0.1", "lr=1e+30", "--only", "tiny"]) == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if "diverged" in line]
+    assert warned and all(line.startswith("warning: diverged: ") for line in warned)
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
