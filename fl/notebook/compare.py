@@ -202,6 +202,9 @@ def compare(
     name = method if isinstance(method, str) else entry_name(method)
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []
+    if keys:
+        given = ", ".join(f"{key}={value}" for key, value in keys.items())
+        remarks.append(f"{name} was given {given}")
     if budget := sorted(BUDGET_KEYS & keys.keys()):
         remarks.append(
             f"{name} has its own {', '.join(budget)}; the other methods have the track's budget, "
@@ -215,6 +218,12 @@ def compare(
         results = results[results["draw"].isin(published_results["draw"])]
         other_results = published_results[published_results["method"] != name]
         lines += [other_results, results[results["method"] == name]]
+        replaced = published_results[published_results["method"] == name]
+        if len(replaced) and (keys or not isinstance(method, str)):
+            mean = number(replaced["accuracy"].mean(), "accuracy")
+            remarks.append(
+                f"{track}: the published {name} has {mean} %; this one stands in its place"
+            )
         remarks += _check_remarks(track, published_results, results)
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)

@@ -183,6 +183,16 @@ def test_the_command_takes_hyper_parameters(lab: Path, capsys: pytest.CaptureFix
     assert "tiny: fedprox had 2 grid points, chosen in each draw" in repr(called)
 
 
+def test_given_keys_and_the_published_entry_that_they_replace_are_told(lab: Path) -> None:
+    kept = tracks.read_published(Path("config"))
+    mean = 100 * kept[kept["method"] == "local"]["accuracy"].mean()
+    told = repr(fl.compare("local", lr=0.1, weight_decay=0.01, progress=False)).splitlines()
+    assert "local was given lr=0.1, weight_decay=0.01" in told
+    assert f"tiny: the published local has {mean:.1f} %; this one stands in its place" in told
+    plain = repr(fl.compare("local", progress=False))
+    assert "was given" not in plain and "the published local" not in plain
+
+
 def test_the_command_tells_a_warning_in_one_line(lab: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["compare", "fedprox", "mu=0.1", "lr=1e+30", "--only", "tiny"]) == 0
     warned = [line for line in capsys.readouterr().err.splitlines() if "diverged" in line]
