@@ -24,7 +24,7 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
-from fl.base.schema import GLOBAL
+from fl.base.schema import GLOBAL, PERSONAL
 from fl.base.seams import Seam
 from fl.base.units import object_text
 from fl.data.dataset import Modality
@@ -109,14 +109,16 @@ def _check_stages(declared: Any, method: Method) -> None:
     """Raise `FedloomError` if a method has not the views of the stages that its class declares.
 
     Reports score a method with a personal stage by the clients' own models. Without its view, they
-    would score the shared model without a word.
+    would score the shared model without a word. The shared model's stage may be missing beside
+    it: a key may leave nothing to share, such as FedRoD's ``head: local``.
     """
     name, stages = type(declared).__name__, declaration_of(declared).stages
-    if not stages or {*stages} == {*method.views}:
+    optional = {GLOBAL} if PERSONAL in stages else set()
+    if not stages or {*stages} - optional <= {*method.views} <= {*stages}:
         return
     built = ", ".join(f'"{stage}"' for stage in method.views)
     advice = f"@declare({built})"
-    if missing := [stage for stage in stages if stage not in method.views]:
+    if missing := [stage for stage in stages if stage not in {*method.views} | optional]:
         problem = f"{name} declares the stage {missing[0]!r}, but its build returns a method that "
         problem += f"evaluates {built} only"
         model = "server's" if missing[0] == GLOBAL else "client's own"

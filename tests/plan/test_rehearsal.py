@@ -181,6 +181,7 @@ BOTH = '"global": shared, "personal": personal'
             'Try: @declare("global", "personal")',
         ),
         ('"global", "personal"', BOTH, ""),
+        ('"global", "personal"', '"personal": personal', ""),
     ],
 )
 def test_stages_that_are_declared_are_built(lab: Path, stages: str, views: str, said: str) -> None:
