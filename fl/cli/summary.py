@@ -123,9 +123,9 @@ def _job_lines(
         text += (
             "; fewer cluster jobs if you set the expected time of runs, `execution: run_minutes`"
         )
-    requests = Counter(_request(job.execution) for job in of_cluster).items()
+    requests = Counter(_request(job.execution) for job in of_cluster)
     yield text
-    yield f"Cluster jobs ask for {'; '.join(f'{t} ({n})' for t, n in requests)}"
+    yield f"Cluster jobs ask for {'; '.join(f'{t} ({n})' for t, n in sorted(requests.items()))}"
 
 
 def _request(execution: Execution) -> str:

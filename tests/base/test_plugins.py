@@ -351,8 +351,8 @@ def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
     assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
     edit(lab / "methods/my_anchor.py", '@declare("global")', '@declare("x")')
     done = contract(lab, "my-anchor")
-    assert done.returncode == 1
-    assert "[my-anchor]" in done.stdout
+    assert done.returncode == 2, "it is refused before any test"
+    assert "MyAnchor declares the stage 'x', but its build returns" in done.stdout
 
 
 @pytest.mark.parametrize(

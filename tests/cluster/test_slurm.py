@@ -134,7 +134,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     }
     assert "1 missing" in clustered.report()
     end = said[said.index("Some jobs failed.") :].splitlines()
-    assert len(end) == 3, "Snakemake says no more"
+    assert len(end) == 4, "Snakemake says no more"
     run, number = clustered.run("broken 0"), clustered.jobs("broken 0")[-1].id
     assert end[1].startswith(f"  {run}  Broken on ")
     told = re.search(rf"no luck \(Slurm job {number}, log (\S+)\)$", end[1])
