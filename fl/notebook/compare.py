@@ -203,8 +203,8 @@ def compare(
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []
     if keys:
-        given = ", ".join(f"{key}={value}" for key, value in keys.items())
-        remarks.append(f"{name} was given {given}")
+        key_text = ", ".join(f"{key}={value}" for key, value in keys.items())
+        remarks.append(f"{name} was given {key_text}")
     if budget := sorted(BUDGET_KEYS & keys.keys()):
         remarks.append(
             f"{name} has its own {', '.join(budget)}; the other methods have the track's budget, "

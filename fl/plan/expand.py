@@ -221,7 +221,7 @@ def expand(
 
 @dataclass(frozen=True)
 class Extent:
-    """What a study trains, as far as it is known without the ids of its runs.
+    """Data sets, methods and number of runs of a study, without the ids of its runs.
 
     Attributes:
         datasets: Names of its data sets.
@@ -283,7 +283,7 @@ Populations = Mapping[str, tuple[Choice, Choice]]
 
 
 class _RunKey(NamedTuple):
-    """What distinguishes a run from all others of its study."""
+    """The choices that distinguish a run from all others of its study."""
 
     point: Hashable
     seed: int

@@ -236,7 +236,7 @@ def _layouts(values: Iterable[Any]) -> tuple[object, ...]:
 
 
 class Layout(NamedTuple):
-    """What is known of a tensor without data."""
+    """The properties of a tensor without data."""
 
     shape: torch.Size
     strides: tuple[int, ...]
