@@ -107,7 +107,7 @@ def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
     """Return the config keys that a dataclass or a function's keyword-only arguments declare."""
     if dataclasses.is_dataclass(target):
         fresh_fields = [
-            dataclasses.replace(f, default=make()) for f, make in _made_defaults(target)
+            dataclasses.replace(f, default=factory()) for f, factory in _made_defaults(target)
         ]
         return _declared(target) | {field.name: field for field in fresh_fields}
     return dict(_declared(target))

@@ -52,10 +52,10 @@ def mixed_head(first: Tree, endpoints: Tree, alpha: Tensor) -> dict[str, Tensor]
     }
 
 
-def _mixture(alpha: Tensor, first: Tensor, others: Tensor) -> Tensor:
-    """Return the mixture of a leaf [..., *shape] and others [..., M - 1, *shape] by [..., M]."""
+def _mixture(alpha: Tensor, first: Tensor, endpoints: Tensor) -> Tensor:
+    """Return the mixture of a leaf [..., *shape] and endpoints [..., M - 1, *shape] by [..., M]."""
     dim = alpha.dim() - 1
-    leaves = torch.cat([first.unsqueeze(dim), others], dim).flatten(dim + 1)
+    leaves = torch.cat([first.unsqueeze(dim), endpoints], dim).flatten(dim + 1)
     return torch.matmul(alpha.unsqueeze(dim), leaves).reshape(first.shape)
 
 

@@ -16,13 +16,10 @@ from fl.base.units import quantity
 from fl.notebook.keys import CALL
 from fl.notebook.result import Result
 from fl.notebook.run import run
-from fl.plan.config import read_yaml
+from fl.plan.config import Values, read_yaml
 from fl.report import result_files, tracks, tuning
 from fl.report.facts import read_partitions
 from fl.report.tables import HYPER
-
-Entry = Mapping[str, Any]
-"""Keys of an entry, or of a study, as its file has them."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,12 @@ class TrackRuns:
     folder: Path
     tracks_folder: Path
     name: str
-    study: Entry
+    study: Values
     progress: bool
 
-    def results(self, name: str, method: str | type, keys: Entry) -> tuple[pd.DataFrame, list[str]]:
+    def results(
+        self, name: str, method: str | type, keys: Values
+    ) -> tuple[pd.DataFrame, list[str]]:
         """Train a method and FedAvg; return their results, and remarks on grid and runs."""
         track_entries = self.study["methods"]
         remarks: list[str] = []
@@ -82,7 +81,7 @@ class TrackRuns:
         ]
         return pd.concat(tables), remarks
 
-    def _tuned(self, name: str, entry: Entry) -> tuple[Entry, list[str]]:
+    def _tuned(self, name: str, entry: Values) -> tuple[Values, list[str]]:
         """Choose the point of an entry on the draws on which the others were tuned.
 
         Returns:
@@ -121,7 +120,7 @@ class TrackRuns:
         return tuned, [remark]
 
     def _run(
-        self, study_name: str, study: Entry, entries: Mapping[str, Entry | None]
+        self, study_name: str, study: Values, entries: Mapping[str, Values | None]
     ) -> tuple[Result, pd.DataFrame, pd.DataFrame]:
         """Train entries in the place of a study's; return the result, its rows and its runs."""
         changed = {**study, "methods": entries}
@@ -137,7 +136,7 @@ class TrackRuns:
         return result, *result_files.read(result.study, store, results)
 
 
-def budget(method: str | type, check: Entry | None) -> Entry:
+def budget(method: str | type, check: Values | None) -> Values:
     """Return the rounds of FedAvg for a method without personal models, if the track has these.
 
     A track may train shared models for fewer rounds, so that fine-tuning ends with equal budgets.

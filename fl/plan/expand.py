@@ -295,14 +295,14 @@ Parent = TypeVar("Parent")
 def runs_of_entries(
     entries: Iterable[MethodEntry],
     seeds: Callable[[MethodEntry], list[int]],
-    make: Callable[[MethodEntry, Point, Parent | None, int], Parent],
+    make_run: Callable[[MethodEntry, Point, Parent | None, int], Parent],
 ) -> Iterator[Parent]:
     """Yield what is made of each run: of every point of an entry, for every run of its parent.
 
     Args:
         entries: The entries.
         seeds: Returns the training seeds of an entry.
-        make: Makes it of an entry, a point, what was made of the parent's run, and a seed.
+        make_run: Function of an entry, a point, the parent's run as it was made, and a seed.
     """
 
     def of_entry(entry: MethodEntry, seed: int) -> Iterator[Parent]:
@@ -312,7 +312,7 @@ def runs_of_entries(
             parent_seed = seed if entry.starts and seed in parent_seeds else parent_seeds[0]
             parents = [*of_entry(entry.parent, parent_seed)]
         for point, parent in itertools.product(entry.points, parents):
-            yield make(entry, point, parent, seed)
+            yield make_run(entry, point, parent, seed)
 
     for entry in entries:
         entry_seeds = seeds(entry)

@@ -191,18 +191,18 @@ class UnknownLayoutError(Exception):
 
 def _remembering(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Return a kernel that is asked once for each layout of arguments."""
-    known: dict[object, Any] = {}
+    result_by_key: dict[object, Any] = {}
 
     def remember(*arguments: Any, **options: Any) -> Any:
         try:
             key = (_layouts(arguments), _layouts(options.items()) if options else None)
         except UnknownLayoutError:
             return kernel(*arguments, **options)
-        if key in known:
-            return _make_result(known[key])
+        if key in result_by_key:
+            return _make_result(result_by_key[key])
         result = kernel(*arguments, **options)
         with contextlib.suppress(UnknownLayoutError):
-            known[key] = _result_layout(result)
+            result_by_key[key] = _result_layout(result)
         return result
 
     return remember

@@ -65,17 +65,17 @@ Values = dict[str, Any]
 """Some of `COMPARISON_COLUMNS`, for one comparison."""
 
 
-def flip_rule(units: int, over: str = f"{DRAW}s") -> str:
+def flip_rule(units: int, unit_text: str = f"{DRAW}s") -> str:
     """Return the test with so many draws or seeds in words.
 
     Args:
         units: Number of draws or seeds, which decides how flips are found.
-        over: What the number counts.
+        unit_text: The unit that is counted, in the plural.
     """
     test = "exact sign-flip test"
     if units > MAX_EXACT_DRAWS:
         test = f"sign-flip test with {RANDOM_FLIPS:,} random flips, seed {FLIP_SEED}"
-    return f"{test}, of Student's t over {over}"
+    return f"{test}, of Student's t over {unit_text}"
 
 
 def test_rule(frame: pd.DataFrame) -> str:
