@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -13,6 +13,11 @@ def config_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return str(value)
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """Return values with their keys as text: ``mu=0.1, lr=0.01``; empty without any."""
+    return ", ".join(f"{key}={config_text(value)}" for key, value in values.items())
 
 
 def quantity(count: int, noun: str) -> str:

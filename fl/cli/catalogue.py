@@ -10,6 +10,7 @@ plugin's may lack::
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
@@ -23,6 +24,8 @@ from typing import Any
 from fl.base import fields, registry
 from fl.base.errors import Location, unknown_name
 from fl.base.registry import Component, Documentation
+from fl.cli.commands import add_config_option, say
+from fl.plan import config
 
 SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
@@ -51,6 +54,39 @@ FAMILY = re.compile(
 
 WIDTH = 100
 NO_TEXT = "no description: its docstring does not explain this key"
+
+
+KIND_BY_COMMAND = {
+    "methods": "method",
+    "terms": "term",
+    "alterations": "alteration",
+    "filters": "upload filter",
+    "aggregations": "aggregation",
+    "datasets": "data set",
+    "models": "model",
+    "partitions": "partition scheme",
+    "analyses": "analysis",
+}
+"""Kind of component by the command that lists it."""
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``, which lists the components of a kind."""
+    add_config_option(parser)
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="show its keys: meaning, allowed values, default"
+    )
+    if name == "methods":
+        parser.add_argument("--family", help="list only methods of a family: 'personal layers'")
+    parser.set_defaults(run=_list, kind=KIND_BY_COMMAND[name], family=None)
+
+
+def _list(parsed: argparse.Namespace) -> None:
+    if (parsed.config / "config.yaml").exists():
+        config.read_settings(parsed.config)  # for its plugins
+    lines = details(parsed.kind, parsed.name) if parsed.name else None
+    for line in lines or listing(parsed.kind, parsed.family):
+        say(line)
 
 
 def key_texts(target: type | Callable[..., Any]) -> dict[str, str]:

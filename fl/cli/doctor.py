@@ -14,7 +14,7 @@ from pathlib import Path
 from fl.base.errors import FedloomError
 from fl.base.files import check_writable, sharing_problem
 from fl.base.units import size
-from fl.cli.commands import LOOK_UP, Commands, say
+from fl.cli.commands import add_config_option, say
 from fl.plan import config
 from fl.plan.config import is_installed
 
@@ -51,12 +51,10 @@ PURPOSE_BY_PROGRAM = {"git": "commits in results", "pdflatex": "papers from tabl
 TRAINING_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "pyyaml", "safetensors")
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    commands.add(
-        *(LOOK_UP, "doctor", _doctor),
-        "show what is installed, what this machine has, and what is missing for what",
-    )
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.set_defaults(run=_doctor)
 
 
 def lines(folder: Path) -> Iterator[str]:

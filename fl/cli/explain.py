@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -11,10 +12,12 @@ from fl.base.dataclass_json import as_json, from_json
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
-from fl.cli.store_commands import find_run
+from fl.cli.commands import add_config_option, say
+from fl.cli.stores import find_run, readable
+from fl.plan import config
 from fl.plan.bundle import Member
 from fl.plan.plan_files import all_files
-from fl.store.run_record import RECORD
+from fl.store.run_record import RECORD, run_of
 from fl.store.store import Store
 
 NO_WEIGHTS = (
@@ -42,6 +45,36 @@ class ComparedRun:
     code_files: Mapping[str, str] = field(default_factory=dict)
     start: str | None = None
     state: str = ""
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.add_argument(
+        "run_prefix",
+        metavar="RUN",
+        type=run_of,
+        help="a run's id, its first characters, or its folder",
+    )
+    parser.add_argument(
+        "studies", nargs="*", help="studies that plan the run (default: those in config.yaml)"
+    )
+    parser.set_defaults(run=_explain)
+
+
+def _explain(parsed: argparse.Namespace) -> None:
+    settings = config.read_settings(parsed.config)
+    store, remarks = readable(settings.store), list[str]()
+    planned = find_planned_members(settings.results, parsed.run_prefix)
+    if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
+        from fl.cli import studies
+
+        names = config.split_names(parsed.studies) or settings.studies
+        required = studies.find_required_runs(parsed.config, names)
+        planned = required.members
+        remarks = required.remarks
+    for line in explain(parsed.run_prefix, planned, store, remarks):
+        say(line)
 
 
 def explain(

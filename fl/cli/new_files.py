@@ -16,7 +16,7 @@ from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors, write_bytes
 from fl.base.folders import CONFIG, WORKFLOW
-from fl.cli.commands import YOUR_OWN, Commands, say
+from fl.cli.commands import add_config_option, say
 from fl.plan import config
 
 KIND_BY_WORD = {
@@ -35,29 +35,33 @@ TEMPLATE_FOLDER = Path(__file__).parent / "templates"
 WORKSPACE_FILES = Path(__file__).parent / "workspace"
 
 
-def add(commands: Commands) -> None:
-    """Add the commands."""
-    sub = commands.add(YOUR_OWN, "init", _init, "write a workspace: a folder to train studies in")
-    sub.add_argument(
-        *("folder",), nargs="?", type=Path, default=Path(), help="its folder (default: this one)"
-    )
-    sub.add_argument("--slurm", action="store_true", help="with a profile for Slurm")
-    sub.add_argument("--dvc", action="store_true", help="with a dvc.yaml")
-    sub.add_argument(
-        "--examples", action="store_true", help="with all studies of papers and their numbers"
-    )
-    sub = commands.add(
-        *(YOUR_OWN, "new", _new),
-        "write a file for your own method, data set, ..., which already runs",
-    )
-    sub.add_argument("kind", choices=sorted(KIND_BY_WORD))
-    sub.add_argument("name", help="its name in configs: small letters, digits and dashes")
-    sub.add_argument(
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    if name == "init":
+        parser.add_argument(
+            *("folder",),
+            nargs="?",
+            type=Path,
+            default=Path(),
+            help="its folder (default: this one)",
+        )
+        parser.add_argument("--slurm", action="store_true", help="with a profile for Slurm")
+        parser.add_argument("--dvc", action="store_true", help="with a dvc.yaml")
+        parser.add_argument(
+            "--examples", action="store_true", help="with all studies of papers and their numbers"
+        )
+        parser.set_defaults(run=_init)
+        return
+    parser.add_argument("kind", choices=sorted(KIND_BY_WORD))
+    parser.add_argument("name", help="its name in configs: small letters, digits and dashes")
+    parser.add_argument(
         *("--in",),
         dest="folder",
         type=Path,
         help="plugin folder (default: the config's first, mylab)",
     )
+    parser.set_defaults(run=_new)
 
 
 def write_component(kind: str, name: str, folder: Path) -> Path:

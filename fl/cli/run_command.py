@@ -6,44 +6,26 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError, Location
-from fl.cli.commands import DAILY, Commands
+from fl.cli.commands import add_config_option
 from fl.plan import config
 from fl.workflow import selection
-
-Show = Callable[[argparse.Namespace], object]
 
 DRY_RUN = {"-n", "--dry-run", "--dryrun"}
 CONFIG_OPTIONS = ("--config", "-C")
 """Options of Snakemake that `run` reads or adds to."""
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of the command line, and those behind ``--``, which are for Snakemake."""
-    if words[:1] != ["run"] or "--" not in words:
-        return [*words], []
-    index = words.index("--")
-    return [*words[:index]], [*words[index + 1 :]]
-
-
-def add(commands: Commands, show: Show) -> None:
-    """Add the command.
-
-    Args:
-        commands: The program's commands.
-        show: Function that prints the result of ``parsed.study``.
-    """
-
-    def run(parsed: argparse.Namespace) -> int:
-        return _run(parsed, show)
-
-    sub = commands.add(DAILY, "run", run, "train studies with Snakemake, and show their results")
-    sub.add_argument("studies", nargs="*", help="studies (default: those in config.yaml)")
-    selection.add_option(sub)
-    sub.epilog = "Words behind -- are for Snakemake: fedloom run -- --cores 2 --dry-run"
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.add_argument("studies", nargs="*", help="studies (default: those in config.yaml)")
+    selection.add_option(parser)
+    parser.epilog = "Words behind -- are for Snakemake: fedloom run -- --cores 2 --dry-run"
+    parser.set_defaults(run=_run)
 
 
 def snakemake_words(
@@ -69,7 +51,7 @@ def snakemake_words(
     return [*words, *added[:index], *pairs, *added[index:]]
 
 
-def _run(parsed: argparse.Namespace, show: Show) -> int:
+def _run(parsed: argparse.Namespace) -> int:
     names = config.split_names(parsed.studies)
     _check(parsed, names)
     words = snakemake_words(names, parsed.only, parsed.config, parsed.snakemake)
@@ -85,6 +67,8 @@ def _run(parsed: argparse.Namespace, show: Show) -> int:
         signal.signal(signal.SIGINT, handler)
     if status or DRY_RUN & {*parsed.snakemake}:
         return EXIT_INTERRUPTED if status < 0 else status
+    from fl.cli.results import show  # Snakemake need not wait for what only reports import.
+
     for study in names or config.read_settings(parsed.config).studies:
         show(argparse.Namespace(**{**vars(parsed), "study": study, "planned": False, "table": ""}))
     return 0

@@ -1,16 +1,16 @@
-"""Commands ``fedloom store COMMAND``: list, check and clean stored runs; extras add others."""
+"""Commands ``fedloom store COMMAND``: list, check and clean stored runs, or move them."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import logging
-import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Any
 
 from fl.base import fields, files, registry
 from fl.base.errors import FedloomError, Location, unknown_name
-from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec, Spec
 from fl.base.units import config_text, quantity, size
-from fl.cli.commands import PUBLISH, Commands, aligned, printable, say
+from fl.cli.commands import aligned, printable, say
+from fl.cli.stores import store_of
 from fl.plan import config
 from fl.store import run_check
 from fl.store.run_record import run_of
@@ -33,15 +33,13 @@ DAY = 86400.0
 AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
 """Function that adds a command, of its name, the function that runs it, and its help."""
 
-STORE_COMMANDS = Seam[Callable[[AddCommand], None]]("store commands")
-"""Functions that add commands of extras to ``fedloom store``."""
+TRANSFER = "fl.extra.extra_commands"
+"""Module of the commands that take runs from and to others."""
 
 
-def add(commands: Commands) -> None:
-    """Add ``store`` and its commands to the program's commands."""
-    help = "list, verify, clean up, export or import stored runs"
-    store_parser = commands.add_parser(PUBLISH, "store", help)
-    parsers = store_parser.add_subparsers(metavar="COMMAND", required=True)
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the commands of the command ``name``, and their options."""
+    parsers = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(
         name: str, run: Callable[[argparse.Namespace], Any], help: str
@@ -72,64 +70,7 @@ def add(commands: Commands) -> None:
         "--other-code", action="store_true", help="also runs that other code than today's made"
     )
 
-    for add_commands in STORE_COMMANDS.hooks():
-        add_commands(command)
-
-
-def store_of(parsed: argparse.Namespace, creates: bool = False) -> Store:
-    """Return the store of ``--store``, or that of the config.
-
-    Args:
-        parsed: The command line.
-        creates: Whether the folder of ``--store`` may be a new one.
-
-    Raises:
-        FedloomError: If it does not exist, or cannot be read.
-    """
-    if parsed.store and not creates and not Path(parsed.store).is_dir():
-        raise FedloomError(f"--store: {parsed.store} does not exist", "a folder of runs")
-    return readable(parsed.store or config.read_settings(parsed.config).store)
-
-
-def readable(folder: str | Path) -> Store:
-    """Return the store of runs in a folder; names runs without read permission, and skips them.
-
-    Raises:
-        FedloomError: If the folder itself cannot be read.
-    """
-    store = Store(Path(folder))
-    if not store.root.is_dir():
-        return store
-    if not os.access(store.root, os.R_OK | os.X_OK):
-        raise FedloomError(f"{folder}: permission denied", advice="ask its owner for read access")
-    for run in sorted(store.root.iterdir()):
-        if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
-            say(f"{run}: permission denied; the run is skipped", file=sys.stderr)
-    return store
-
-
-def find_run(
-    prefix: str, runs: Collection[str], searched: str, advice: str, remarks: Sequence[str] = ()
-) -> str:
-    """Return the only run whose id begins with ``prefix``.
-
-    Args:
-        prefix: The first characters of a run id.
-        runs: Ids of the runs.
-        searched: Description of ``runs``, for the error.
-        advice: How to find the id of a run, for the error.
-        remarks: Sentences that may explain why a run is missing, for the error.
-
-    Raises:
-        FedloomError: If no run matches, or several do.
-    """
-    matching = sorted(run for run in runs if run.startswith(prefix))
-    if len(matching) == 1:
-        return matching[0]
-    problem = f"no run ID starts with {prefix!r} (searched {searched})"
-    if matching:
-        problem = f"several run IDs start with {prefix!r}: {', '.join(matching[:5])}"
-    raise FedloomError("; ".join((problem, *remarks)), advice=advice)
+    importlib.import_module(TRANSFER).add_store_commands(command)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ names the table.
 
 from __future__ import annotations
 
+import argparse
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from pathlib import Path
 from fl.base.errors import ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
-from fl.cli.commands import aligned
+from fl.cli.commands import add_config_option, aligned, say
+from fl.cli.stores import readable
 from fl.plan import config, plan
 from fl.plan.bundle import Member
 from fl.store.store import Store
@@ -57,6 +59,25 @@ class Overview:
     was_tried: bool = False
     specs: Mapping[str, Spec] | None = None
     error: str = ""
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.add_argument("paper", nargs="?", default="", help="only studies of this paper")
+    parser.add_argument(
+        "--stored",
+        action="store_true",
+        help="plan them: stored runs, time, published cells (up to half a minute)",
+    )
+    parser.set_defaults(run=_studies)
+
+
+def _studies(parsed: argparse.Namespace) -> None:
+    store = readable(config.read_settings(parsed.config).store)
+    found = overviews(parsed.config, parsed.paper, parsed.stored)
+    for line in lines(found, store) if parsed.stored else outlines(found):
+        say(line)
 
 
 def overviews(folder: Path, paper: str = "", planned: bool = True) -> list[Overview]:

@@ -1,7 +1,8 @@
-"""Plan in words: its runs, which of them exist, and the time that the rest will take."""
+"""``fedloom plan``: the planned runs, which of them exist, and the time that the rest will take."""
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 from collections import Counter
@@ -10,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.base.hashes import digest
-from fl.base.units import duration, quantity
-from fl.plan import analyses
+from fl.base.units import duration, quantity, values_text
+from fl.cli.commands import add_config_option, say
+from fl.cli.stores import readable
+from fl.plan import analyses, config
 from fl.plan.bundle import Bundle, missing_members
 from fl.plan.config import Execution
-from fl.plan.plan import Plan
-from fl.plan.study_plan import PlannedRun, StudyPlan
-from fl.report.tables import point_text
+from fl.plan.plan import Plan, make_and_write, read_or_make, supply
+from fl.plan.study_plan import PlannedRun
 from fl.store.store import Store
-from fl.workflow import jobs
+from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
 
 if TYPE_CHECKING:
@@ -26,6 +28,32 @@ if TYPE_CHECKING:
 
 WEIGHTS = "final weights or predictions that are needed now"
 """Files that a stored run may lack: an analysis, another run, or the study needs them."""
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.add_argument(
+        "studies", nargs="*", help="studies, also as a,b (default: those in config.yaml)"
+    )
+    parser.add_argument("--runs", action="store_true", help="list every run")
+    parser.add_argument(
+        "--write", action="store_true", help="write results/plan, as Snakemake does too"
+    )
+    selection.add_option(parser)
+    parser.set_defaults(run=_plan)
+
+
+def _plan(parsed: argparse.Namespace) -> None:
+    if parsed.write:
+        current_plan, _ = make_and_write(parsed.config, parsed.studies)
+    else:
+        current_plan = read_or_make(parsed.config, config.split_names(parsed.studies))
+    if parsed.only:
+        current_plan = selection.select(current_plan, selection.parse(parsed.only))
+    supply(current_plan.members, current_plan.settings)
+    for line in lines(current_plan, readable(current_plan.settings.store), parsed.runs):
+        say(line)
 
 
 def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
@@ -146,7 +174,7 @@ def _run_line(
 ) -> str:
     state = "stored" if store.has(run.run) and run.run not in repeated else "to train"
     state = "damaged" if run.run in damaged else state
-    return f"{run.run}  seed {run.seed:<6} {state:9} {point_text(run.point)}".rstrip()
+    return f"{run.run}  seed {run.seed:<6} {state:9} {values_text(run.point)}".rstrip()
 
 
 def _cost(specs: list[Spec], rates: Rates) -> str:
@@ -159,9 +187,3 @@ def _cost(specs: list[Spec], rates: Rates) -> str:
         time = f"Time: {about} one after another, by the speed of stored runs, and "
         time += "some seconds for the start of each job."
     return f"About {steps:,} local training steps remain (for each pass of a method). {time}"
-
-
-def count_stored(study: StudyPlan, store: Store) -> str:
-    """Return the number of a study's runs in the store, as a line."""
-    runs = {run.run for run in study.runs}
-    return f"{sum(map(store.has, runs))} of {len(runs)} runs stored"

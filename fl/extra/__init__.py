@@ -33,7 +33,5 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "curves": ("fl.extra.loggers:CurveLoggers",),
     "costs": ("fl.extra.costs:measure_or_explain",),
     "missing runs": ("fl.extra.adoption:adopt",),
-    "store commands": ("fl.extra.extra_commands:add_store_commands",),
-    "commands": ("fl.extra.extra_commands:add_commands",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""

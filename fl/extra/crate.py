@@ -32,7 +32,7 @@ from fl.base.errors import FedloomError, Location
 from fl.base.folders import partition_folder
 from fl.base.registry import Documentation
 from fl.base.units import quantity
-from fl.cli.store_commands import readable
+from fl.cli.stores import readable
 from fl.data.download import LOCK_FILE as LOCK
 from fl.extra import import_export
 from fl.extra.import_export import NEW

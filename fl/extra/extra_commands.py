@@ -17,16 +17,9 @@ from fl.base.errors import ConfigError, FedloomError, FedloomWarning, Location
 from fl.base.files import disk_errors
 from fl.base.units import quantity
 from fl.cli import store_commands
-from fl.cli.commands import PUBLISH, YOUR_OWN, Commands, loading, say
-from fl.cli.store_commands import (
-    AddCommand,
-    find_run,
-    planned_runs,
-    readable,
-    runs_of_studies,
-    store_of,
-    table,
-)
+from fl.cli.commands import add_config_option, loading, say
+from fl.cli.store_commands import AddCommand, planned_runs, runs_of_studies, table
+from fl.cli.stores import find_run, readable, store_of
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
 from fl.plan import config, yaml_text
@@ -45,47 +38,49 @@ OPTION_BY_KEY = {
 """What to write in place of an argument of `fl.compare` that is no key of an entry."""
 
 
-def add_commands(commands: Commands) -> None:
-    """Add ``compare``, ``recompute`` and ``export``; joins `fl.cli.commands.COMMANDS`."""
-    parser = commands.add(
-        *(YOUR_OWN, "compare", _compare),
-        "train a method on the tracks, and set it beside all that are published",
-    )
-    parser.usage = "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--latex] [--figure FILE]"
-    parser.add_argument("method", help="its name, or that of an entry of the tracks")
-    parser.add_argument(
-        "keys",
-        metavar="KEY=VALUE",
-        nargs="*",
-        help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
-    )
-    parser.add_argument(
-        "--only", metavar="TRACK", help=f"one track (default: all): {', '.join(_tracks())}"
-    )
-    parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png")
-    parser = commands.add(
-        PUBLISH, "recompute", _recompute, "train a stored run again and compare its metrics"
-    )
-    parser.add_argument(
-        "run_prefix",
-        metavar="RUN",
-        type=run_of,
-        help="a run's id, its first characters, or its folder",
-    )
-    parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
-    parser.add_argument(
-        "--anyway", action="store_true", help="even if another version of the code trained it"
-    )
-    parser = commands.add(
-        *(PUBLISH, "export", _export_study),
-        "write a study with code, data sources and results as an RO-Crate",
-    )
-    parser.add_argument("study")
-    parser.add_argument("--crate", type=Path, required=True, help="a new folder, or a file *.zip")
-    parser.add_argument(
-        "--license", default=LICENCE, help=f"address of the licence (default: {LICENCE})"
-    )
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    if name == "compare":
+        parser.usage = (
+            "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--latex] [--figure FILE]"
+        )
+        parser.add_argument("method", help="its name, or that of an entry of the tracks")
+        parser.add_argument(
+            "keys",
+            metavar="KEY=VALUE",
+            nargs="*",
+            help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
+        )
+        parser.add_argument(
+            "--only", metavar="TRACK", help=f"one track (default: all): {', '.join(_tracks())}"
+        )
+        parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
+        parser.add_argument(
+            "--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png"
+        )
+        parser.set_defaults(run=_compare)
+    elif name == "recompute":
+        parser.add_argument(
+            "run_prefix",
+            metavar="RUN",
+            type=run_of,
+            help="a run's id, its first characters, or its folder",
+        )
+        parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+        parser.add_argument(
+            "--anyway", action="store_true", help="even if another version of the code trained it"
+        )
+        parser.set_defaults(run=_recompute)
+    else:
+        parser.add_argument("study")
+        parser.add_argument(
+            "--crate", type=Path, required=True, help="a new folder, or a file *.zip"
+        )
+        parser.add_argument(
+            "--license", default=LICENCE, help=f"address of the licence (default: {LICENCE})"
+        )
+        parser.set_defaults(run=_export_study)
 
 
 def _tracks() -> list[str]:
@@ -96,7 +91,7 @@ def _tracks() -> list[str]:
 
 
 def add_store_commands(command: AddCommand) -> None:
-    """Add ``adopt``, ``export`` and ``import``; joins `fl.cli.store_commands.STORE_COMMANDS`."""
+    """Add ``adopt``, ``export`` and ``import`` to ``fedloom store``."""
     sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
     sub.add_argument("runs", nargs="*", type=run_of, help="only these runs")
     sub.add_argument("--yes", action="store_true", help="store them as the planned runs")

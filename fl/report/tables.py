@@ -34,7 +34,7 @@ from fl.base.schema import (
     SETTING,
     rising,
 )
-from fl.base.units import config_text
+from fl.base.units import config_text, values_text
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.config import Values
 from fl.plan.study_plan import PlannedRun, StudyPlan
@@ -189,7 +189,7 @@ def _run_row(study: str, entry: PlannedRun, record: RunRecord | None, store: Sto
     row: RunRow = {column: text for column, text in vars(entry).items() if column in RUN_COLUMNS}
     row |= {
         "study": study,
-        "point": point_text(entry.point),
+        "point": values_text(entry.point),
         "state": record.state if record else MISSING,
         "selected": False,
     }
@@ -277,11 +277,6 @@ def _typed(values: Sequence[Any]) -> pd.Series:
         if kinds <= allowed:
             return pd.Series(values, dtype=dtype)
     return pd.Series([None if v is None else config_text(v) for v in values], dtype="string")
-
-
-def point_text(point: Values) -> str:
-    """Return a grid point as text, ``mu=0.1, lr=0.01``; empty without a grid."""
-    return ", ".join(f"{key}={config_text(value)}" for key, value in point.items())
 
 
 def _long(

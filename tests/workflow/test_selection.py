@@ -9,7 +9,7 @@ import pytest
 from planning import Planned
 
 from fl.base.errors import ConfigError
-from fl.cli import run_command
+from fl.cli import main, run_command
 from fl.plan import plan
 from fl.workflow import selection
 
@@ -48,7 +48,7 @@ def test_what_selects_nothing_is_refused(
 
 
 def test_arguments_of_snakemake_keep_their_own_config() -> None:
-    words, snakemake = run_command.split(["run", "a", "--", "--config", "cluster=true", "-n"])
+    words, snakemake = main.split(["run", "a", "--", "--config", "cluster=true", "-n"])
     assert words == ["run", "a"]
     made = run_command.snakemake_words(["a"], ["method=b"], Path("config"), snakemake)
     assert made[:1] == ["selected"]

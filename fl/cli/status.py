@@ -1,0 +1,30 @@
+"""``fedloom status``: the progress of the planned runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fl.cli.commands import add_config_option, say
+from fl.cli.stores import readable
+from fl.plan import config
+from fl.workflow import status
+from fl.workflow.estimate import Rates
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.add_argument("studies", nargs="*", help="studies of the plan (default: all of it)")
+    parser.set_defaults(run=_status)
+
+
+def _status(parsed: argparse.Namespace) -> None:
+    settings = config.read_settings(parsed.config)
+    store = readable(settings.store)
+    results = Path(settings.results)
+    names = config.split_names(parsed.studies)
+    statuses = status.run_statuses(status.bundles(results, names), store, results)
+    say(f"plan of {', '.join(names or status.studies(results))}")
+    for line in (*status.lines(statuses, Rates(store)), *status.report_lines(results, names)):
+        say(line)

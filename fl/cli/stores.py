@@ -1,0 +1,70 @@
+"""Stores that commands read: the one they are asked for, and its runs by the first characters."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from fl.base.errors import FedloomError
+from fl.cli.commands import say
+from fl.plan import config
+from fl.store.store import Store
+
+
+def store_of(parsed: argparse.Namespace, creates: bool = False) -> Store:
+    """Return the store of ``--store``, or that of the config.
+
+    Args:
+        parsed: The command line.
+        creates: Whether the folder of ``--store`` may be a new one.
+
+    Raises:
+        FedloomError: If it does not exist, or cannot be read.
+    """
+    if parsed.store and not creates and not Path(parsed.store).is_dir():
+        raise FedloomError(f"--store: {parsed.store} does not exist", "a folder of runs")
+    return readable(parsed.store or config.read_settings(parsed.config).store)
+
+
+def readable(folder: str | Path) -> Store:
+    """Return the store of runs in a folder; names runs without read permission, and skips them.
+
+    Raises:
+        FedloomError: If the folder itself cannot be read.
+    """
+    store = Store(Path(folder))
+    if not store.root.is_dir():
+        return store
+    if not os.access(store.root, os.R_OK | os.X_OK):
+        raise FedloomError(f"{folder}: permission denied", advice="ask its owner for read access")
+    for run in sorted(store.root.iterdir()):
+        if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
+            say(f"{run}: permission denied; the run is skipped", file=sys.stderr)
+    return store
+
+
+def find_run(
+    prefix: str, runs: Collection[str], searched: str, advice: str, remarks: Sequence[str] = ()
+) -> str:
+    """Return the only run whose id begins with ``prefix``.
+
+    Args:
+        prefix: The first characters of a run id.
+        runs: Ids of the runs.
+        searched: Description of ``runs``, for the error.
+        advice: How to find the id of a run, for the error.
+        remarks: Sentences that may explain why a run is missing, for the error.
+
+    Raises:
+        FedloomError: If no run matches, or several do.
+    """
+    matching = sorted(run for run in runs if run.startswith(prefix))
+    if len(matching) == 1:
+        return matching[0]
+    problem = f"no run ID starts with {prefix!r} (searched {searched})"
+    if matching:
+        problem = f"several run IDs start with {prefix!r}: {', '.join(matching[:5])}"
+    raise FedloomError("; ".join((problem, *remarks)), advice=advice)

@@ -1,0 +1,106 @@
+"""``fedloom train``: the missing runs of bundles, for Snakemake's jobs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fl.base.errors import EXIT_LEFT
+from fl.base.files import check_writable
+from fl.cli.commands import add_config_option, loading, say
+from fl.plan import config
+from fl.store.store import Store
+
+with loading():
+    from fl.plan import bundle
+    from fl.runner import job_processes
+    from fl.workflow import submission
+
+if TYPE_CHECKING:
+    from fl.plan.bundle import Bundle
+    from fl.runner.team import Team
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command ``name``."""
+    add_config_option(parser)
+    parser.add_argument(
+        "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
+    )
+    parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+    parser.add_argument("--log", type=Path, help="its log file; every attempt keeps a copy")
+    parser.set_defaults(run=_train)
+
+
+def _train(parsed: argparse.Namespace) -> int:
+    bundles = [bundle.read(path) for path in parsed.specs]
+    store = Store(parsed.store or Path(config.read_settings(parsed.config).store))
+    if job_processes.is_team_member():
+        with loading():
+            from fl.runner import team
+        return team.run(bundles, store, partial(_train_missing, bundles, store, parsed.log))
+    incomplete = [planned for planned in bundles if bundle.missing_members(planned, store)]
+    if not incomplete:
+        for planned in bundles:
+            logging.info("%s: all %d runs exist already", planned.title, len(planned.runs))
+        return 0
+    check_writable(store.root)
+    missing = [member.run for planned in incomplete for member in planned.runs]
+    if error := submission.repeated_error_in_session(store.root, missing):
+        say(f"failed: not tried again: two attempts ended with {error}", file=sys.stderr)
+        return 1
+    log = _copy_of_log(parsed.log) if parsed.log else None
+    processes = max(planned.execution.processes for planned in incomplete)
+    if processes > 1:
+        words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
+        return job_processes.launch(processes, [*words, *(["--log", str(log)] if log else [])])
+    return _train_missing(bundles, store, log)
+
+
+def _copy_of_log(log: Path) -> Path:
+    """Return a second name of a log file, which stays after the next attempt removes the first."""
+    copy = log.with_name(f"{log.stem}.{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}{log.suffix}")
+    try:
+        copy.hardlink_to(log)
+    except OSError:  # The file system has no hard links.
+        return log
+    return copy
+
+
+def _train_missing(
+    bundles: Sequence[Bundle], store: Store, log: Path | None, team: Team | None = None
+) -> int:
+    """Train missing runs and print failures; return the exit status."""
+    with loading():
+        from fl.plan.bundle import missing_members, training_order
+        from fl.runner import slurm
+        from fl.runner.job import train_bundle  # imports torch, which takes seconds
+        from fl.runner.job_processes import Interruption
+        from fl.runner.runs import describe_failures
+
+    def count_missing() -> int:
+        return sum(len(missing_members(bundle, store)) for bundle in bundles)
+
+    missing_at_start = count_missing()
+    try:
+        failed = [
+            failure
+            for bundle in training_order(bundles, store)
+            for failure in train_bundle(bundle, store, team, str(log or ""))
+        ]
+    except Interruption as error:
+        say(f"stopped: {error}", file=sys.stderr)
+        # Without progress the job is not queued again, as it would be for ever.
+        if (error.has_finished_round or count_missing() < missing_at_start) and slurm.requeue():
+            say("the job is in Slurm's queue again", file=sys.stderr)
+        return EXIT_LEFT
+    for line in describe_failures(failed):
+        say(f"failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
