@@ -16,12 +16,12 @@ from fl.cli.commands import add_config_option, say
 from fl.cli.stores import readable
 from fl.plan import analyses, config
 from fl.plan.bundle import Bundle, missing_members
-from fl.plan.config import Execution
 from fl.plan.plan import Plan, make_and_write, read_or_make, supply
 from fl.plan.study_plan import PlannedRun
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
+from fl.workflow.jobs import Job
 
 if TYPE_CHECKING:
     from fl.base.specs import Spec
@@ -126,9 +126,9 @@ def _large_metrics_line(bundles: Iterable[Bundle]) -> Iterator[str]:
     """Return a line if the metrics of a bundle need much of its job's memory."""
     large = [(sizes, bundle) for bundle in bundles if (sizes := large_metrics(bundle))]
     if large:
-        (rows, megabytes), bundle = max(large, key=lambda pair: pair[0])
+        (rows, mebibytes), bundle = max(large, key=lambda pair: pair[0])
         yield (
-            f"{bundle.title}: about {rows:,} rows of metrics need up to {megabytes:,} MB in "
+            f"{bundle.title}: about {rows:,} rows of metrics need up to {mebibytes:,} MiB in "
             f"addition to memory_mb: {bundle.execution.memory_mb}. Try: training: "
             "{evaluate_clients: 1000} or a larger evaluate_every"
         )
@@ -141,7 +141,8 @@ def _job_lines(
     cores = len(os.sched_getaffinity(0))
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
     local = list(jobs.form_jobs(incomplete, store, jobs.Machine(cores, 1), readers))
-    of_cluster = list(jobs.form_jobs(incomplete, store, merge=True))
+    nodes = plan.settings.nodes
+    of_cluster = list(jobs.form_jobs(incomplete, store, merge=True, nodes=nodes))
     count = len(of_cluster)
     text = (
         f"{quantity(len(local), 'job')} on {quantity(cores, 'core')} of this machine (snakemake), "
@@ -151,16 +152,17 @@ def _job_lines(
         text += (
             "; fewer cluster jobs if you set the expected time of runs, `execution: run_minutes`"
         )
-    requests = Counter(_request(job.execution) for job in of_cluster)
+    requests = Counter(map(_request, of_cluster))
     yield text
     yield f"Cluster jobs ask for {'; '.join(f'{t} ({n})' for t, n in sorted(requests.items()))}"
 
 
-def _request(execution: Execution) -> str:
-    """Return what a cluster job asks for: ``4,000 MB, 240 min, 1 core``."""
+def _request(job: Job) -> str:
+    """Return what a cluster job asks for: ``4,000 MiB, 240 min, 1 core``."""
+    execution = job.execution
     cards = jobs.gpus(execution)
     texts = [
-        f"{execution.processes * execution.memory_mb:,} MB",
+        f"{jobs.memory(job):,} MiB",
         f"{execution.minutes} min",
         quantity(jobs.threads(execution), "core"),
         quantity(cards, "GPU") if cards else "",

@@ -34,7 +34,7 @@ class Execution:
         threads: CPU threads.
         checkpoint_every: Rounds between checkpoints. By default a checkpoint is written whenever it
             takes at most a twentieth of the time since the last one.
-        memory_mb: Memory that a job requests, in MB.
+        memory_mb: Memory that a job requests, in MiB (2**20 bytes), which schedulers call MB.
         minutes: Time that a job requests.
         gpus: GPUs that a job requests. By default one if the device is `cuda`, or if it is `auto`
             and this machine has a GPU.
@@ -74,7 +74,7 @@ class Node:
     Attributes:
         slurm_partition: Slurm partition of the node, by default the cluster's default partition.
         cpus: Cores of a node.
-        memory_mb: Memory of a node.
+        memory_mb: Memory of a node, in MiB.
         gpus: GPUs of a node.
         minutes: Longest time of a job in the partition.
     """

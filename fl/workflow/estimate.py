@@ -50,7 +50,7 @@ class ClientCounts(NamedTuple):
 
 
 def large_metrics(bundle: Bundle) -> tuple[int, int] | None:
-    """Return rows of metrics of a bundle and the MB that they take, if these are many.
+    """Return rows of metrics of a bundle and the MiB that they take, if these are many.
 
     Many is more than half of what its job asks for. None, too, if only the data can tell how many
     clients there are.

@@ -28,7 +28,8 @@ from pathlib import Path
 from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.plan.bundle import Bundle, missing_members
-from fl.plan.config import Execution
+from fl.plan.config import Execution, Node
+from fl.runner import slurm
 from fl.store.store import Store
 from fl.workflow.estimate import Rates, client_steps
 
@@ -62,7 +63,7 @@ class Job:
         after: Names of the jobs that must end before it starts.
         execution: What it asks for.
         store: Folder of the runs.
-        most_mb: Memory of the largest node in MB; None if nodes are unknown.
+        most_mb: Memory of the largest node in MiB; None if nodes are unknown.
     """
 
     job: str
@@ -95,6 +96,7 @@ def form_jobs(
     store: Store,
     merge: bool | Machine = False,
     readers: Mapping[str, Sequence[str]] | None = None,
+    nodes: Sequence[Node] = (),
 ) -> Iterator[Job]:
     """Yield the jobs that train bundles.
 
@@ -105,6 +107,7 @@ def form_jobs(
             machine.
         readers: The studies that wait for each bundle. On one machine only bundles with the same
             readers are merged, so that a run that fails is missed only by those who read it.
+        nodes: Resources of the cluster's nodes, as far as they are known.
     """
     groups = [[name] for name in bundles]
     if merge:
@@ -116,6 +119,7 @@ def form_jobs(
         members = [bundles[name] for name in group]
         starts = {start for bundle in members for start in bundle.after}
         predecessors = {job_of[start] for start in starts if start in job_of}
+        execution = members[0].execution
         yield Job(
             job=job,
             title=title,
@@ -124,8 +128,15 @@ def form_jobs(
             datasets=sorted({bundle.dataset for bundle in members}),
             partitions=sorted({bundle.partition for bundle in members}),
             after=sorted(predecessors - {job}),
-            execution=members[0].execution,
+            execution=execution,
+            store=str(store.root),
+            most_mb=_largest_memory(nodes, execution.slurm_partition),
         )
+
+
+def _largest_memory(nodes: Sequence[Node], slurm_partition: str | None) -> int | None:
+    sizes = (node.memory_mb for node in nodes if node.slurm_partition == slurm_partition)
+    return max((size for size in sizes if size), default=None)
 
 
 def readers(bundles_of_study: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
@@ -300,3 +311,24 @@ def gpus(execution: Execution) -> int:
         finds_one = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
         per_process = int(device == "cuda" or finds_one)
     return execution.processes * per_process
+
+
+def memory(job: Job) -> int:
+    """Return the memory that a job requests, in MiB.
+
+    Snakemake's MB are 10**6 bytes, but it passes the number of ``mem_mb`` on as it is, and Slurm's
+    ``--mem`` and PBS count in MiB.
+
+    For each attempt of one of its runs that had too little memory, it requests ``memory_mb`` once
+    more, up to the memory of the cluster's nodes. A run that was killed for an unknown reason
+    counts as one with too little memory.
+    """
+    store, per_process = Store(Path(job.store)), job.execution.memory_mb
+    kills, reason = 0, cache(slurm.end_reason)
+    for run in job.runs:
+        if store.partial(run).exists() and not store.holder(run):
+            slurm.last_attempt(store, run, reason)
+            same_memory = (a for a in store.attempts(run) if a.memory_mb == per_process)
+            kills = max(kills, sum(a.ended in ("memory", "killed") for a in same_memory))
+    request = job.execution.processes * per_process * (1 + kills)
+    return min(request, job.most_mb or request)

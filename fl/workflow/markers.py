@@ -15,8 +15,6 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from fl.base import files
@@ -25,12 +23,9 @@ from fl.plan import analyses, plan_files
 from fl.plan.plan_files import BundleSummary, PlanSummary
 from fl.report import result_files
 from fl.report.tables import read_plan_hash
-from fl.runner import slurm
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.jobs import Job
-from fl.workflow.jobs import gpus as gpus
-from fl.workflow.jobs import threads as threads
 
 
 def marker(results: Path, job: str) -> Path:
@@ -107,14 +102,7 @@ def _jobs(
     settings = plan.settings
     bundles = {name: plan_files.read_bundle(settings.results, name) for name in incomplete}
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
-    for job in jobs.form_jobs(bundles, store, merge, readers):
-        partition = job.execution.slurm_partition
-        sizes = [
-            node.memory_mb
-            for node in settings.nodes
-            if node.slurm_partition == partition and node.memory_mb
-        ]
-        yield replace(job, store=settings.store, most_mb=max(sizes, default=None))
+    return jobs.form_jobs(bundles, store, merge, readers, settings.nodes)
 
 
 def outdated_input(results: Path) -> Path:
@@ -180,21 +168,3 @@ def _limit_times(results: Path, data: Path) -> None:
 
 def _is_complete(bundle: BundleSummary, store: Store) -> bool:
     return all(store.has(run, bundle.keep.get(run, ())) for run in bundle.runs)
-
-
-def memory(job: Job) -> int:
-    """Return the memory that a job requests, in MiB.
-
-    For each attempt of one of its runs that had too little memory, it requests ``memory_mb`` once
-    more, up to the memory of the cluster's nodes. A run that was killed for an unknown reason
-    counts as one with too little memory.
-    """
-    store, per_process = Store(Path(job.store)), job.execution.memory_mb
-    kills, reason = 0, cache(slurm.end_reason)
-    for run in job.runs:
-        if store.partial(run).exists() and not store.holder(run):
-            slurm.last_attempt(store, run, reason)
-            same_memory = (a for a in store.attempts(run) if a.memory_mb == per_process)
-            kills = max(kills, sum(a.ended in ("memory", "killed") for a in same_memory))
-    request = job.execution.processes * per_process * (1 + kills)
-    return min(request, job.most_mb or request)

@@ -140,10 +140,11 @@ def print_failures_at_exit(
             statuses = status.run_statuses(bundles, store, results)
             for line in status.unfinished_lines(statuses):
                 output(line)
+            if selected is None:  # With `--only`, no report is made again.
+                for page in status.unfinished_reports(results, statuses):
+                    output(f"The report {page} contains all finished runs.")
         except (OSError, FedloomError) as error:
             output(f"  {error}")
-        if selected is None and status.has_report(results):  # With `--only`, none is made again.
-            output(f"The reports in {results}/report contain all finished runs.")
         output("Finished runs and checkpoints are kept; run the same command again to continue.")
 
     atexit.register(print_failures)

@@ -218,10 +218,17 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
     yield line(statuses, rates)
 
 
-def has_report(results: Path) -> bool:
-    """Return whether a study of the plan has a page of its report."""
-    studies = _summary(results).studies
-    return any(result_files.page(results, study).exists() for study in studies)
+def unfinished_reports(results: Path, statuses: Sequence[RunStatus]) -> list[Path]:
+    """Return the pages of the planned studies that lack one of some runs, as far as they exist."""
+    summary = _summary(results)
+    unfinished = {status.run for status in statuses if status.state != "done"}
+    lacking = {name for name, b in summary.bundles.items() if not unfinished.isdisjoint(b.runs)}
+    pages = (
+        result_files.page(results, name)
+        for name, study in summary.studies.items()
+        if not lacking.isdisjoint(study.bundles)
+    )
+    return [page for page in pages if page.exists()]
 
 
 def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
@@ -232,7 +239,9 @@ def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
         names: Studies of the plan; by default all.
     """
     summary = plan_files.read_summary(results)
-    for study, planned in summary.studies.items() if summary else ():
+    if summary is None:
+        return
+    for study, planned in summary.studies.items():
         if names and study not in names:
             continue
         if problem := result_files.page_problem(results, study, planned.hash):

@@ -13,6 +13,8 @@ from planning import Planned
 
 from fl.cli import main
 from fl.report.cells import NOTHING
+from fl.store import workspace
+from fl.store.workspace import Attempt
 
 
 def shown(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -111,6 +113,29 @@ def test_a_job_whose_metrics_need_its_memory_is_told_of(
         assert main.main(["plan", "--config", str(root / "config")]) == 0
         said = capsys.readouterr().out
         assert said.count("rows of metrics") == said.count(" 28,800,000 rows") == lines
+
+
+def test_cluster_jobs_ask_for_more_after_one_had_too_little_memory(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(execution={"processes": 1, "memory_mb": 3000})
+    config = study.root / "config" / "config.yaml"
+    [run] = study.runs("fedavg")
+    (study.store().partial(run)).mkdir(parents=True)
+
+    def requests() -> str:
+        capsys.readouterr()
+        assert main.main(["plan", "--config", str(config.parent)]) == 0
+        *_, line = capsys.readouterr().out.splitlines()
+        return line
+
+    assert "3,000 MiB" in requests()
+    for number in (1, 2):
+        attempt = Attempt("Slurm", "7", memory_mb=3000, ended="memory")
+        workspace.write_attempt(study.store().partial(run), number, attempt)
+    assert "9,000 MiB" in requests()
+    config.write_text(config.read_text() + "nodes: [{memory_mb: 4000}, {memory_mb: 7000}]\n")
+    assert "7,000 MiB" in requests(), "no node has more"
 
 
 @pytest.mark.parametrize("name", ["metrics.parquet", "run.json"])

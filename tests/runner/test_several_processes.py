@@ -17,7 +17,7 @@ from planning import Planned
 from fl.base.errors import ConfigError
 from fl.plan.config import Execution, Node
 from fl.runner import job_processes
-from fl.workflow import markers
+from fl.workflow import jobs
 from fl.workflow.jobs import Job
 
 ROUNDS = 60
@@ -131,11 +131,11 @@ def test_the_status_is_that_of_the_first_unless_another_died(
 
 def test_a_job_asks_for_what_each_process_needs() -> None:
     execution = Execution(processes=4, threads=2, memory_mb=500, device="cuda")
-    assert markers.threads(execution) == 8
-    assert markers.gpus(execution) == 4
-    assert markers.gpus(replace(execution, gpus=0)) == 0
+    assert jobs.threads(execution) == 8
+    assert jobs.gpus(execution) == 4
+    assert jobs.gpus(replace(execution, gpus=0)) == 0
     job = Job("train", "", [], [], [], [], [], execution, store="runs")
-    assert markers.memory(job) == 2000
+    assert jobs.memory(job) == 2000
     node = Node(cpus=7, memory_mb=1999, gpus=3)
     lacking = [
         "8 cpus (the node has 7)",

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from make_results import write_run
 from planning import Planned, signalled, write_config
 
 from fl.base.errors import EXIT_LEFT
@@ -21,7 +23,7 @@ from fl.report import result_files
 from fl.store import workspace
 from fl.store.lease import take
 from fl.store.workspace import Attempt
-from fl.workflow import markers, monitor, status
+from fl.workflow import jobs, markers, monitor, status
 from fl.workflow.estimate import Rates
 from fl.workflow.jobs import Job
 
@@ -125,7 +127,7 @@ def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> N
     def memory(each: int) -> int:
         execution = Execution(memory_mb=each)
         job = Job("train", "", [], runs, [], [], [], execution, str(store.root), most_mb=7000)
-        return markers.memory(job)
+        return jobs.memory(job)
 
     told = standings(study, "fedavg").values()
     assert {(each.state, each.round) for each in told} == {("interrupted", 3)}
@@ -202,11 +204,14 @@ def test_a_watch_counts_the_selected_runs_alone(
     assert rest == []
 
 
-def test_the_end_of_a_failed_workflow_tells_of_reports_that_exist(
+def test_the_end_of_a_failed_workflow_tells_of_reports_of_what_is_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = plan.current_summary(write_config(tmp_path))
-    [study] = planned.studies
+    config = write_config(tmp_path)
+    study = yaml.safe_load((config / "studies" / "tiny.yaml").read_text())
+    other = yaml.safe_dump({**study, "methods": {"local": None}}, sort_keys=False)
+    (config / "studies" / "other.yaml").write_text(other)
+    planned = plan.current_summary(config, ["tiny", "other"])
     at_exit: list[Callable[[], None]] = []
     monkeypatch.setattr(monitor.atexit, "register", at_exit.append)
 
@@ -216,13 +221,16 @@ def test_the_end_of_a_failed_workflow_tells_of_reports_that_exist(
         at_exit.pop()()
         return "\n".join(said)
 
-    assert "contain all finished runs" not in last_lines()
-    assert last_lines().endswith("run the same command again to continue.")
-    page = result_files.page(tmp_path / "results", study)
-    page.parent.mkdir()
-    page.touch()
-    assert f"The reports in {page.parent} contain all finished runs." in last_lines()
-    assert "contain all finished runs" not in last_lines([])
+    pages = [result_files.page(tmp_path / "results", name) for name in planned.studies]
+    assert not any(str(page) in last_lines() for page in pages), "none exists"
+    pages[0].parent.mkdir()
+    for page in pages:
+        page.touch()
+    assert all(str(page) in last_lines() for page in pages)
+    assert not any(str(page) in last_lines([]) for page in pages), "--only makes no report again"
+    [run] = planned.bundles[planned.studies["other"].bundles[0]].runs
+    write_run(Path(planned.settings.store), run, [])
+    assert [str(page) in last_lines() for page in pages] == [True, False], "that one is complete"
 
 
 def test_a_log_that_cannot_be_written_stops_no_run(planned: Plan, caplog) -> None:

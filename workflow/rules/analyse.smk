@@ -11,7 +11,7 @@ rule analyse:
     threads: lambda wildcards: analysis_execution(wildcards).threads
     resources:
         **slurm_resources(analysis_execution),
-        gpu=lambda wildcards: markers.gpus(analysis_execution(wildcards)),
+        gpu=lambda wildcards: jobs.gpus(analysis_execution(wildcards)),
         mem_mb=lambda wildcards, attempt: attempt
         * analysis_execution(wildcards).memory_mb,
         runtime=lambda wildcards: minutes(analysis_execution(wildcards)),

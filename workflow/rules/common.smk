@@ -65,7 +65,7 @@ def is_for_cluster():
 
 # What a scheduler is asked for is in the message of a job, so that a dry run shows it.
 CLUSTER_REQUEST = (
-    ", memory={resources.mem_mb} MB, time={resources.runtime} min"
+    ", memory={resources.mem_mb} MiB, time={resources.runtime} min"
     if is_for_cluster()
     else ""
 )

@@ -7,11 +7,11 @@ rule train:
         f"{RESULTS}/logs/train/{{job}}.log",
     conda:
         "../envs/fedloom.yaml"
-    threads: lambda wildcards: markers.threads(job(wildcards).execution)
+    threads: lambda wildcards: jobs.threads(job(wildcards).execution)
     resources:
         **slurm_resources(lambda wildcards: job(wildcards).execution),
-        gpu=lambda wildcards: markers.gpus(job(wildcards).execution),
-        mem_mb=lambda wildcards: markers.memory(job(wildcards)),
+        gpu=lambda wildcards: jobs.gpus(job(wildcards).execution),
+        mem_mb=lambda wildcards: jobs.memory(job(wildcards)),
         runtime=lambda wildcards: minutes(job(wildcards).execution),
     params:
         fl=FL,
