@@ -42,6 +42,6 @@ def test_both_names_of_the_slurm_profile_lead_to_it(tmp_path: Path):
     for words in (["slurm", "--config", "only="], ["workflow/profiles/slurm"]):
         said = fresh.snakemake("--profile", *words, "--dry-run")
         assert said.count(": train ") == 1
-        assert "cores=1000, gpu=0, memory=8000 MB, time=20 min" in said
+        assert "cores=1000, gpu=0, memory=8000 MiB, time=20 min" in said
     said = fresh.snakemake("--profile", "slurm", "--config", "cluster=false", "--dry-run")
     assert said.count(": train ") > 1

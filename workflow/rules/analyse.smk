@@ -14,7 +14,7 @@ rule analyse:
         gpu=lambda wildcards: jobs.gpus(analysis_execution(wildcards)),
         mem_mb=lambda wildcards, attempt: attempt
         * analysis_execution(wildcards).memory_mb,
-        runtime=lambda wildcards: minutes(analysis_execution(wildcards)),
+        runtime=lambda wildcards: SESSION.minutes(analysis_execution(wildcards)),
     params:
         fl=FL,
         config=CONFIG,

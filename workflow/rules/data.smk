@@ -20,10 +20,7 @@ rule download:
 
 rule prepare:
     input:
-        lambda wildcards: inputs_if_missing(
-            [f"{DATA}/prepared/{wildcards.dataset}/dataset.json"],
-            [f"{DATA}/raw/{raw(wildcards.dataset)}/sources.json"],
-        ),
+        prepare_inputs,
     output:
         f"{DATA}/prepared/{{dataset}}/dataset.json",
     log:
@@ -42,12 +39,7 @@ rule prepare:
 
 rule partition:
     input:
-        lambda wildcards: inputs_if_missing(
-            [f"{RESULTS}/partitions/{wildcards.partition}/partition.json"],
-            [
-                f"{DATA}/prepared/{plan_files.read_partition(RESULTS, wildcards.partition).dataset}/dataset.json"
-            ],
-        ),
+        partition_inputs,
     output:
         f"{RESULTS}/partitions/{{partition}}/partition.json",
     log:

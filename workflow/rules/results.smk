@@ -1,15 +1,6 @@
 rule tables:
     input:
-        lambda wildcards: inputs_if_missing(
-            [table(wildcards)],
-            sorted(
-                {
-                    marker(JOB_BY_BUNDLE[name])
-                    for name in study(wildcards).bundles
-                    if name in JOB_BY_BUNDLE
-                }
-            ),
-        ),
+        table_inputs,
     output:
         update(f"{RESULTS}/tables/{{study}}.parquet"),
         update(f"{RESULTS}/tables/{{study}}.runs.parquet"),
@@ -31,17 +22,7 @@ rule tables:
 
 rule report:
     input:
-        lambda wildcards: inputs_if_missing(
-            [f"{RESULTS}/report/{wildcards.study}.html"],
-            [
-                table(wildcards),
-                *(
-                    f"{RESULTS}/partitions/{name}/partition.json"
-                    for name in study(wildcards).partitions
-                ),
-                *map(analysis, study(wildcards).analyses),
-            ],
-        ),
+        report_inputs,
     output:
         report_output(f"{RESULTS}/report/{{study}}.html", "page", "report"),
         report_output(f"{RESULTS}/report/{{study}}.md", "tables", "tables, Markdown"),

@@ -12,7 +12,7 @@ rule train:
         **slurm_resources(lambda wildcards: job(wildcards).execution),
         gpu=lambda wildcards: jobs.gpus(job(wildcards).execution),
         mem_mb=lambda wildcards: jobs.memory(job(wildcards)),
-        runtime=lambda wildcards: minutes(job(wildcards).execution),
+        runtime=lambda wildcards: SESSION.minutes(job(wildcards).execution),
     params:
         fl=FL,
         title=lambda wildcards: job(wildcards).title,
@@ -22,7 +22,12 @@ rule train:
         ],
     message:
         "train {params.title}, log {log}, cores={threads}, gpu={resources.gpu}"
-        + CLUSTER_REQUEST
+        + (
+            # What a scheduler is asked for, so that a dry run shows it.
+            ", memory={resources.mem_mb} MiB, time={resources.runtime} min"
+            if SESSION.is_for_cluster
+            else ""
+        )
     # `exec`, so that a signal to the job reaches the process that can save its state.
     shell:
         "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} > {log:q} 2>&1"
