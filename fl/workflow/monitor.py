@@ -195,6 +195,6 @@ class InterruptHandler:
             if not isinstance(handler, logging.FileHandler):
                 handler.addFilter(lambda record: False)
         if self.shim is not None:
-            submission.uninstall(self.shim)
+            submission.stop(self.shim)
         self._output(self._text)
         sys.exit(EXIT_INTERRUPTED)

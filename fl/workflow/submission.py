@@ -3,7 +3,9 @@
 Snakemake's plugin counts every refusal as a failed attempt of a job, and submits the job again at
 once. `install` puts a folder first in PATH, whose `sbatch` is this module. It passes its arguments
 to the real one. While Slurm accepts no more jobs, it waits and asks again. A job that failed twice
-with the same errors is not submitted a third time.
+with the same errors is not submitted a third time. A subclass of the plugin's executor would be no
+shorter: the plugin has no hook between Slurm's answer and the failed attempt, so it would override
+private methods, and read the answer out of a sentence.
 
 Each training job has a file in ``logs/submissions`` of the results, and Slurm knows which jobs are
 in its queue. The other jobs have ended. If no process has begun their runs, the reason is in the
@@ -51,6 +53,9 @@ TRAIN = "rule_train_wildcards_"
 
 START_VARIABLE = "FEDLOOM_START"
 """Environment variable of Snakemake and its jobs: the time of its start, in seconds since 1970."""
+
+WANTED = "wanted"
+"""File beside the program, which is there as long as Snakemake wants jobs to be submitted."""
 
 LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from fl.workflow import submission; "
@@ -117,7 +122,7 @@ def name_jobs(executor: Any, studies: Iterable[str]) -> None:
 
 
 def install(results: Path) -> Path | None:
-    """Put this program before `sbatch` in PATH, until `uninstall` or the end of this process.
+    """Put this program before `sbatch` in PATH, until the end of this process.
 
     Args:
         results: Folder of the results.
@@ -135,19 +140,25 @@ def install(results: Path) -> Path | None:
     script = folder / "sbatch"
     script.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
     script.chmod(0o755)
+    (folder / WANTED).touch()
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", "")])
-    atexit.register(uninstall, folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def uninstall(folder: Path) -> None:
-    """Remove the program; submissions that wait for the queue end within a second."""
-    shutil.rmtree(folder, ignore_errors=True)
+def stop(folder: Path) -> None:
+    """Refuse all further jobs; submissions that wait for the queue end within a second.
+
+    Snakemake's plugin goes on to submit those jobs that it has begun with.
+    """
+    (folder / WANTED).unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Submit a job, and wait while the queue is full; return the exit status of `sbatch`."""
     folder, program, results, start, snakemake, *words = arguments
+    if not _is_wanted(Path(folder), int(snakemake)):
+        return 1
     job = _option(words, "--comment").partition(TRAIN)[2]
     record = Path(results) / "logs" / "submissions" / f"{job}.json"
     if job and (error := _repeated_job_error(Path(results), job, float(start))):
@@ -174,17 +185,18 @@ def main(arguments: Sequence[str]) -> int:
 def _wait(folder: Path, snakemake: int) -> bool:
     """Wait before the next submission; return whether Snakemake still wants it."""
     end = time.monotonic() + PAUSE_SECONDS
-    while (is_wanted := folder.exists() and _is_alive(snakemake)) and time.monotonic() < end:
+    while (is_wanted := _is_wanted(folder, snakemake)) and time.monotonic() < end:
         time.sleep(min(1.0, PAUSE_SECONDS))
     return is_wanted
 
 
-def _is_alive(process: int) -> bool:
+def _is_wanted(folder: Path, snakemake: int) -> bool:
+    """Whether a process of Snakemake is alive, and wants jobs to be submitted."""
     try:
-        os.kill(process, 0)
+        os.kill(snakemake, 0)
     except ProcessLookupError:
         return False
-    return True
+    return (folder / WANTED).exists()
 
 
 def _line(text: str) -> str:

@@ -64,6 +64,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 def submit(slurm: Slurm, results: Path, job: str = "job-1") -> int:
+    (slurm.folder / submission.WANTED).touch()
     comment = ["--comment", f"rule_train_wildcards_{job}"]
     words = [*comment, "--output", "slurm/%j.log", "-D", str(results)]
     here = [slurm.folder, slurm.folder / "sbatch", results, time.time() - 60, os.getpid()]
@@ -92,7 +93,7 @@ def test_a_full_queue_is_waited_for(slurm: Slurm, tmp_path: Path, capfd) -> None
     assert (slurm.folder / "refusals").read_text() == f"{FULL}\n", "that is no matter of time"
 
 
-def test_the_program_is_the_sbatch_in_path_until_it_is_removed(
+def test_the_program_is_the_sbatch_in_path_until_no_job_is_wanted(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])  # Set back afterwards.
@@ -109,11 +110,13 @@ def test_the_program_is_the_sbatch_in_path_until_it_is_removed(
         time.sleep(0.05)
     assert json.loads(records.read_text())["is_waiting"]
     assert process.poll() is None
-    submission.uninstall(folder)
+    slurm.refuse(*[FULL] * 9)
+    submission.stop(folder)
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (1, f"{FULL}\n")
     slurm.refuse()
-    assert subprocess.run(["sbatch"], capture_output=True, text=True).stdout == "7;main\n"
+    said = subprocess.run(["sbatch"], capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (1, ""), "Slurm would take it"
 
 
 def test_the_same_error_twice_is_not_tried_again(
