@@ -287,8 +287,9 @@ def _gc(parsed: argparse.Namespace) -> int:
     surplus = [stored for stored in all_runs if stored.run not in needed]
     surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
     unfinished = _leftovers(Path(settings.data))
-    for line in table(surplus) if surplus else ():
-        say(line)
+    if surplus:
+        for line in table(surplus):
+            say(line)
     for path in unfinished:
         say(f"{path}: unfinished file of a stopped process")
     unused = f"that no study in {parsed.config / 'studies'} needs"

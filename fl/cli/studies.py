@@ -76,7 +76,8 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 def _studies(parsed: argparse.Namespace) -> None:
     store = readable(config.read_settings(parsed.config).store)
     found = overviews(parsed.config, parsed.paper, parsed.stored)
-    for line in lines(found, store) if parsed.stored else outlines(found):
+    shown = lines(found, store) if parsed.stored else outlines(found)
+    for line in shown:
         say(line)
 
 

@@ -116,7 +116,8 @@ def _compare(parsed: argparse.Namespace) -> None:
         from fl.notebook.compare import compare
     with _warnings_as_lines():
         comparison = compare(parsed.method, only=parsed.only, config=parsed.config, **keys)
-    for line in (comparison.to_latex() if parsed.latex else repr(comparison)).splitlines():
+    text = comparison.to_latex() if parsed.latex else repr(comparison)
+    for line in text.splitlines():
         say(line)
     if figure and (canvas := comparison.plot().get_figure(root=True)):
         with disk_errors(figure):

@@ -17,7 +17,7 @@ from fl.base.errors import EXIT_INTERRUPTED, FedloomError
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
 from fl.store.store import Store
-from fl.workflow import status, submission
+from fl.workflow import sbatch, status, submission
 from fl.workflow.estimate import Rates
 
 log = logging.getLogger(__name__)
@@ -195,6 +195,6 @@ class InterruptHandler:
             if not isinstance(handler, logging.FileHandler):
                 handler.addFilter(lambda record: False)
         if self.shim is not None:
-            submission.stop(self.shim)
+            sbatch.stop(self.shim)
         self._output(self._text)
         sys.exit(EXIT_INTERRUPTED)

@@ -25,7 +25,7 @@ from fl.plan import plan, plan_files
 from fl.plan.config import Execution
 from fl.plan.plan_files import PlanSummary
 from fl.runner import environment, slurm
-from fl.workflow import markers, submission
+from fl.workflow import markers, sbatch, submission
 from fl.workflow.jobs import Machine
 from fl.workflow.monitor import InterruptHandler, ProgressMonitor, print_failures_at_exit
 
@@ -124,8 +124,8 @@ class Session:
         if problem := sharing_problem(Path(self.plan.settings.store)):
             self.logger.warning(problem)
         if self._has_slurm:
-            submission.name_jobs(self.workflow.scheduler._executor, self.plan.studies)
-            self.interrupt.shim = submission.install(self.results)
+            sbatch.name_jobs(self.workflow.scheduler._executor, self.plan.studies)
+            self.interrupt.shim = sbatch.install(self.results)
         self._progress.start()
 
     def succeed(self) -> None:

@@ -18,7 +18,7 @@ from fl.plan.bundle import read as read_bundle
 from fl.plan.config import Settings
 from fl.store import workspace
 from fl.store.workspace import Attempt
-from fl.workflow import monitor, status, submission
+from fl.workflow import monitor, sbatch, status, submission
 from fl.workflow.submission import Submission
 
 FULL = (
@@ -58,17 +58,17 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(submission, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(submission, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(sbatch, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(sbatch, "PATIENCE_SECONDS", 0.05)
     return Slurm(folder)
 
 
 def submit(slurm: Slurm, results: Path, job: str = "job-1") -> int:
-    (slurm.folder / submission.WANTED).touch()
+    (slurm.folder / sbatch.WANTED).touch()
     comment = ["--comment", f"rule_train_wildcards_{job}"]
     words = [*comment, "--output", "slurm/%j.log", "-D", str(results)]
     here = [slurm.folder, slurm.folder / "sbatch", results, time.time() - 60, os.getpid()]
-    return submission.main([*map(str, here), *words])
+    return sbatch.main([*map(str, here), *words])
 
 
 def last(results: Path) -> Submission:
@@ -98,7 +98,7 @@ def test_the_program_is_the_sbatch_in_path_until_no_job_is_wanted(
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])  # Set back afterwards.
     monkeypatch.setenv(submission.START_VARIABLE, "0.0")
-    folder = submission.install(tmp_path / "a folder's results")
+    folder = sbatch.install(tmp_path / "a folder's results")
     assert folder is not None
     slurm.queue("6|RUNNING|None")
     slurm.refuse(*[FULL] * 99)
@@ -111,7 +111,7 @@ def test_the_program_is_the_sbatch_in_path_until_no_job_is_wanted(
     assert json.loads(records.read_text())["is_waiting"]
     assert process.poll() is None
     slurm.refuse(*[FULL] * 9)
-    submission.stop(folder)
+    sbatch.stop(folder)
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (1, f"{FULL}\n")
     slurm.refuse()
@@ -232,5 +232,5 @@ def test_snakemake_is_stopped_if_all_jobs_end_alike_before_they_begin(
 
 def test_names_of_jobs_begin_with_a_study() -> None:
     executor = SimpleNamespace(run_uuid="fedloom_1-2")
-    submission.name_jobs(executor, ["quickstart", "small", "large"])
+    sbatch.name_jobs(executor, ["quickstart", "small", "large"])
     assert executor.run_uuid == "quickstart-and-2-more_fedloom_1-2"
