@@ -13,7 +13,7 @@ from pathlib import Path
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.data.download import fetch
-from fl.extra.package_index import SCHEMES
+from fl.data.package_index import SCHEMES
 
 WHERE = Location("package data")
 

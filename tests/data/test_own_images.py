@@ -18,8 +18,7 @@ from test_own_data import dataset, in_parquet, photo, photos, prepared
 
 from fl.base import registry
 from fl.base.errors import DataError, Location
-from fl.data import partitioning
-from fl.extra import partition_statistics
+from fl.data import partition_statistics, partitioning
 
 TWO_CLASSES = {"cat/1.png": 1, "cat/2.png": 2, "dog/1.png": 3, "dog/2.png": 4}
 

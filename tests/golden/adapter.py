@@ -16,12 +16,12 @@ from fl.base import fields, identity, registry
 from fl.base.errors import Location
 from fl.data import preparation
 from fl.data.dataset import Modality
+from fl.data.partition_statistics import domain_distances, statistics
 from fl.data.partitioning import apply_scheme
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate
 from fl.engine.assembly import RunComponents
 from fl.engine.simulation import Simulation
-from fl.extra.partition_statistics import domain_distances, statistics
 from fl.plan.run_spec import RunSpec
 
 ADDED = registry.ADDED_KINDS

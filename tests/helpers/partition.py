@@ -3,6 +3,7 @@
 Every scheme returns a partition table, see `fl.data.partition_table`, whose functions are here too.
 """
 
+from fl.data.partition_statistics import statistics as statistics
 from fl.data.partition_table import content_hash as content_hash
 from fl.data.partition_table import read as read
 from fl.data.partition_table import unseen_clients as unseen_clients
@@ -18,4 +19,3 @@ from fl.data.schemes.homogeneous import homogeneous as homogeneous
 from fl.data.schemes.natural import natural as natural
 from fl.data.schemes.pathological import pathological as pathological
 from fl.data.schemes.power_law import power_law as power_law
-from fl.extra.partition_statistics import statistics as statistics

