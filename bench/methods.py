@@ -28,9 +28,9 @@ from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.engine import simulate
 from fl.engine.simulation import Simulation
-from fl.extra import costs
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
+from fl.runner import costs
 
 REFERENCE = "fedavg"
 WORKS: dict[str, tuple[Workload, Callable[[], nn.Module]]] = {

@@ -9,7 +9,6 @@ Without its lines in `HOOKS` an extra is gone, and the core works as before:
 - `modality_runs`: all clients have the same inputs.
 - `uploads`: the server averages uploads as they are.
 - `published_cells`: reports have only measured numbers, and grids only those of the study.
-- `costs`, `loggers`: bytes and operations are unknown; TensorBoard, MLflow and W&B get no curves.
 - `adoption`, `import_export`, `crate`, `recompute`: runs are not adopted, shared or repeated.
 """
 
@@ -26,8 +25,6 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "assemblers": ("fl.extra.modality_runs:assemble_modalities",),
     "method built": ("fl.extra.uploads:with_upload_filters",),
     "published cells": ("fl.extra.published_cells:published_cells",),
-    "curves": ("fl.extra.loggers:CurveLoggers",),
-    "costs": ("fl.extra.costs:measure_or_explain",),
     "missing runs": ("fl.extra.adoption:adopt",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""

@@ -46,7 +46,7 @@ class Execution:
         merge_minutes: Longest time of a cluster job of several bundles (see `fl.workflow.jobs`); 0
             merges none.
         run_minutes: Expected time of a run, if no similar run has been measured.
-        log: Programs to which curves are written, in ``results/logs``, see `fl.extra.loggers`.
+        log: Programs to which curves are written, in ``results/logs``, see `fl.runner.curves`.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"

@@ -3,7 +3,7 @@
 ``<results>/logs/runs/<run>.jsonl`` has one line per event. It is only appended to, so it covers all
 processes that worked on the run. Fedloom does not read it, so a failing disk stops no run.
 
-Other programs get curves by a seam, if the config lists them, as in ``execution: {log: [mlflow]}``.
+Other programs get curves if the config lists them (`fl.runner.curves`).
 
 The progress is one line that is rewritten on a terminal, and plain lines in a log. No library does
 both: tqdm repeats its line in a log, and rich prints nothing before the end.
@@ -24,28 +24,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
 from fl.base import plugins
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import PERSONAL
-from fl.base.seams import Seam
 from fl.base.units import first_of
 from fl.engine.assembly import train_on_images
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
+from fl.runner.curves import Curves, CurveTarget
 from fl.runner.job_processes import LeaveRequest
 from fl.runner.process_settings import is_out_of_memory
 from fl.store.run_record import Costs, UnknownCosts
 from fl.store.store import Store
 from fl.store.workspace import Workspace
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 logger = logging.getLogger(__name__)
 
@@ -61,49 +58,6 @@ MEMORY_ADVICE = (
     "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
     "`execution: {backend: loop}`, which has one client's batch in memory at a time, or more memory"
 )
-
-
-@dataclass(frozen=True)
-class CurveTarget:
-    """The run to which curves belong.
-
-    Attributes:
-        run: Id of the run.
-        title: Title of the run's bundle.
-        seed: Seed of the run.
-        folder: Folder of all logs.
-    """
-
-    run: str
-    title: str
-    seed: int
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """A short name of the run for people."""
-        return f"seed-{self.seed}-{self.run[:6]}"
-
-
-class Curves(Protocol):
-    """Programs that receive the curves of one run."""
-
-    def add(self, round_: int, rows: pd.DataFrame) -> None:
-        """Add a round.
-
-        Args:
-            round_: Number of the round.
-            rows: Its metrics, in the columns of `fl.base.schema.METRIC_COLUMNS`.
-        """
-
-    def close(self) -> None:
-        """Write everything out."""
-
-
-CURVES = Seam[Callable[[Sequence[str], CurveTarget, int], Curves]]("curves")
-"""Functions that open the programs of ``execution.log``, by their names, for a run with so many
-completed rounds.
-"""
 
 
 class RunLog:
@@ -124,7 +78,7 @@ class RunLog:
 
     def __init__(self, results: Path, run: str) -> None:
         self._path, self._has_warned = results / "logs" / "runs" / f"{run}.jsonl", False
-        self._curves: list[Curves] = []
+        self._curves: Curves | None = None
 
     def begin(
         self, completed: int, backend: str, programs: Sequence[str], target: CurveTarget
@@ -137,7 +91,7 @@ class RunLog:
             programs: Programs that receive curves.
             target: The run to which curves belong.
         """
-        self._curves = [begin(programs, target, completed) for begin in CURVES.hooks()]
+        self._curves = Curves(programs, target, completed)
         process: dict[str, JsonValue] = {"host": socket.gethostname(), "process": os.getpid()}
         if "SLURM_JOB_ID" in os.environ:
             process["slurm_job"] = os.environ["SLURM_JOB_ID"]
@@ -146,8 +100,8 @@ class RunLog:
     def add_round(self, finished: Round) -> None:
         """Log a finished round."""
         self._write("round", {"round": finished.number, "loss": finished.loss})
-        for curves in self._curves:
-            curves.add(finished.number, finished.rows)
+        if self._curves:
+            self._curves.add(finished.number, finished.rows)
 
     def end(self, event: str, **facts: JsonValue) -> None:
         """Log that the process has stopped working on the run.
@@ -157,9 +111,9 @@ class RunLog:
             facts: Further entries of the line.
         """
         self._write(event, facts)
-        for curves in self._curves:
-            curves.close()
-        self._curves = []
+        if self._curves:
+            self._curves.close()
+        self._curves = None
 
     def _write(self, event: str, facts: Mapping[str, JsonValue]) -> None:
         """Append a line."""

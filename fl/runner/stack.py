@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,6 @@ from fl.api.uploads import attacker_mask
 from fl.base.dataclass_json import as_json
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
-from fl.base.seams import Seam
 from fl.data import partitioning
 from fl.engine import predictions
 from fl.engine.client_data import ClientData
@@ -42,6 +41,7 @@ from fl.engine.state import State
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
 from fl.runner import environment
+from fl.runner.costs import measure_or_explain
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Runs
 from fl.store import checkpoint
@@ -56,10 +56,6 @@ from fl.store.run_record import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-COSTS = Seam[Callable[[Simulation, State, int], Costs | UnknownCosts]]("costs")
-"""Functions that measure the costs of a run after its last round; the first one counts."""
 
 
 MAX_CHECKPOINT_SHARE = 1 / 20
@@ -332,25 +328,12 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     if PREDICTIONS in member.keep:
         predicted = predictions.final_predictions(simulation, last.state)
     if stack.round not in runs.costs:
-        runs.costs[stack.round] = measure_costs(simulation, last.state, stack.round)
+        runs.costs[stack.round] = measure_or_explain(simulation, last.state, stack.round)
     record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
     traces = stack.stacked_traces(run)
     rows, workspace = stack.table(run), runs.workspaces[run]
     workspace.finish(as_json(record), rows, weights, traces, predicted)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
-
-
-def measure_costs(simulation: Simulation, state: State, completed: int) -> Costs | UnknownCosts:
-    """Return the costs of a run, or why they are unknown.
-
-    Args:
-        simulation: The run.
-        state: Its last state.
-        completed: Number of completed rounds.
-    """
-    for measure in COSTS.hooks():
-        return measure(simulation, state, completed)
-    return UnknownCosts("no extra measures costs")
 
 
 def check_code(member: Member) -> None:

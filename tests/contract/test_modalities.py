@@ -23,7 +23,8 @@ from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.engine import simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.extra import costs, modality_rounds
+from fl.extra import modality_rounds
+from fl.runner import costs
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 

@@ -38,7 +38,7 @@ from fl.engine import backends, batches, engine, loader, simulate
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import Roster, State
-from fl.extra import costs
+from fl.runner import costs
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 

@@ -18,7 +18,7 @@ from fl.api.trees import Tree
 from fl.base import registry
 from fl.engine.scheduling import Scheduler
 from fl.engine.simulation import Simulation
-from fl.extra import costs
+from fl.runner import costs
 from fl.store.run_record import Costs, UnknownCosts
 
 

@@ -1,4 +1,4 @@
-"""Extra: curves of a run for MLflow, TensorBoard, and Weights & Biases.
+"""Curves of a run for MLflow, TensorBoard, and Weights & Biases.
 
 A curve is the mean of a metric over clients. The packages are not part of Fedloom's environment;
 each is imported only if the config lists it, as in ``execution: {log: [mlflow]}``.
@@ -8,17 +8,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fl.base.errors import FedloomError
 from fl.plan import config
-from fl.runner.runs import CurveTarget
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CurveValues = list[tuple[str, float]]
 """Values by name of the curve: metric, split and stage (``accuracy/test, global``)."""
+
+
+@dataclass(frozen=True)
+class CurveTarget:
+    """The run to which curves belong.
+
+    Attributes:
+        run: Id of the run.
+        title: Title of the run's bundle.
+        seed: Seed of the run.
+        folder: Folder of all logs.
+    """
+
+    run: str
+    title: str
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """A short name of the run for people."""
+        return f"seed-{self.seed}-{self.run[:6]}"
 
 
 class CurveLogger(Protocol):
@@ -122,8 +145,8 @@ LOGGERS: dict[str, Callable[[CurveTarget, int], CurveLogger]] = {
 }
 
 
-class CurveLoggers:
-    """All programs that receive the curves of a run; joins `fl.runner.runs.CURVES`.
+class Curves:
+    """All programs that receive the curves of a run.
 
     Args:
         names: Names of the programs.

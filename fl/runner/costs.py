@@ -1,4 +1,4 @@
-"""Extra: costs of a run: bytes between server and clients, operations of both, stored state.
+"""Costs of a run: bytes between server and clients, operations of both, stored state.
 
 Bytes are exactly those of the trees that are sent and received, without protocol. If upload
 filters compress uploads (`fl.api.uploads`), bytes are those of the compressed messages. Operations
@@ -33,10 +33,7 @@ UNCOUNTED_KEYS = ("id", COUNTS, MODALITY, PAYLOAD)
 def measure_or_explain(
     simulation: Simulation, state: State, completed: int | None = None
 ) -> Costs | UnknownCosts:
-    """Measure the costs of a run as `measure`, or return why they cannot be measured.
-
-    Joins `fl.runner.stack.COSTS`.
-    """
+    """Measure the costs of a run as `measure`, or return why they cannot be measured."""
     try:
         return measure(simulation, state, completed)
     except Exception as error:  # A method of a plugin; its run is finished nevertheless.
