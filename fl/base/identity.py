@@ -8,9 +8,8 @@ If not (an edit in progress, a plugin), they are named by the hash of the presen
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,17 +176,6 @@ def option_versions(spec: Spec) -> dict[str, str]:
     return {name: str(versions[name]) for name in versioned_options(spec) if name in versions}
 
 
-def roots() -> list[str]:
-    """Return all roots of ``fl`` that are certified, which are all but analyses."""
-    return [CORE, DATA] + [
-        entry(kind, name)
-        for kind in registry.FOLDER_BY_KIND
-        if kind != "analysis"
-        for name in registry.names(kind)
-        if registry.file(kind, name, Location("numbers")).is_relative_to(ROOT)
-    ]
-
-
 @cache
 def read_certified() -> CertifiedCode:
     """Return the content of ``numbers.json``; empty if the file does not exist."""
@@ -199,86 +187,10 @@ def read_certified() -> CertifiedCode:
     return CertifiedCode(content["versions"], content["hashes"], hashes, former_hashes)
 
 
-def equal_names(root: str, roots: Collection[str]) -> list[str]:
-    """Return the names of a root's code under which a run has the same numbers.
-
-    Code that is edited or not yet certified has its hash as its name. Once that hash has been
-    certified, it is another name of the version.
-
-    Args:
-        root: The root.
-        roots: All roots and options of the run. An earlier hash is left out if the version of one
-            of them rose since: a run of that hash and of the risen version comes from code that was
-            edited back, and has the earlier numbers.
-
-    Returns:
-        The version first; only the present name if ``root`` was never certified.
-    """
-    certified = read_certified()
-    if root not in certified.hashes:
-        return [root_code(root)]
-    former_hashes = certified.former_hashes.get(root, {})
-    return [
-        str(certified.versions[root]),
-        certified.hashes[root],
-        *(former for former, risen in former_hashes.items() if not {*risen} & {*roots}),
-    ]
-
-
-@cache
-def certified_hashes() -> set[str]:
-    """Return the hashes of roots that are, or were, certified under the present versions."""
-    certified = read_certified()
-    return {*certified.hashes.values()}.union(*certified.former_hashes.values())
-
-
-def certify(versions: Mapping[str, int]) -> None:
-    """Certify the present code; what was certified before becomes a former hash.
-
-    Args:
-        versions: The version of each of `roots`, and of the options that have one.
-    """
-    hashes = {root: root_hash(root) for root in roots()}
-    paths = {path for root in hashes for path in _paths(root)}
-    hashes_by_file = {
-        file_label(path): [hash_bytes(path.read_bytes()), hash_code(path)] for path in paths
-    }
-    content: dict[str, Mapping[str, int | str | list[str] | dict[str, list[str]]]]
-    content = {
-        "versions": versions,
-        "hashes": hashes,
-        "former_hashes": _former_hashes(versions, hashes),
-        "files": hashes_by_file,
-    }
-    lines = []
-    for key, values in content.items():
-        inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(values.items()))
-        lines.append(f'"{key}": {{\n{inner}\n}}')
-    NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+def forget_certified() -> None:
+    """Read ``numbers.json`` again when it is asked for next, as it was written anew."""
     read_certified.cache_clear()
-    certified_hashes.cache_clear()
     _code.cache_clear()
-
-
-def _former_hashes(
-    versions: Mapping[str, int], hashes: Mapping[str, str]
-) -> dict[str, dict[str, list[str]]]:
-    """Return `CertifiedCode.former_hashes` for new versions and hashes of the roots."""
-    certified = read_certified()
-    all_risen = {name for name in versions if versions[name] > certified.versions.get(name, 1)}
-    table = {}
-    for root, hash_before in certified.hashes.items():
-        if root not in hashes or versions[root] != certified.versions[root]:
-            continue
-        former_hashes = certified.former_hashes.get(root, {}) | {hash_before: []}
-        if hashes[root] != hash_before:
-            former_hashes = {
-                former: sorted({*risen, *all_risen}) for former, risen in former_hashes.items()
-            }
-        former_hashes.pop(hashes[root], None)
-        if former_hashes:
-            table[root] = former_hashes
-    return table
 
 
 def root_files(root: str) -> dict[str, str]:
@@ -319,7 +231,9 @@ def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str
 @cache
 def _files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, str]:
     certified = read_certified().files
-    return {file_label(path): _hash(path, certified.get(file_label(path))) for path in _paths(root)}
+    return {
+        file_label(path): _hash(path, certified.get(file_label(path))) for path in code_files(root)
+    }
 
 
 def _hash(path: Path, certified: tuple[str, str] | None) -> str:
@@ -336,8 +250,8 @@ def file_label(path: Path) -> str:
     return path.name
 
 
-def _paths(root: str) -> list[Path]:
-    """Return the files of a root, in order."""
+def code_files(root: str) -> list[Path]:
+    """Return the Python files of a root, in order."""
     if root in ROOMS:
         components = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
         # A stub decides which names a package imports.
@@ -418,16 +332,3 @@ def _imports(path: Path) -> Iterator[Path]:
 
 def _words(statement: str) -> set[str]:
     return set(re.findall(r"\w+", statement))
-
-
-def spec_differences(
-    spec: Spec | ComponentSpec, reference: Spec | ComponentSpec, prefix: str = ""
-) -> Iterator[str]:
-    """Yield the keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
-    for key in sorted({*spec, *reference}):
-        value, reference_value = spec.get(key), reference.get(key)
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, Mapping) and isinstance(reference_value, Mapping):
-            yield from spec_differences(value, reference_value, name)
-        elif value != reference_value:
-            yield f"{name}: {value!r}, not {reference_value!r}"

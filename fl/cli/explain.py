@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from fl.base import identity
 from fl.base.dataclass_json import as_json, from_json
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
@@ -193,8 +192,21 @@ def _differences(run: ComparedRun, reference: ComparedRun) -> list[str]:
     return [
         *edits,
         *_code_differences(run.code, reference.code, bool(edits)),
-        *identity.spec_differences(run.spec, reference.spec),
+        *spec_differences(run.spec, reference.spec),
     ]
+
+
+def spec_differences(
+    spec: Spec | ComponentSpec, reference: Spec | ComponentSpec, prefix: str = ""
+) -> Iterator[str]:
+    """Yield the keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
+    for key in sorted({*spec, *reference}):
+        value, reference_value = spec.get(key), reference.get(key)
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping) and isinstance(reference_value, Mapping):
+            yield from spec_differences(value, reference_value, name)
+        elif value != reference_value:
+            yield f"{name}: {value!r}, not {reference_value!r}"
 
 
 def _code_differences(

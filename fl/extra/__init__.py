@@ -9,7 +9,7 @@ Without its lines in `HOOKS` an extra is gone, and the core works as before:
 - `modality_runs`: all clients have the same inputs.
 - `uploads`: the server averages uploads as they are.
 - `published_cells`: reports have only measured numbers, and grids only those of the study.
-- `adoption`, `import_export`, `crate`, `recompute`: runs are not adopted, shared or repeated.
+- `import_export`, `crate`, `recompute`: runs are not shared or repeated.
 """
 
 from __future__ import annotations
@@ -25,6 +25,5 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "assemblers": ("fl.extra.modality_runs:assemble_modalities",),
     "method built": ("fl.extra.uploads:with_upload_filters",),
     "published cells": ("fl.extra.published_cells:published_cells",),
-    "missing runs": ("fl.extra.adoption:adopt",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""

@@ -190,8 +190,7 @@ def _export_study(parsed: argparse.Namespace) -> None:
 
 
 def _adopt(parsed: argparse.Namespace) -> int:
-    from fl.extra import adoption
-    from fl.plan import plan
+    from fl.plan import adoption, plan
 
     store = store_of(parsed)
     store_commands.require_stored(store, parsed.runs)

@@ -3,7 +3,7 @@
 Snakemake parses `current_summary`. It is kept in ``<results>/plan/`` and made again only when
 config or code changed, so that reading it does not wait for the expansion.
 
-Runs that a plan needs and the store lacks may come from extras without training (`MISSING_RUNS`). A
+Runs that a plan needs and the store lacks may be there under earlier names (`fl.plan.adoption`). A
 store or a folder of results that cannot be written stays as it is.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,6 @@ from fl.base import identity
 from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
 from fl.base.files import check_writable
 from fl.base.hashes import change_stamp
-from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
@@ -448,32 +447,26 @@ def are_unchanged(watched: Mapping[str, str]) -> bool:
     return all(change_stamp([Path(path)]) == expected for path, expected in watched.items())
 
 
-MISSING_RUNS = Seam[Callable[[Iterable[str], Callable[[str], Member], Settings], None]](
-    "missing runs"
-)
-"""Functions of the ids of a plan's runs, of a function that returns a run by its id, and of the
-settings.
-"""
-
-
 def supply(members: Mapping[str, Member], settings: Settings) -> None:
-    """Let extras supply runs of a plan.
+    """Adopt the runs of a plan that the store has under earlier names.
 
     Args:
         members: The runs by id.
         settings: The folders of the store and of results.
     """
-    for supply_runs in MISSING_RUNS.hooks():
-        supply_runs(members, members.__getitem__, settings)
+    from fl.plan import adoption  # It imports pandas, which takes time.
+
+    adoption.adopt(members, members.__getitem__, settings)
 
 
 def supply_summary(summary: PlanSummary, settings: Settings) -> None:
-    """Let extras supply runs of a written plan, of which only these are read, see `supply`."""
+    """Adopt runs of a written plan, of which only these are read, see `supply`."""
+    from fl.plan import adoption  # It imports pandas, which takes time.
+
     bundles = {run: name for name, bundle in summary.bundles.items() for run in bundle.runs}
 
     def read_member(run: str) -> Member:
         bundle = plan_files.read_bundle(settings.results, bundles[run])
         return next(member for member in bundle.runs if member.run == run)
 
-    for supply_runs in MISSING_RUNS.hooks():
-        supply_runs(bundles, read_member, settings)
+    adoption.adopt(bundles, read_member, settings)

@@ -124,7 +124,7 @@ class RunRecord:
         note: Why the run ended early; empty if it did not.
         costs: The costs of the run.
         trained_as: Id that the run had when it was trained, if its code was certified later
-            (`fl.extra.adoption`); else empty.
+            (`fl.plan.adoption`); else empty.
         attackers: Ids of the clients that attack, in ascending order; None: not recorded.
     """
 

@@ -10,6 +10,7 @@ import pytest
 
 from fl.base import hashes, identity, plugins, registry
 from fl.base.errors import FedloomError
+from fl.plan import certification
 
 FILES = {
     "base/rng.py": "SEED = 1\n",
@@ -38,7 +39,7 @@ def forget() -> None:
         identity._files,
         identity._opened_files,
         identity.read_certified,
-        identity.certified_hashes,
+        certification.certified_hashes,
     ):
         cached.cache_clear()
 
@@ -56,7 +57,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(module, "ROOT", root)
     monkeypatch.setattr(identity, "NUMBERS", root / "numbers.json")
     forget()
-    identity.certify(dict.fromkeys(identity.roots(), 1))
+    certification.certify(dict.fromkeys(certification.roots(), 1))
     yield root
     forget()
 
@@ -72,9 +73,9 @@ def renamed(before: dict[str, str]) -> set[str]:
 
 
 def test_what_is_certified_is_named_by_its_version(package: Path) -> None:
-    assert set(identity.roots()) == set(ROOTS)
+    assert set(certification.roots()) == set(ROOTS)
     assert names() == dict.fromkeys(ROOTS, "1")
-    identity.certify(
+    certification.certify(
         {**dict.fromkeys(ROOTS, 1), "method fedprox": 3, "training.optimizer=adamw": 2}
     )
     assert names() == {**dict.fromkeys(ROOTS, "1"), "method fedprox": "3"}
@@ -85,29 +86,29 @@ def test_what_is_certified_is_named_by_its_version(package: Path) -> None:
 
 def test_a_hash_is_another_name_of_the_version_under_which_it_was_certified(package: Path) -> None:
     certified = {root: identity.root_hash(root) for root in ROOTS}
-    assert identity.equal_names("core", ROOTS) == ["1", certified["core"]]
+    assert certification.equal_names("core", ROOTS) == ["1", certified["core"]]
     (package / "engine/simulate.py").write_text("TURNS = 2\n")
     [edited] = names("core").values()
-    assert edited not in identity.equal_names("core", ROOTS), "nobody has compared its numbers"
-    identity.certify(dict.fromkeys(ROOTS, 1))
-    assert identity.equal_names("core", ROOTS) == ["1", edited, certified["core"]]
-    assert {edited, certified["core"]} <= identity.certified_hashes()
+    assert edited not in certification.equal_names("core", ROOTS), "nobody has compared its numbers"
+    certification.certify(dict.fromkeys(ROOTS, 1))
+    assert certification.equal_names("core", ROOTS) == ["1", edited, certified["core"]]
+    assert {edited, certified["core"]} <= certification.certified_hashes()
 
     # The next edit changes the numbers of FedProx: earlier code of all runs has the former ones.
     (package / "engine/simulate.py").write_text("TURNS = 1 + 1\n")
     [later] = names("core").values()
-    identity.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2})
+    certification.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2})
     without = [root for root in ROOTS if root != "method fedprox"]
-    assert {*identity.equal_names("core", without)} == {"1", later, edited, certified["core"]}
-    assert identity.equal_names("core", ROOTS) == ["1", later]
-    assert identity.equal_names("data", ROOTS) == ["1", certified["data"]]
+    assert {*certification.equal_names("core", without)} == {"1", later, edited, certified["core"]}
+    assert certification.equal_names("core", ROOTS) == ["1", later]
+    assert certification.equal_names("data", ROOTS) == ["1", certified["data"]]
 
     # Under another version, nothing of before is equal.
     (package / "engine/simulate.py").write_text("TURNS = 3\n")
     [latest] = names("core").values()
-    identity.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2, "core": 2})
-    assert identity.equal_names("core", without) == ["2", latest]
-    assert identity.equal_names("method own", ROOTS) == [identity.root_code("method own")]
+    certification.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2, "core": 2})
+    assert certification.equal_names("core", without) == ["2", latest]
+    assert certification.equal_names("method own", ROOTS) == [identity.root_code("method own")]
 
 
 @pytest.mark.parametrize(
@@ -251,25 +252,15 @@ def test_the_file_of_versions_is_current() -> None:
     """Whoever edits code that decides numbers runs the goldens before it is merged."""
     known = identity.read_certified()
     differing = [
-        root for root in identity.roots() if known.hashes.get(root) != identity.root_hash(root)
+        root for root in certification.roots() if known.hashes.get(root) != identity.root_hash(root)
     ]
-    gone = [root for root in known.hashes if root not in identity.roots()]
+    gone = [root for root in known.hashes if root not in certification.roots()]
     assert not differing + gone, "not certified: say `make golden`"
 
 
 def test_digest_knows_types_but_not_order() -> None:
     assert identity.digest({"a": 1, "b": 2.5}) == identity.digest({"b": 2.5, "a": 1})
     assert identity.digest({"a": 1}) != identity.digest({"a": 1.0})
-
-
-def test_differences_of_nested_specs_are_named_by_place() -> None:
-    ours = {"method": {"name": "fedprox", "mu": 0.1}, "seed": 1}
-    theirs = {"method": {"name": "fedprox", "mu": 0.2}, "terms": []}
-    assert list(identity.spec_differences(ours, theirs)) == [
-        "method.mu: 0.1, not 0.2",
-        "seed: 1, not None",
-        "terms: None, not []",
-    ]
 
 
 def test_a_name_leaves_out_the_keys_that_have_their_defaults() -> None:

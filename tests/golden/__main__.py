@@ -26,6 +26,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS / "data"), str(TESTS.parent)]
 
 from fl.base import identity  # noqa: E402
+from fl.plan import certification  # noqa: E402
 from golden import certify, defaults, kept, measure, pool  # noqa: E402
 from golden.measure import Fingerprint  # noqa: E402
 
@@ -68,7 +69,7 @@ def certified(
     broken = [name for name in differing if measured[name]["text"].startswith("Traceback")]
     known = identity.read_certified()
     changed = [
-        root for root in identity.roots() if known.hashes.get(root) != identity.root_hash(root)
+        root for root in certification.roots() if known.hashes.get(root) != identity.root_hash(root)
     ]
     old = [n for n in differing if n in before and before[n]["world"] == measured[n]["world"]]
     if broken or (old and not changed):
@@ -78,7 +79,7 @@ def certified(
     blamed = certify.risen(old, measured.keys() - set(differing), changed)
     blamed |= defaults.changed(defaults.now(), defaults.load())
     versions = certify.versions(known.versions, blamed)
-    identity.certify(versions)
+    certification.certify(versions)
     defaults.save(defaults.now())
     kept.save(
         {name: measured[name] if name in differing else before[name] for name in measure.names()}

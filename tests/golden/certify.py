@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fl.base import identity, registry
+from fl.plan import certification
 from golden import kept, measure
 
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
@@ -65,7 +66,7 @@ def versions(known: Mapping[str, int], blamed: Iterable[str]) -> dict[str, int]:
         *(identity.entry(kind, "") for kind in registry.FOLDER_BY_KIND),
     )
     settings = {name: known[name] for name in known if not name.startswith(kinds)}
-    now = {**settings, **{root: known.get(root, 1) for root in identity.roots()}}
+    now = {**settings, **{root: known.get(root, 1) for root in certification.roots()}}
     return now | {name: known.get(name, 1) + 1 for name in blamed}
 
 

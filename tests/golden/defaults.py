@@ -14,7 +14,7 @@ from typing import Any
 from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Location
-from fl.plan import run_spec
+from fl.plan import certification, run_spec
 
 FILE = Path(__file__).parent / "defaults.json"
 
@@ -26,7 +26,7 @@ def now() -> Defaults:
     """Those of the code at hand."""
     targets = {identity.CORE: Training}
     for kind in run_spec.COMPONENT_KINDS.values():
-        for root in identity.roots():
+        for root in certification.roots():
             if root.startswith(label := identity.entry(kind, "")):
                 name = root.removeprefix(label)
                 targets[root] = registry.find(kind, name, Location("")).target

@@ -38,8 +38,8 @@ STUDY: dict[str, Any] = {
     },
 }
 CERTIFY = """
-from fl.base import identity
-identity.certify(dict.fromkeys(identity.roots(), 1))
+from fl.plan import certification
+certification.certify(dict.fromkeys(certification.roots(), 1))
 """
 ENVIRONMENT = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
 

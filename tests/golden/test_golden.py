@@ -12,6 +12,7 @@ from collections import defaultdict
 import pytest
 
 from fl.base import identity, plugins
+from fl.plan import certification
 from golden import adapter, defaults, kept, measure
 
 KINDS = ("method", *adapter.ADDED.values(), "model", "task", "data set", "partition scheme")
@@ -41,7 +42,7 @@ def chosen(certified: dict[str, bool]) -> list[str]:
 def certified_roots() -> dict[str, bool]:
     """Whether the code of each root is the one that was certified."""
     hashes = identity.read_certified().hashes
-    return {root: hashes.get(root) == identity.root_hash(root) for root in identity.roots()}
+    return {root: hashes.get(root) == identity.root_hash(root) for root in certification.roots()}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_numbers_are_those_that_are_kept(
 
 
 def test_worlds_of_an_edited_entry_are_all_measured() -> None:
-    certified = dict.fromkeys(identity.roots(), True)
+    certified = dict.fromkeys(certification.roots(), True)
     few = chosen(certified)
     assert {measure.subject(name) for name in few} == set(map(measure.subject, measure.names()))
     kinds = {name.split(": ")[1].split()[-1] for name in few if name.startswith("method ")}

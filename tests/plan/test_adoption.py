@@ -12,7 +12,7 @@ import pytest
 from fl.base import files, identity
 from fl.base.dataclass_json import as_json
 from fl.cli import main
-from fl.plan import plan
+from fl.plan import certification, plan
 from fl.plan.bundle import Member
 from fl.plan.config import Settings
 from fl.store.store import Store
@@ -28,7 +28,7 @@ Members = dict[str, Member]
 def forget() -> None:
     for cached in (
         *(identity._code, identity._files, identity._opened_files),
-        *(identity.read_certified, identity.certified_hashes),
+        *(identity.read_certified, certification.certified_hashes),
     ):
         cached.cache_clear()
 
@@ -43,7 +43,7 @@ def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def certify() -> None:
-    identity.certify(dict.fromkeys(identity.roots(), 1))
+    certification.certify(dict.fromkeys(certification.roots(), 1))
     forget()
 
 

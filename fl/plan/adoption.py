@@ -1,10 +1,10 @@
-"""Extra: stored runs that stand under names of code that was certified later.
+"""Stored runs that stand under names of code that was certified later.
 
 A run that is trained with uncertified code is named by the hash of this code. When the code is
 certified, the same run gets another name, with the version. Here such runs are found again:
-``numbers.json`` says which hashes stand for which version (`fl.base.identity.equal_names`). A run
-that a plan needs and the store lacks is *adopted*: it appears under its present name, with the same
-files, and the run under the earlier name stays.
+`fl.plan.certification` says which hashes stand for which version. A run that a plan needs and the
+store lacks is *adopted*: it appears under its present name, with the same files, and the run under
+the earlier name stays.
 
 Records are read once: ``<results>/plan/names.json`` has the runs that were looked at. They are read
 again when ``numbers.json`` changes.
@@ -24,7 +24,7 @@ from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.base.units import quantity
 from fl.data import partitioning, preparation
-from fl.plan import plan_files
+from fl.plan import certification, plan_files
 from fl.plan.bundle import Member
 from fl.plan.config import Settings
 from fl.plan.run_spec import SPEC_ERRORS, RunSpec, model_code, with_defaults
@@ -81,8 +81,7 @@ def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
 def adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: Settings) -> None:
     """Adopt those runs of a plan that the store has under a name of code that is now certified.
 
-    Joins `fl.plan.plan.MISSING_RUNS`. A store or a folder of results that cannot be written
-    stays as it is, with a warning.
+    A store or a folder of results that cannot be written stays as it is, with a warning.
 
     Args:
         runs: Ids of the planned runs.
@@ -207,7 +206,7 @@ class _Translation:
         roots = {*run_spec.roots.values(), *run_spec.data_roots, identity.CORE}
         roots |= {*identity.versioned_options(run_spec.spec)}
         for key, root in (*run_spec.roots.items(), ("core", identity.CORE)):
-            equal_names = identity.equal_names(root, roots)
+            equal_names = certification.equal_names(root, roots)
             if code[key] in equal_names:
                 present[key] = equal_names[0]
         model = run_spec.spec["model"]
@@ -225,7 +224,7 @@ def _is_uncertified(record: Mapping[str, Any]) -> bool:
 
     The code of data is not in the record; the files of it that were not certified are.
     """
-    has_hash = not identity.certified_hashes().isdisjoint(record["code"].values())
+    has_hash = not certification.certified_hashes().isdisjoint(record["code"].values())
     return has_hash or any(label.startswith("fl/") for label in record.get("code_files", ()))
 
 
@@ -252,7 +251,7 @@ def _renamings(
     roots: Iterable[str], all_roots: set[str]
 ) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
     """Yield each way to name some roots under which a run has the same numbers, and the present."""
-    equal_names = {root: identity.equal_names(root, all_roots) for root in roots}
+    equal_names = {root: certification.equal_names(root, all_roots) for root in roots}
     present_names = {root: names[0] for root, names in equal_names.items()}
     for names in itertools.product(*equal_names.values()):
         yield dict(zip(equal_names, names, strict=True)), present_names
