@@ -28,7 +28,7 @@ CORE, DATA = "core", "data"
 ROOMS = {
     CORE: (
         *("base", "pytorch", "api", "blocks", "engine"),
-        *("extra/uploads.py", "extra/modality_rounds.py", "extra/modality_runs.py"),
+        *("extra/modality_rounds.py", "extra/modality_runs.py"),
     ),
     DATA: ("base", "data"),
 }

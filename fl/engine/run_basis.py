@@ -8,7 +8,6 @@ if several processes train the clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -25,7 +24,6 @@ from fl.api.trees import Tree
 from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.base.seams import Seam
 from fl.base.units import object_text
 from fl.data.dataset import Modality
 from fl.engine.backends import Cohort, loop
@@ -54,10 +52,6 @@ class MethodComponents:
     aggregation: tuple[Any, ...] = ()
 
 
-METHOD_BUILT = Seam[Callable[[Method, BuildContext, MethodComponents], Method]]("method built")
-"""Functions that wrap a finished method, and return another method or the same one."""
-
-
 def build(components: MethodComponents, context: BuildContext) -> Method:
     """Build a method with everything that the study adds to it.
 
@@ -66,8 +60,8 @@ def build(components: MethodComponents, context: BuildContext) -> Method:
         context: What they are built for.
 
     Returns:
-        The method, with terms attached and wrapped by the hooks of `METHOD_BUILT`. Shared
-        generators are seeded meanwhile, equally for all runs, which may be trained in one stack.
+        The method, with terms attached and uploads filtered. Shared generators are seeded
+        meanwhile, equally for all runs, which may be trained in one stack.
     """
     with seeded(CONSTRUCTION_SEED):
         return _build(components, context)
@@ -100,8 +94,16 @@ def _build(components: MethodComponents, context: BuildContext) -> Method:
     for term in terms:
         if isinstance(term, MethodTerm):
             method = term.attach(method)
-    for wrap in METHOD_BUILT.hooks():
-        method = wrap(method, context, components)
+    # A filter whose options change nothing builds None.
+    built = [component.build(context) for component in components.upload_filters]
+    upload_filters = [upload_filter for upload_filter in built if upload_filter is not None]
+    aggregations = [component.build(context) for component in components.aggregation]
+    if upload_filters or aggregations:
+        from fl.engine.upload_filters import with_upload_filters  # Few runs have any.
+
+        title = declaration_of(components.method).title
+        aggregation = aggregations[0] if aggregations else None
+        method = with_upload_filters(method, context, title, upload_filters, aggregation)
     return method
 
 

@@ -7,7 +7,6 @@ Without its lines in `HOOKS` an extra is gone, and the core works as before:
 
 - `rehearsal`: what does not fit together fails in training, not when a study is planned.
 - `modality_runs`: all clients have the same inputs.
-- `uploads`: the server averages uploads as they are.
 - `published_cells`: reports have only measured numbers, and grids only those of the study.
 - `import_export`, `crate`, `recompute`: runs are not shared or repeated.
 """
@@ -23,7 +22,6 @@ HOOKS: dict[str, tuple[str, ...]] = {
         "fl.extra.rehearsal:rehearse",
     ),
     "assemblers": ("fl.extra.modality_runs:assemble_modalities",),
-    "method built": ("fl.extra.uploads:with_upload_filters",),
     "published cells": ("fl.extra.published_cells:published_cells",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""

@@ -19,7 +19,7 @@ from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
-from fl.extra.uploads import _Layout
+from fl.engine.upload_filters import _Layout
 from fl.store.checkpoint import load_tree, save_tree
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")

@@ -1,4 +1,4 @@
-"""Extra: upload filters and aggregations, wrapped around a finished method.
+"""Upload filters and aggregations, wrapped around a finished method.
 
 All work happens in the aggregate of the last phase, where all uploads of a round are available, so
 that backends agree. Only the labels of attackers are changed where clients train. See
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep, declaration_of
+from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep
 from fl.api.protocols import Batch, consumes_gradients, is_consuming_gradients
 from fl.api.trees import Rate, Tree
 from fl.api.uploads import (
@@ -32,7 +32,6 @@ from fl.api.uploads import (
     without_upload_state,
 )
 from fl.base.errors import FedloomError
-from fl.engine.run_basis import MethodComponents
 
 ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
 """Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of
@@ -41,46 +40,44 @@ the filters.
 
 
 def with_upload_filters(
-    method: Method, context: BuildContext, components: MethodComponents
+    method: Method,
+    context: BuildContext,
+    title: str,
+    filters: Sequence[UploadFilter],
+    aggregation: Aggregation | None,
 ) -> Method:
     """Wrap a method so that its uploads pass the study's upload filters and aggregation.
 
     Args:
         method: The finished method.
         context: What the method was built from.
-        components: The method's component and what the study adds to it.
+        title: Name of the method, for errors.
+        filters: The upload filters, in the order in which they act.
+        aggregation: The rule that replaces the mean of uploads; None: the mean stays.
 
     Returns:
-        The wrapped method, or the method itself if the study adds no filter and no aggregation.
+        The wrapped method.
 
     Raises:
         FedloomError: If the server of the method needs more than a mean of the uploads, or if noise
             would not cover what one client can change.
     """
-    filters = [component.build(context) for component in components.upload_filters]
-    aggregations = [component.build(context) for component in components.aggregation]
-    aggregation: Aggregation | None = aggregations[0] if aggregations else None
-    # A filter whose options change nothing builds None.
-    active = tuple(upload_filter for upload_filter in filters if upload_filter is not None)
-    if not active and aggregation is None:
-        return method
-    title = declaration_of(components.method).title
     _check_method(method, context, title)
-    _check_noise(active, aggregation, context)
-    _check_dropped(active, aggregation, context)
+    _check_noise(filters, aggregation, context)
+    _check_dropped(filters, aggregation, context)
     layout = _Layout.of(method, context)
     if not layout.float_indices:
         raise _unsuitable_method(title, "its clients send nothing")
     if layout.scaling:
         problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
         raise _unsuitable_method(title, problem)
-    if layout.counter_bytes and active[-1:] and active[-1].noise_multiplier:
+    if layout.counter_bytes and filters[-1:] and filters[-1].noise_multiplier:
         raise FedloomError(
             "upload_filters.noise: clients send counters of batch normalisation without noise",
             advice="choose a model without batch normalisation, or a method that keeps it local, "
             "such as fedbn",
         )
-    return _FilteredMethod(method, context, layout, active, aggregation).method()
+    return _FilteredMethod(method, context, layout, tuple(filters), aggregation).method()
 
 
 def _check_method(method: Method, context: BuildContext, title: str) -> None:
