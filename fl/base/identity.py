@@ -26,13 +26,10 @@ NUMBERS = ROOT / "numbers.json"
 
 CORE, DATA = "core", "data"
 ROOMS = {
-    CORE: (
-        *("base", "pytorch", "api", "blocks", "engine"),
-        *("extra/modality_rounds.py", "extra/modality_runs.py"),
-    ),
+    CORE: ("base", "pytorch", "api", "blocks", "engine"),
     DATA: ("base", "data"),
 }
-"""Rooms, and single files, of the two shared roots; files of components do not belong to them.
+"""Rooms of the two shared roots; files of components do not belong to them.
 
 There are two roots, because an edit of the engine must not prepare data sets again, which may take
 hours. A run depends on both, since the ids of its data are part of its name. Rooms that no run and
@@ -255,7 +252,7 @@ def code_files(root: str) -> list[Path]:
     if root in ROOMS:
         components = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
         # A stub decides which names a package imports.
-        shared = {path for room in ROOMS[root] for path in _source_files(ROOT / room)}
+        shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
         return sorted(p for p in shared - components if p.suffix in (".py", ".pyi"))
     return _component_files(_component_file(root))
 
@@ -264,11 +261,6 @@ def _component_file(root: str) -> Path:
     kind = next(kind for kind in registry.FOLDER_BY_KIND if root.startswith(entry(kind, "")))
     name = root.removeprefix(entry(kind, ""))
     return registry.file(kind, name, Location("the spec"))
-
-
-def _source_files(room: Path) -> list[Path]:
-    """Return the files of a room, or the file itself."""
-    return [room] if room.is_file() else list(room.rglob("*.py*"))
 
 
 def _folders(package: Path) -> list[Path]:

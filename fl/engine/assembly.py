@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import WEIGHTS, Training
 from fl.base import rng
 from fl.base.errors import DataError, FedloomError
-from fl.base.seams import Seam
 from fl.base.specs import Spec
 from fl.data import partition_table
 from fl.data.dataset import Modality, input_names
@@ -34,6 +34,7 @@ from fl.pytorch.construction import adapt
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
+    from fl.engine.modality_simulation import ModalitySimulation
 
 
 MakeModule = Callable[[], nn.Module]
@@ -85,6 +86,14 @@ class ArrayReader:
         """Return several inputs as one, for clients that have all of them."""
         augmentations = augmentation_by_modality(modalities, self.training.augmentation)
         return SeveralArrays({m.name: self.arrays(m.array, augmentations[m]) for m in modalities})
+
+    def inputs_of(self, group: Sequence[Modality]) -> Arrays:
+        """Return the inputs of clients that have these modalities: one, or several as one."""
+        if len(group) > 1:
+            return self.all_inputs(group)
+        return self.arrays(
+            group[0].array, "none" if group[0].tokens else self.training.augmentation
+        )
 
     def arrays(self, name: str, augmentation: str) -> Arrays:
         """Return the inputs of an array of the data set."""
@@ -162,17 +171,13 @@ class Assembly:
         )
 
 
-ASSEMBLERS = Seam[Callable[[Assembly], Simulation | None]]("assemblers")
-"""Functions that make simulations of runs which the core cannot make; None for other runs."""
-
-
 def assemble(
     spec: Spec,
     components: RunComponents,
     prepared: Prepared,
     table: pd.DataFrame,
     device: torch.device,
-) -> Simulation:
+) -> Simulation | ModalitySimulation:
     """Make the simulation that a run's spec describes.
 
     Args:
@@ -204,15 +209,54 @@ def assemble(
         label_normalisation = measure_normalisation(labels[:, None], training_samples, 1.0)
     reader = ArrayReader(prepared, labels, label_normalisation, training_samples, training, device)
     assembly = Assembly(spec, components, table, data, reader)
-    for assemble_run in ASSEMBLERS.hooks():
-        if (run := assemble_run(assembly)) is not None:
-            return run
+    if partition_table.MODALITY in table:
+        return _assemble_modalities(assembly)
     has_several_inputs = bool(input_names(components.model))
     arrays = reader.all_inputs(components.modalities) if has_several_inputs else reader.x
     shape = assembly.shapes if has_several_inputs else arrays.shape
     run = assembly.simulation(lambda: assembly.module(shape), arrays, data)
     count = spec.get("train_on")
     return train_on_subset(run, count) if isinstance(count, int) else run
+
+
+def _assemble_modalities(assembly: Assembly) -> ModalitySimulation:
+    """Make the simulation of a run whose clients differ in modality.
+
+    Raises:
+        FedloomError: If clients are to train on some of their samples, or on virtual images.
+    """
+    from fl.engine.modality_simulation import ModalitySimulation, groups_of  # Few runs need it.
+
+    if assembly.spec.get("train_on") is not None:
+        raise FedloomError(
+            "train_on: is set, but clients differ in the modality of their inputs",
+            advice="remove train_on, or choose a partition in which all clients have the same "
+            "inputs",
+        )
+    data, components = assembly.data, assembly.components
+    by_client = assembly.table.groupby("client")[partition_table.MODALITY].first()
+    modality = by_client.to_numpy(np.int64)
+
+    def group_module(group: Sequence[Modality]) -> nn.Module:
+        model = assembly.module(assembly.shapes)
+        module: nn.Module = model if len(group) > 1 else model.for_modality(group[0].name)
+        return module
+
+    by_modality = tuple(
+        assembly.simulation(
+            partial(group_module, group),
+            assembly.reader.inputs_of(group),
+            data.select_clients(np.flatnonzero(modality == number)),
+        )
+        for number, group in enumerate(groups_of(components.modalities, modality))
+    )
+    network = make_network(lambda: assembly.module(assembly.shapes), assembly.reader.training)
+    # No input passes through the whole network, so its last linear layers are not found that way.
+    network.head = frozenset().union(*(run.network.head for run in by_modality))
+    basis = assembly.basis(network, by_modality[0].arrays, data)
+    return ModalitySimulation.of(
+        components.method, basis, assembly.spec["seed"], modality, by_modality
+    )
 
 
 def check_validation_samples(method: Any, data: ClientData) -> None:

@@ -20,10 +20,11 @@ from fl.api.method import COUNTS, PAYLOAD, Method, Phase, Sweep, WeightedAverage
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, STACKING_BACKENDS, Cohort, PassResult, run_sweep
 from fl.engine.batches import Schedule, join_schedules
-from fl.engine.processes import WorkDivision
 from fl.engine.state import (
     HOST,
+    UNDIVIDED,
     ClientStates,
+    Division,
     PhaseResults,
     Roster,
     RoundSchedule,
@@ -90,6 +91,7 @@ def run_rounds(
     states: Sequence[State],
     schedules: Sequence[RoundSchedule],
     backend: str,
+    division: Division = UNDIVIDED,
 ) -> list[tuple[State, Tensor]]:
     """Run one round of several runs that differ only in their seed, over the same samples.
 
@@ -98,18 +100,22 @@ def run_rounds(
         states: The state of each run before the round.
         schedules: The schedule of each run.
         backend: Name of the backend.
+        division: How the work is divided.
 
     Returns:
         For each run the state after the round, and the participants' mean training losses, [m].
     """
     if len(states) > 1 and backend not in STACKING_BACKENDS:
         runs = zip(methods, states, schedules, strict=True)
-        return [run_round(method, state, schedule, backend) for method, state, schedule in runs]
+        return [
+            run_rounds([method], [state], [schedule], backend, division)[0]
+            for method, state, schedule in runs
+        ]
     losses: list[Tensor] = []
     for number, phases in enumerate(zip(*(method.phases for method in methods), strict=True)):
         if schedules[0].rosters[number] is not None:
             rosters = [roster for schedule in schedules if (roster := schedule.rosters[number])]
-            results = run_phase(phases[0], states, rosters, schedules[0], backend)
+            results = run_phase(phases[0], states, rosters, schedules[0], backend, division)
             states = [
                 _aggregate(phase, state, roster, result)
                 for phase, state, roster, result in zip(
@@ -126,6 +132,7 @@ def run_phase(
     rosters: Sequence[Roster],
     schedule: RoundSchedule,
     backend: str,
+    division: Division = UNDIVIDED,
 ) -> list[PhaseResults]:
     """Train the participants of all runs in a phase.
 
@@ -135,23 +142,22 @@ def run_phase(
         rosters: The participants of each run.
         schedule: The schedule of one of the runs; used for values that all runs share.
         backend: Name of the backend.
+        division: How the work is divided.
 
     Returns:
         The results of each run's participants.
     """
-    division = WorkDivision.from_rosters(schedule.team, rosters) if schedule.team else None
-    local_rosters = division.local_rosters() if division else rosters
-    cohorts = list(_cohort_rows(states, local_rosters))
-    averaging = isinstance(phase.aggregate, WeightedAverage) and (
-        division is not None or len(cohorts) > 1
-    )
+    own_rosters = division.own_participants(rosters)
+    cohorts = list(_cohort_rows(states, own_rosters))
+    is_divided = own_rosters is not rosters or len(cohorts) > 1
+    averaging = is_divided and isinstance(phase.aggregate, WeightedAverage)
     messages = [phase.send(state.server) if phase.send else state.server for state in states]
     servers = trees.stack(messages) if len(states) > 1 else messages[0]
-    pass_schedules = _join_runs(local_rosters)
-    n = schedule.weights(torch.cat([roster.n for roster in local_rosters]))
+    pass_schedules = _join_runs(own_rosters)
+    n = schedule.weights(torch.cat([roster.n for roster in own_rosters]))
     results = [PhaseResults() for _ in states]
     for rows, runs in cohorts:
-        cohort = _cohort(phase, states, local_rosters, servers, schedule, rows, runs)
+        cohort = _cohort(phase, states, own_rosters, servers, schedule, rows, runs)
         no_losses = torch.zeros(len(cohort.ids), dtype=torch.float64, device=n.device)
         result = PassResult(cohort.clients, {}, no_losses)
         for pass_, pass_schedule in zip(phase.passes, pass_schedules, strict=True):
@@ -181,7 +187,7 @@ def run_phase(
                 result.losses[selection],
                 averaging,
             )
-    return division.gather(results, averaging) if division else results
+    return division.join_results(rosters, results, averaging)
 
 
 def _aggregate(phase: Phase, state: State, roster: Roster, results: PhaseResults) -> State:

@@ -15,7 +15,7 @@ from fl.api.trees import Tree
 from fl.base.schema import GROUP, PERSONAL, UNSEEN
 from fl.engine.evaluate import Portion, ViewOutputs
 from fl.engine.sample_arrays import Arrays
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Simulation, Trainable
 from fl.engine.state import State
 
 PREDICTED_SPLITS = ("val", "test", UNSEEN)
@@ -50,7 +50,7 @@ def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str)
     return _predict(simulation, models, split)
 
 
-def final_predictions(simulation: Simulation, state: State) -> pd.DataFrame:
+def final_predictions(simulation: Trainable, state: State) -> pd.DataFrame:
     """Predict every sample that clients do not train on with a run's final models.
 
     Args:
@@ -60,9 +60,7 @@ def final_predictions(simulation: Simulation, state: State) -> pd.DataFrame:
     Returns:
         The columns ``stage`` and ``split``, and those of `predict_split`.
     """
-    tables = [
-        _all_predictions(subrun, subrun_state) for subrun, subrun_state in simulation.subruns(state)
-    ]
+    tables = [_all_predictions(part, part_state) for part, part_state in simulation.parts(state)]
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
 
 

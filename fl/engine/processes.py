@@ -7,16 +7,19 @@ equal those of one process to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
+from fl.api import trees
+from fl.api.trees import Tree
 from fl.base.schema import UNSEEN
 from fl.engine.client_data import ClientData
-from fl.engine.state import PhaseResults, Roster, Team
+from fl.engine.state import Division, PhaseResults, Roster
 
 SCORED_SPLITS = ("val", "test", UNSEEN)
 """The splits that evaluation scores."""
@@ -44,84 +47,98 @@ def divide_work(work: np.ndarray, size: int) -> list[np.ndarray]:
     return [np.array(sorted(share), np.int64) for share in shares]
 
 
-@dataclass(frozen=True)
-class WorkDivision:
-    """The participants of a phase, divided among processes by their steps.
+class ProcessDivision(Division):
+    """Divides clients among processes, by their steps or samples.
 
-    Attributes:
-        team: The processes.
-        rosters: The participants of each run.
-        rows: By process and run, the rows of its participants in the run's roster.
+    Args:
+        rank: Number of this process, from 0.
+        size: Number of processes.
+        exchange: Function that sends a value to all processes, and returns the values of all by
+            rank; every process calls it at the same point.
     """
 
-    team: Team
-    rosters: Sequence[Roster]
-    rows: list[list[np.ndarray]]
+    def __init__(self, rank: int, size: int, exchange: Callable[[Any], list[Any]]) -> None:
+        self._rank, self._size, self._exchange = rank, size, exchange
 
-    @classmethod
-    def from_rosters(cls, team: Team, rosters: Sequence[Roster]) -> WorkDivision:
-        """Divide the participants of several runs together."""
+    def own_participants(self, rosters: Sequence[Roster]) -> Sequence[Roster]:
+        """Return for each run the participants that this process trains."""
+        own_rows = self._rows(rosters)[self._rank]
+        return [roster.take(rows) for roster, rows in zip(rosters, own_rows, strict=True)]
+
+    def _rows(self, rosters: Sequence[Roster]) -> list[list[np.ndarray]]:
+        """Return by process and run the rows of its participants in the run's roster."""
         work = np.concatenate([roster.steps() for roster in rosters])
         ends = np.cumsum([0, *(len(roster.clients) for roster in rosters)])
-        rows = [
-            [share[(share >= begin) & (share < end)] - begin for begin, end in pairwise(ends)]
-            for share in divide_work(work, team.size)
-        ]
-        return cls(team, rosters, rows)
-
-    def local_rosters(self) -> list[Roster]:
-        """Return for each run the participants that this process trains."""
-        pairs = zip(self.rosters, self.rows[self.team.rank], strict=True)
-        return [roster.take(rows) for roster, rows in pairs]
-
-    def gather(self, results: Sequence[PhaseResults], averaging: bool) -> list[PhaseResults]:
-        """Gather the results of all processes.
-
-        Args:
-            results: By run, the results of this process.
-            averaging: Whether each process has averaged its uploads, so that their order has no
-                meaning.
-
-        Returns:
-            By run, the results of all participants, in the order of its roster.
-        """
-        by_process = self.team.exchange([result.concatenate() for result in results])
         return [
-            PhaseResults.merge(
+            [share[(share >= begin) & (share < end)] - begin for begin, end in pairwise(ends)]
+            for share in divide_work(work, self._size)
+        ]
+
+    def join_results(
+        self, rosters: Sequence[Roster], results: list[PhaseResults], averaging: bool
+    ) -> list[PhaseResults]:
+        """Return the results of all participants, in the order of the rosters."""
+        by_process = self._exchange(list(map(_concatenate, results)))
+        rows_by_process = self._rows(rosters)
+        return [
+            _merge(
                 [trees_by_run[run] for trees_by_run in by_process if trees_by_run[run] is not None],
-                np.argsort(np.concatenate([rows[run] for rows in self.rows])),
+                np.argsort(np.concatenate([rows[run] for rows in rows_by_process])),
                 roster.n.device,
                 averaging,
             )
-            for run, roster in enumerate(self.rosters)
+            for run, roster in enumerate(rosters)
         ]
 
+    def own_clients(self, data: ClientData) -> ClientData:
+        """Return the samples of the clients that this process scores."""
+        samples = np.sum([data.sizes(name) for name in SCORED_SPLITS], axis=0)
+        return data.select_clients(divide_work(samples, self._size)[self._rank])
 
-def clients_to_score(team: Team, data: ClientData) -> np.ndarray:
-    """Return the clients that this process scores; they are divided by their samples."""
-    samples = np.sum([data.sizes(name) for name in SCORED_SPLITS], axis=0)
-    return divide_work(samples, team.size)[team.rank]
+    def join_metrics(self, rows: pd.DataFrame, stages: Sequence[str]) -> pd.DataFrame:
+        """Return the metrics of all clients as one process has them: by stage, split and client."""
+        all_rows = pd.concat(self._exchange(rows), ignore_index=True)
+        keys = [
+            all_rows["client"].to_numpy(),
+            all_rows["split"].map(SCORED_SPLITS.index).to_numpy(),
+            all_rows["stage"].map(stages.index).to_numpy(),
+        ]
+        ordered: pd.DataFrame = all_rows.iloc[np.lexsort(keys)]
+        return ordered.reset_index(drop=True)
 
 
-def sort_rows(
-    tables: Sequence[pd.DataFrame], stages: Sequence[str], modality: np.ndarray | None
-) -> pd.DataFrame:
-    """Sort the rows of all processes as one process has them.
+def _concatenate(results: PhaseResults) -> Tree | None:
+    """Return the results of all cohorts as one tree; None if there is none."""
+    if not results.client_states:
+        return None
+    return {
+        "client_states": trees.concatenate(results.client_states),
+        "uploads": trees.concatenate(results.uploads),
+        "n": torch.cat(results.n),
+        "losses": torch.cat(results.losses),
+    }
+
+
+def _merge(
+    results: Sequence[Tree], order: np.ndarray, device: torch.device, averaging: bool
+) -> PhaseResults:
+    """Merge the results of several processes.
 
     Args:
-        tables: Metrics of each process.
-        stages: The stages, in their order.
-        modality: Modality of every client; None if rows are not ordered by it.
+        results: Results of `_concatenate` in each process.
+        order: Row of each participant among the concatenated results.
+        device: Device of the merged results.
+        averaging: Whether uploads are means, and ``client_states`` stay in host memory.
 
     Returns:
-        All rows, by modality, stage, split and client.
+        The results of all participants.
     """
-    rows = pd.concat(tables, ignore_index=True)
-    keys = [
-        rows["client"].to_numpy(),
-        rows["split"].map(SCORED_SPLITS.index).to_numpy(),
-        rows["stage"].map(stages.index).to_numpy(),
-        np.zeros(len(rows)) if modality is None else modality[rows["client"]],
-    ]
-    ordered: pd.DataFrame = rows.iloc[np.lexsort(keys)]
-    return ordered.reset_index(drop=True)
+    merged, rows = trees.concatenate(results), torch.from_numpy(order)
+    client_states = trees.take(merged["client_states"], rows)
+    on_device = trees.to({key: merged[key] for key in ("uploads", "n", "losses")}, device)
+    if not averaging:
+        client_states = trees.to(client_states, device)
+        moved = trees.take({key: on_device[key] for key in ("uploads", "n")}, rows)
+        on_device = {**on_device, **moved}
+    losses = trees.rows(on_device["losses"], rows)
+    return PhaseResults([client_states], [on_device["uploads"]], [on_device["n"]], [losses])

@@ -154,6 +154,11 @@ class RunBasis:
     task: Task = CLASSIFICATION
     modalities: tuple[Modality, ...] = ()
 
+    @property
+    def device(self) -> torch.device:
+        """The device on which runs are trained."""
+        return self.arrays.device
+
     def values(self) -> dict[str, Any]:
         """Return the attributes by name, without those of a class that inherits from this one."""
         return {field.name: getattr(self, field.name) for field in fields(RunBasis)}

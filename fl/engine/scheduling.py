@@ -24,7 +24,7 @@ from fl.engine.batches import (
 )
 from fl.engine.client_data import join_samples
 from fl.engine.run_basis import RunBasis
-from fl.engine.state import Roster, RoundSchedule, Team
+from fl.engine.state import Roster, RoundSchedule
 
 WorkShares = Sequence[Fraction]
 """Share of its work that each participant does; empty if all do all of it."""
@@ -38,13 +38,11 @@ class Scheduler:
         basis: Data and settings of the run.
         method: Its method.
         seed: Its seed.
-        team: The processes that share its work, or None.
     """
 
     basis: RunBasis
     method: Method
     seed: int
-    team: Team | None
 
     def participants(self, round_: int) -> tuple[np.ndarray, WorkShares]:
         """Draw the participants of a round, in ascending order, and their shares of work."""
@@ -71,7 +69,6 @@ class Scheduler:
             rosters,
             self.basis.arrays,
             self.basis.training,
-            team=self.team,
             steps_by_participant=self._steps_by_participant,
         )
 

@@ -24,8 +24,8 @@ from fl.api.method import Method
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL, rising
 from fl.engine.evaluate import losses_table
-from fl.engine.simulation import Simulation
-from fl.engine.state import RoundSchedule, State
+from fl.engine.simulation import Trainable
+from fl.engine.state import UNDIVIDED, Division, RoundSchedule, State
 from fl.pytorch import random_numbers
 
 
@@ -63,7 +63,7 @@ class Round:
         return self.has_diverged or bool(self.stop_reason)
 
 
-def rounds(simulation: Simulation, state: State, completed: int, backend: str) -> Iterator[Round]:
+def rounds(simulation: Trainable, state: State, completed: int, backend: str) -> Iterator[Round]:
     """Yield the remaining rounds of one run; see `lockstep`.
 
     Args:
@@ -80,11 +80,12 @@ Key = TypeVar("Key")
 
 
 def lockstep(
-    simulations: Mapping[Key, Simulation],
+    simulations: Mapping[Key, Trainable],
     states: Mapping[Key, State],
     completed: int,
     backend: str,
     rows: Mapping[Key, pd.DataFrame] | None = None,
+    division: Division = UNDIVIDED,
 ) -> Iterator[dict[Key, Round]]:
     """Yield the remaining rounds of several runs that are trained together.
 
@@ -97,6 +98,7 @@ def lockstep(
         completed: Number of completed rounds.
         backend: Name of the backend.
         rows: Metrics of the completed rounds, for runs that may stop early; None before round 1.
+        division: How the work is divided.
 
     Yields:
         The finished round of each run.
@@ -113,7 +115,8 @@ def lockstep(
         runs = [simulations[key] for key in running]
         schedules = [run.round_schedule(number) for run in runs]
         initial_states = random_numbers.generator_states()
-        results = runs[0].run_rounds(runs, list(running.values()), schedules, backend)
+        methods = [run.method for run in runs]
+        results = runs[0].run_rounds(methods, [*running.values()], schedules, backend, division)
         if random_numbers.have_generators_changed(initial_states):
             raise FedloomError(
                 f"round {number} used PyTorch's shared random numbers, so the run cannot be "
@@ -122,7 +125,7 @@ def lockstep(
                 "(fl.pytorch.keyed)",
             )
         finished = {
-            key: _finish(run, schedule, *result)
+            key: _finish(run, schedule, *result, division)
             for key, run, schedule, result in zip(running, runs, schedules, results, strict=True)
         }
         if training.early_stopping is not None and number < total:
@@ -136,7 +139,13 @@ def lockstep(
             return
 
 
-def _finish(simulation: Simulation, schedule: RoundSchedule, state: State, losses: Tensor) -> Round:
+def _finish(
+    simulation: Trainable,
+    schedule: RoundSchedule,
+    state: State,
+    losses: Tensor,
+    division: Division,
+) -> Round:
     """Return a finished round with its metrics, evaluated if the settings say so."""
     number, training = schedule.round, simulation.training
     loss, divergence = float(losses.double().mean()), ""
@@ -149,7 +158,7 @@ def _finish(simulation: Simulation, schedule: RoundSchedule, state: State, losse
             f"the training loss of {_client_list(clients)} was no longer finite in round {number}"
         )
     elif is_evaluated:
-        metrics = simulation.evaluate(state, number)
+        metrics = simulation.evaluate(state, number, division)
         diverged_clients = metrics.loc[~np.isfinite(metrics["value"]), "client"]
         if len(diverged_clients):
             clients = diverged_clients.unique().tolist()
@@ -184,7 +193,7 @@ def _training_rows(method: Method, schedule: RoundSchedule, losses: Tensor) -> p
     )
 
 
-def validation_scores(simulation: Simulation, rows: pd.DataFrame) -> dict[int, float]:
+def validation_scores(simulation: Trainable, rows: pd.DataFrame) -> dict[int, float]:
     """Return a run's score on validation data by evaluated round; more is better.
 
     Args:

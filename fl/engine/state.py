@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine.batches import Schedule
+from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
 
 Row = tuple[Tensor, ...]
@@ -228,31 +230,6 @@ class Roster:
         return steps
 
 
-class Team(Protocol):
-    """The processes that compute a run together.
-
-    Attributes:
-        size: Number of processes.
-        rank: Number of this process, from 0.
-    """
-
-    size: int
-    rank: int
-
-    def exchange(self, value: Any) -> list[Any]:
-        """Send a value to all processes; every process calls this at the same point.
-
-        Args:
-            value: The value of this process.
-
-        Returns:
-            The values of all processes, by rank.
-
-        Raises:
-            FedloomError: If a process has failed.
-        """
-
-
 @dataclass(frozen=True)
 class RoundSchedule:
     """The schedule of a round: its participants, their batches, and settings of training.
@@ -263,7 +240,6 @@ class RoundSchedule:
             out. The last roster contains the round's participants.
         arrays: The samples.
         training: Settings of training.
-        team: The processes that share the work; None: this process does all of it.
         steps_by_participant: Local steps in a round of every possible participant by its settings,
             int64; None if unknown.
     """
@@ -272,7 +248,6 @@ class RoundSchedule:
     rosters: tuple[Roster | None, ...]
     arrays: Arrays
     training: Training
-    team: Team | None = None
     steps_by_participant: np.ndarray | None = None
 
     def weights(self, n: Tensor) -> Tensor:
@@ -345,41 +320,47 @@ class PhaseResults:
         self.n.append(n)
         self.losses.append(losses)
 
-    def concatenate(self) -> Tree | None:
-        """Return all cohorts as one tree; None if there is none."""
-        if not self.client_states:
-            return None
-        return {
-            "client_states": trees.concatenate(self.client_states),
-            "uploads": trees.concatenate(self.uploads),
-            "n": torch.cat(self.n),
-            "losses": torch.cat(self.losses),
-        }
 
-    @classmethod
-    def merge(
-        cls, results: Sequence[Tree], order: np.ndarray, device: torch.device, averaging: bool
-    ) -> PhaseResults:
-        """Merge the results of several processes.
+class Division:
+    """A way to divide work; this one does not, so that one process does all of it.
+
+    `fl.engine.processes` has another one.
+    """
+
+    def own_participants(self, rosters: Sequence[Roster]) -> Sequence[Roster]:
+        """Return for each run the participants that this process trains."""
+        return rosters
+
+    def join_results(
+        self, rosters: Sequence[Roster], results: list[PhaseResults], averaging: bool
+    ) -> list[PhaseResults]:
+        """Join what `own_participants` gave with the results of all others.
 
         Args:
-            results: Results of `concatenate` in each process.
-            order: Row of each participant among the concatenated results.
-            device: Device of the merged results.
-            averaging: Whether uploads are means, and ``client_states`` stay in host memory.
+            rosters: All participants of each run.
+            results: By run, the results of this process.
+            averaging: Whether uploads are averaged, so that their order has no meaning.
 
         Returns:
-            The results of all participants.
+            By run, the results of all participants.
         """
-        merged, rows = trees.concatenate(results), torch.from_numpy(order)
-        client_states = trees.take(merged["client_states"], rows)
-        on_device = trees.to({key: merged[key] for key in ("uploads", "n", "losses")}, device)
-        if not averaging:
-            client_states = trees.to(client_states, device)
-            moved = trees.take({key: on_device[key] for key in ("uploads", "n")}, rows)
-            on_device = {**on_device, **moved}
-        losses = trees.rows(on_device["losses"], rows)
-        return cls([client_states], [on_device["uploads"]], [on_device["n"]], [losses])
+        return results
+
+    def own_clients(self, data: ClientData) -> ClientData:
+        """Return the samples of the clients that this process scores."""
+        return data
+
+    def join_metrics(self, rows: pd.DataFrame, stages: Sequence[str]) -> pd.DataFrame:
+        """Join the metrics of `own_clients` with those of all others.
+
+        Args:
+            rows: Metrics of one round.
+            stages: The stages, in their order.
+        """
+        return rows
+
+
+UNDIVIDED = Division()
 
 
 def average_groups(groups: Sequence[Tree], weights: Sequence[Tensor]) -> tuple[Tree, Tensor]:

@@ -6,7 +6,6 @@ calls the functions that `HOOKS` lists for it.
 Without its lines in `HOOKS` an extra is gone, and the core works as before:
 
 - `rehearsal`: what does not fit together fails in training, not when a study is planned.
-- `modality_runs`: all clients have the same inputs.
 - `published_cells`: reports have only measured numbers, and grids only those of the study.
 - `import_export`, `crate`, `recompute`: runs are not shared or repeated.
 """
@@ -16,12 +15,7 @@ from __future__ import annotations
 HOOKS: dict[str, tuple[str, ...]] = {
     "study checks": ("fl.extra.published_cells:check_tables",),
     "entry values": ("fl.extra.published_cells:published_values",),
-    "client inputs": ("fl.extra.modality_runs:client_inputs",),
-    "scenario checks": (
-        "fl.extra.modality_runs:check_modalities",
-        "fl.extra.rehearsal:rehearse",
-    ),
-    "assemblers": ("fl.extra.modality_runs:assemble_modalities",),
+    "scenario checks": ("fl.extra.rehearsal:rehearse",),
     "published cells": ("fl.extra.published_cells:published_cells",),
 }
 """Functions by the seam that they join, as ``module:function``, in the order of calls."""

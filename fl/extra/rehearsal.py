@@ -25,8 +25,8 @@ from fl.base import plugins
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.specs import MethodSpec
 from fl.base.units import quantity
+from fl.engine import modality_rounds
 from fl.engine.backends import STACKING_BACKENDS
-from fl.extra import modality_rounds
 from fl.extra.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values

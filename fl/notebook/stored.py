@@ -73,7 +73,7 @@ class StoredModels:
             )
         shared_simulation = sibling.simulation if sibling else None
         simulation = make_simulation(bundle, member, shared_simulation, store, CPU)
-        if simulation.is_composed:
+        if not isinstance(simulation, Simulation):
             raise FedloomError(
                 f"{bundle.title}: clients of different modalities have no common model",
                 advice="choose a run whose clients have the same inputs",

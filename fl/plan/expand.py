@@ -194,6 +194,8 @@ def expand(
             continue
         with problems.collected():
             expanded = ExpandedScenario(study, scenario, components, location)
+            if checked and model:
+                check_modalities(expanded)
             for check_scenario in SCENARIO_CHECKS.hooks() if checked and model else ():
                 check_scenario(expanded, findings)
             problems.errors += expanded.problems.errors
@@ -494,6 +496,24 @@ SCENARIO_CHECKS = Seam[Callable[[ExpandedScenario, Findings], None]]("scenario c
 """Functions that check the entries of a scenario by more than their keys, before anything is
 trained. They add to `ExpandedScenario.problems`, `ExpandedScenario.unstackable` and `Findings`.
 """
+
+
+def check_modalities(expanded: ExpandedScenario) -> None:
+    """Collect entries and analyses that cannot work if clients differ in modality."""
+    for entry in expanded.right_entries:
+        train_on = entry.raw_value("train_on")
+        if train_on is not None and len(expanded.scenarios[entry.label].inputs) > 1:
+            problem = f"is {train_on!r}, but clients differ in modality"
+            advice = "a partition without `modalities`, or no `train_on`"
+            expanded.problems.errors.append(entry.error("train_on", problem, advice=advice))
+    for analysis in expanded.analyses:
+        target = analysis.component.target
+        needs_one = any(getattr(target, n, False) for n in ("weights", "one_modality"))
+        if needs_one and any(len(scenario.inputs) > 1 for scenario in expanded.distinct):
+            problem = f"{analysis.component.name} needs clients of one modality, but they have "
+            advice = "a partition without `modalities`"
+            error = ConfigError(analysis.location, problem + "several", advice=advice)
+            expanded.problems.errors.append(error)
 
 
 def metric_of(draft: Draft, task: Task, dataset: Choice, problems: ConfigProblems) -> str:

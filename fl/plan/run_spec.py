@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fl.data.prepared import Prepared
     from fl.engine.assembly import RunComponents
+    from fl.engine.modality_simulation import ModalitySimulation
     from fl.engine.run_basis import MethodComponents
     from fl.engine.simulation import Simulation
 
@@ -127,7 +128,7 @@ class RunSpec:
             for key in fields.at_default(target, values)
         ]
 
-    def assemble(self, folders: Folders, device: torch.device) -> Simulation:
+    def assemble(self, folders: Folders, device: torch.device) -> Simulation | ModalitySimulation:
         """Return the run's simulation; missing data and partitions are made first."""
         from fl.engine.assembly import assemble
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,6 @@ from fl.base import fields, registry
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.registry import Component
 from fl.base.schema import SERVER
-from fl.base.seams import Seam
 from fl.data import partitioning
 from fl.data.dataset import (
     ANY_MODALITIES,
@@ -23,6 +21,7 @@ from fl.data.dataset import (
     task_name,
 )
 from fl.plan.components import Choice, Inputs
+from fl.plan.modalities import inputs_by_modality
 from fl.plan.partition_facts import PartitionFacts
 
 
@@ -139,14 +138,14 @@ class Scenario:
 
     @cached_property
     def inputs(self) -> list[Inputs]:
-        """The inputs that the model sees; several where clients differ in them (`CLIENT_INPUTS`).
+        """The inputs that the model sees; several where clients differ in them.
 
         Raises:
             ConfigError: If the model cannot work with them.
         """
-        for find_inputs in CLIENT_INPUTS.hooks():
-            if inputs := find_inputs(self):
-                return inputs
+        table = self.partition.own_table
+        if inputs := inputs_by_modality(self.dataset, self.scheme, self.model, table):
+            return inputs
         data, target = self.dataset.instance, self.model.component.target
         modalities = modalities_of(self.dataset.instance)
         if accepts_modalities(target, modalities):
@@ -266,9 +265,3 @@ def _token_values(dataset: Any) -> dict[str, int]:
     tokens = max(counts)
     padding = getattr(dataset, "padding", tokens - 1)
     return {"tokens": tokens, "padding": padding} if tokens and padding is not None else {}
-
-
-CLIENT_INPUTS = Seam[Callable[[Scenario], list[Inputs]]]("client inputs")
-"""Functions that return the different inputs of a scenario's clients; none if they do not differ,
-or if another function knows them.
-"""

@@ -159,12 +159,17 @@ class _Stored:
     def simulation(self) -> Simulation:
         import torch
 
+        from fl.engine.simulation import Simulation
+
         name = self.planned.bundle
         if name not in self.shared:
             bundle = plan_files.read_bundle(self.results, name)
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
-            self.shared[name] = RunSpec(spec).assemble(bundle.folders, torch.device(self.device))
+            simulation = RunSpec(spec).assemble(bundle.folders, torch.device(self.device))
+            # Analyses need clients of one modality, see `fl.plan.expand.check_modalities`.
+            assert isinstance(simulation, Simulation)
+            self.shared[name] = simulation
         return self.shared[name]
 
     def counts(self) -> np.ndarray:

@@ -19,7 +19,7 @@ from fl.api import trees
 from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method
 from fl.api.trees import Tree
 from fl.api.uploads import without_upload_state
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Simulation, Trainable
 from fl.engine.state import State
 from fl.runner.counting import OperationCounter, ShortRound, count_stated_steps, short_round
 from fl.store.run_record import Costs, UnknownCosts
@@ -31,7 +31,7 @@ UNCOUNTED_KEYS = ("id", COUNTS, MODALITY, PAYLOAD)
 
 
 def measure_or_explain(
-    simulation: Simulation, state: State, completed: int | None = None
+    simulation: Trainable, state: State, completed: int | None = None
 ) -> Costs | UnknownCosts:
     """Measure the costs of a run as `measure`, or return why they cannot be measured."""
     try:
@@ -42,7 +42,7 @@ def measure_or_explain(
         return UnknownCosts(reason)
 
 
-def measure(simulation: Simulation, state: State, completed: int | None = None) -> Costs:
+def measure(simulation: Trainable, state: State, completed: int | None = None) -> Costs:
     """Measure the costs of a run.
 
     If clients have different networks, values are means over clients, and bytes are rounded.
@@ -55,7 +55,7 @@ def measure(simulation: Simulation, state: State, completed: int | None = None) 
     Returns:
         The costs.
     """
-    runs = simulation.subruns(state)
+    runs = simulation.parts(state)
     client_counts = np.array([len(run.client_data.participants) for run, _ in runs])
     shares = client_counts / client_counts.sum()
     rounds = range(1, (completed or simulation.training.rounds) + 1)

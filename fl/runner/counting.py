@@ -188,7 +188,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         training=replace(simulation.training, participation=1.0),
         client_data=data,
     )
-    schedule = replace(short.round_schedule(round_), team=None)
+    schedule = short.round_schedule(round_)
     result, payload_is_new = ShortRound(), True
     operations = OperationCounter()
     row = schedule.n.argmax()[None].cpu().numpy()

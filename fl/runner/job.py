@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -23,8 +24,8 @@ from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
 from fl.engine.backends import STACKING_BACKENDS
 from fl.engine.batches import count_steps
-from fl.engine.simulation import Simulation
-from fl.plan.bundle import Bundle
+from fl.engine.simulation import Simulation, Trainable
+from fl.plan.bundle import Bundle, Member
 from fl.pytorch.devices import claim_devices
 from fl.runner import counting, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
@@ -32,6 +33,7 @@ from fl.runner.process_settings import prepare_process
 from fl.runner.runs import Failure, MakeDisplay, Progress, Runs, make_simulation
 from fl.runner.stack import Stack, check_code, train_stack
 from fl.store import checkpoint
+from fl.store.checkpoint import Checkpoint
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class BackendChoice(NamedTuple):
     reason: str
 
 
-def choose_backend(simulation: Simulation, unstackable: str = "") -> BackendChoice:
+def choose_backend(simulation: Trainable, unstackable: str = "") -> BackendChoice:
     """Choose the backend of a run by its spec and data, so that it is the same on all machines.
 
     - `loop` if one client takes part in a round, if something cannot be stacked, and on a CPU if
@@ -85,9 +87,9 @@ def choose_backend(simulation: Simulation, unstackable: str = "") -> BackendChoi
     training, candidates = simulation.training, simulation.client_data.participants
     if training.participants(len(candidates)) == 1:
         return BackendChoice("loop", "one client takes part in a round")
-    network, steps = simulation.network, training.rounds * steps_per_round(simulation)
-    if simulation.is_composed:
+    if not isinstance(simulation, Simulation):
         return BackendChoice("stacked", "clients have different networks")
+    network, steps = simulation.network, training.rounds * steps_per_round(simulation)
     if network.is_sequence and network.layers(nn.Conv2d):
         return BackendChoice("stacked", "plain layers with convolutions")
     if network.is_sequence and steps < MIN_COMPILED_STEPS:
@@ -96,7 +98,7 @@ def choose_backend(simulation: Simulation, unstackable: str = "") -> BackendChoi
         )
     calls, flops = counting.largest_step(simulation)
     if not network.is_sequence:
-        is_large = simulation.arrays.device.type == "cpu" and flops >= LARGE_STEP_FLOPS
+        is_large = simulation.device.type == "cpu" and flops >= LARGE_STEP_FLOPS
         reason = f"{flops:.0e} operations in a step of more than plain layers"
         return BackendChoice("loop" if is_large else "stacked", reason)
     if calls > MAX_COMPILED_CALLS:
@@ -146,149 +148,141 @@ def train_bundle(
         KeyboardInterrupt: On a second Ctrl-C, and on the first if nothing must be saved.
     """
     prepare_process(bundle, store)
-    with record_leave_requests() as request, contextlib.ExitStack() as workspaces:
-        lockstep = team.lockstep if team else simulate.lockstep
-        runs = Runs(bundle, request, lockstep, make_display or Progress)
-        attempt = slurm.new_attempt(log, bundle.execution.memory_mb)
+    count = team.size if team else 1
+    with record_leave_requests() as request:
+        runs = Runs(bundle, request, make_display or Progress)
+        with _open_workspaces(runs, store, log, count) as devices:
+            by_run: dict[str, Trainable] = {}
+            for run, member in runs.members.items() if devices else ():
+                with runs.record_failure(*([run] if run in runs.workspaces else [])):
+                    check_code(member)
+                    sibling = next(iter(by_run.values()), None)
+                    by_run[run] = make_simulation(bundle, member, sibling, store, devices[0])
+            lockstep = partial(team.lockstep, bundle.bundle, devices) if team else simulate.lockstep
+            for members, backend, saved in _groups(runs, store, by_run):
+                single = len(members) == 1
+                with runs.record_failure(*members) if single else _stack_failure(members):
+                    stack = (
+                        Stack.resume(saved, by_run)
+                        if saved is not None
+                        else _new_stack(members, backend, runs, store, by_run)
+                    )
+                    train_stack(runs, stack, lockstep)
+    return runs.failed
+
+
+@contextlib.contextmanager
+def _open_workspaces(
+    runs: Runs, store: Store, log: str, processes: int
+) -> Iterator[list[torch.device]]:
+    """Open the workspaces of all runs that the store lacks, which stay open within the context.
+
+    Yields:
+        The device of each process, this one first; none if the store has all runs.
+    """
+    request, execution = runs.leave_request, runs.bundle.execution
+    attempt = slurm.new_attempt(log, execution.memory_mb)
+    with contextlib.ExitStack() as contexts:
         try:
             # All processes use the same order, so that no two wait for each other.
             for run, member in sorted(runs.members.items()):
                 with runs.record_failure(run):
-                    workspace = workspaces.enter_context(
-                        store.open(run, member.keep, request.check)
-                    )
+                    workspace = contexts.enter_context(store.open(run, member.keep, request.check))
                     if workspace is None:
                         logger.info("%s: already there, is skipped", runs.name(run))
                     else:
                         runs.workspaces[run] = workspace
                         workspace.begin(attempt)
+            devices: list[torch.device] = []
             if runs.workspaces:
-                size = team.size if team else 1
-                with claim_devices(bundle.execution.device, request.check, size) as devices:
-                    _Job(runs, store, team).train(devices)
+                claim = claim_devices(execution.device, request.check, processes)
+                devices = contexts.enter_context(claim)
+            yield devices
         except (Interruption, KeyboardInterrupt):
             reason = slurm.leave_reason()
             for workspace in runs.workspaces.values():
                 workspace.note(ended=reason)
             raise
-    return runs.failed
 
 
-class _Job:
-    """A bundle in training.
+class _Group(NamedTuple):
+    """Runs that are trained together: ids, backend, and their checkpoint if they have one."""
 
-    Args:
-        runs: The runs of the bundle.
-        store: The store.
-        team: The processes that train together, if there are several.
+    members: list[str]
+    backend: str
+    saved: Checkpoint | None = None
+
+
+def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterator[_Group]:
+    """Yield the groups of runs to train; if training one fails, its runs are yielded one by one.
+
+    Runs with a checkpoint come first, in the stack in which they began.
     """
+    remaining = [run for run in runs.members if run in runs.workspaces and run in by_run]
+    groups: list[_Group] = []
+    for run in list(remaining):
+        saved = None
+        if run in remaining:
+            with runs.record_failure(run):
+                saved = checkpoint.load_latest(runs.workspaces[run].checkpoints)
+        if saved is not None:
+            members = [member for member in saved.extra["members"] if member in by_run]
+            groups.append(_Group(members, saved.extra["backend"], saved))
+            remaining = [member for member in remaining if member not in members]
+    if remaining:
+        with runs.record_failure(*remaining):
+            backend = _choose_backend(runs.bundle, by_run[remaining[0]])
+            is_stacking = backend in STACKING_BACKENDS
+            groups += [
+                _Group(members, backend)
+                for members in ([remaining] if is_stacking else [[run] for run in remaining])
+            ]
+    for group in groups:
+        yield group
+        for run in group.members if len(group.members) > 1 else ():
+            if run in runs.workspaces and not store.has(run):
+                yield _Group([run], group.backend)
 
-    def __init__(self, runs: Runs, store: Store, team: Team | None = None) -> None:
-        self._runs, self._store, self._team = runs, store, team
-        self._simulations: dict[str, Simulation] = {}
 
-    def train(self, devices: Sequence[torch.device]) -> None:
-        """Train all runs that have a workspace.
+@contextlib.contextmanager
+def _stack_failure(members: Sequence[str]) -> Iterator[None]:
+    """Log an error within the context as that of a stack, whose runs are then trained alone."""
+    try:
+        yield
+    except Exception:
+        count = len(members)
+        logger.warning("a stack of %d runs failed; its runs are trained one by one", count)
 
-        Runs with a checkpoint come first, in the stack in which they began.
 
-        Args:
-            devices: The device of each process; this process is the first.
-        """
-        self._simulations = self._share(self._make_simulations(devices[0]), devices)
-        ready = self._runs.workspaces.keys() & self._simulations.keys()
-        remaining = [run for run in self._runs.members if run in ready]
-        for run in list(remaining):
-            if run not in remaining:
-                continue
-            with self._runs.record_failure(run):
-                saved = checkpoint.load_latest(self._runs.workspaces[run].checkpoints)
-                if saved is not None:
-                    stack = Stack.resume(saved, self._simulations)
-                    remaining = [r for r in remaining if r not in stack.members]
-                    self._train(stack.members, stack.backend, stack)
-        if remaining:
-            with self._runs.record_failure(*remaining):
-                backend = self._choose_backend(self._simulations[remaining[0]])
-                self._train(remaining, backend)
+def _choose_backend(bundle: Bundle, simulation: Trainable) -> str:
+    """Choose the backend of new runs; resumed runs have it in their checkpoint."""
+    backend: str = bundle.execution.backend
+    if backend == "auto":
+        backend, reason = choose_backend(simulation, bundle.unstackable)
+        logger.info("backend %s (%s)", backend, reason)
+    passes = [pass_ for phase in simulation.method.phases for pass_ in phase.passes]
+    return backends.resolve_backend(backend, passes, simulation.training, simulation.device)
 
-    def _make_simulations(self, device: torch.device) -> dict[str, Simulation]:
-        """Make the simulations of all runs with unchanged code; they share the data."""
-        by_run: dict[str, Simulation] = {}
-        for run, member in self._runs.members.items():
-            with self._runs.record_failure(*([run] if run in self._runs.workspaces else [])):
-                check_code(member)
-                sibling = next(iter(by_run.values()), None)
-                by_run[run] = make_simulation(
-                    self._runs.bundle, member, sibling, self._store, device
-                )
-        return by_run
 
-    def _share(
-        self, local: Mapping[str, Simulation], devices: Sequence[torch.device]
-    ) -> dict[str, Simulation]:
-        """Return simulations whose work the team shares, if there is a team."""
-        if self._team is None or not local:
-            return dict(local)
-        with self._runs.record_failure(*(run for run in local if run in self._runs.workspaces)):
-            return self._team.begin(
-                {
-                    "bundle": self._runs.bundle.bundle,
-                    "runs": list(local),
-                    "devices": list(map(str, devices)),
-                },
-                local,
-            )
-        return {}
+def _new_stack(
+    members: Sequence[str],
+    backend: str,
+    runs: Runs,
+    store: Store,
+    by_run: Mapping[str, Trainable],
+) -> Stack:
+    """Return a stack of runs before their first round."""
+    chosen = {run: by_run[run] for run in members}
+    weights = {run: _start_weights(runs.members[run], store, chosen[run].device) for run in members}
+    return Stack.begin(chosen, weights, backend)
 
-    def _choose_backend(self, simulation: Simulation) -> str:
-        """Choose the backend of new runs; resumed runs have it in their checkpoint."""
-        bundle = self._runs.bundle
-        backend: str = bundle.execution.backend
-        if backend == "auto":
-            backend, reason = choose_backend(simulation, bundle.unstackable)
-            logger.info("backend %s (%s)", backend, reason)
-        phases = [phase for method in simulation.methods for phase in method.phases]
-        passes = [pass_ for phase in phases for pass_ in phase.passes]
-        device = simulation.arrays.device
-        return backends.resolve_backend(backend, passes, simulation.training, device)
 
-    def _train(self, runs: Sequence[str], backend: str, stack: Stack | None = None) -> None:
-        """Train runs in one stack; one by one if a stack has no advantage, or if it fails.
-
-        Args:
-            runs: Ids of the runs.
-            backend: Name of the backend.
-            stack: Their stack, if they are resumed.
-        """
-        if len(runs) == 1 or backend in STACKING_BACKENDS:
-            try:
-                train_stack(self._runs, stack or self._new_stack(runs, backend))
-                return
-            except Exception:
-                if len(runs) == 1:
-                    raise
-                logger.warning(
-                    "a stack of %d runs failed; its runs are trained one by one", len(runs)
-                )
-        # Outside of `except`, so that the next error does not name this one as its cause.
-        for run in runs:
-            if run in self._runs.workspaces and not self._store.has(run):
-                with self._runs.record_failure(run):
-                    train_stack(self._runs, self._new_stack([run], backend))
-
-    def _new_stack(self, runs: Sequence[str], backend: str) -> Stack:
-        """Return a stack of runs before their first round."""
-        chosen = {run: self._simulations[run] for run in runs}
-        return Stack.begin(chosen, {run: self._start_weights(run) for run in runs}, backend)
-
-    def _start_weights(self, run: str) -> Tree | None:
-        """Return the stored model with which a run begins, if any."""
-        member = self._runs.members[run]
-        start = member.start
-        if not start or member.spec.get("train_on") == start:
-            return None
-        weights = self._store.weights(start, self._simulations[run].arrays.device)
-        if not isinstance(weights.get(GLOBAL), dict):
-            raise DataError(f"{self._store.folder(start)}: has no weights of a shared model")
-        return dict(weights[GLOBAL])
+def _start_weights(member: Member, store: Store, device: torch.device) -> Tree | None:
+    """Return the stored model with which a run begins, if any."""
+    start = member.start
+    if not start or member.spec.get("train_on") == start:
+        return None
+    weights = store.weights(start, device)
+    if not isinstance(weights.get(GLOBAL), dict):
+        raise DataError(f"{store.folder(start)}: has no weights of a shared model")
+    return dict(weights[GLOBAL])

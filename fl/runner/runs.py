@@ -34,7 +34,7 @@ from fl.base.schema import PERSONAL
 from fl.base.units import first_of
 from fl.engine.assembly import train_on_images
 from fl.engine.simulate import Round
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
 from fl.runner.curves import Curves, CurveTarget
@@ -51,8 +51,6 @@ JsonValue = str | int | float | bool | None
 BAR_WIDTH = 24
 LOG_INTERVAL = 30.0
 """Seconds after which a log gets a line, if a tenth of the rounds takes longer."""
-
-Lockstep = Callable[..., Iterator[dict[str, Round]]]
 
 MEMORY_ADVICE = (
     "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
@@ -220,7 +218,6 @@ class Runs:
     Attributes:
         bundle: The bundle.
         leave_request: Whether the job was asked to leave.
-        lockstep: `fl.engine.simulate.lockstep`, or that of several processes.
         make_display: Function that makes the display of progress.
         members: The runs, by id.
         workspaces: Workspaces of the runs that this process computes, by id.
@@ -234,10 +231,9 @@ class Runs:
         self,
         bundle: Bundle,
         leave_request: LeaveRequest,
-        lockstep: Lockstep,
         make_display: MakeDisplay,
     ) -> None:
-        self.bundle, self.leave_request, self.lockstep = bundle, leave_request, lockstep
+        self.bundle, self.leave_request = bundle, leave_request
         self.make_display = make_display
         self.members: dict[str, Member] = {member.run: member for member in bundle.runs}
         self.workspaces: dict[str, Workspace] = {}
@@ -293,8 +289,8 @@ class Runs:
 
 
 def make_simulation(
-    bundle: Bundle, member: Member, sibling: Simulation | None, store: Store, device: torch.device
-) -> Simulation:
+    bundle: Bundle, member: Member, sibling: Trainable | None, store: Store, device: torch.device
+) -> Trainable:
     """Make the simulation of one run.
 
     Args:
@@ -312,7 +308,7 @@ def make_simulation(
         return sibling.with_method(RunSpec(spec).method_components, member.seed)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     source = spec.get("train_on")
-    if isinstance(source, str):
+    if isinstance(source, str) and isinstance(simulation, Simulation):
         return train_on_images(simulation, _read_images(store, source))
     return simulation
 

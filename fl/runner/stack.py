@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +36,7 @@ from fl.engine import predictions
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Trainable
 from fl.engine.state import State
 from fl.plan.bundle import Bundle, Member
 from fl.plan.run_spec import RunSpec
@@ -115,7 +115,7 @@ class Stack:
             and its number of ``processes``.
     """
 
-    simulations: dict[str, Simulation]
+    simulations: dict[str, Trainable]
     members: list[str]
     states: dict[str, State]
     rows: dict[str, pd.DataFrame]
@@ -129,7 +129,7 @@ class Stack:
 
     @classmethod
     def begin(
-        cls, simulations: Mapping[str, Simulation], weights: Mapping[str, Tree | None], backend: str
+        cls, simulations: Mapping[str, Trainable], weights: Mapping[str, Tree | None], backend: str
     ) -> Stack:
         """Return a stack before its first round.
 
@@ -146,7 +146,7 @@ class Stack:
         return cls(dict(simulations), list(simulations), states, rows, backend)
 
     @classmethod
-    def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Stack:
+    def resume(cls, saved: Checkpoint, simulations: Mapping[str, Trainable]) -> Stack:
         """Return a stack from its checkpoint.
 
         Args:
@@ -157,7 +157,7 @@ class Stack:
         states, rows, traces = {}, dict.fromkeys(members, metrics_table([])), {}
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
-            server = trees.to(tree["server"], simulation.arrays.device)
+            server = trees.to(tree["server"], simulation.device)
             clients = simulation.begin().client_states.from_checkpoint(tree["clients"])
             states[run] = State(server, clients)
             run_rows = saved.rows[saved.rows["run"] == run]
@@ -251,12 +251,16 @@ def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:
     return {number: {name: stacks[name][i] for name in names} for i, number in enumerate(rounds)}
 
 
-def train_stack(runs: Runs, stack: Stack) -> None:
+Lockstep = Callable[..., Iterator[dict[str, Round]]]
+
+
+def train_stack(runs: Runs, stack: Stack, lockstep: Lockstep) -> None:
     """Train a stack to its last round, or until the process is asked to leave.
 
     Args:
         runs: The runs of the bundle.
         stack: The runs that are trained together.
+        lockstep: `fl.engine.simulate.lockstep`, or that of several processes.
 
     Raises:
         Interruption: If asked to leave, after everything is saved in a checkpoint.
@@ -273,7 +277,7 @@ def train_stack(runs: Runs, stack: Stack) -> None:
         runs.logs[run].begin(stack.round, stack.backend, execution.log, runs.curve_target(run))
     checkpoints = CheckpointTimes(execution.checkpoint_every)
     stack.stretches.append({"after": stack.round, "processes": execution.processes})
-    for finished in runs.lockstep(
+    for finished in lockstep(
         stack.simulations, stack.states, stack.round, stack.backend, stack.rows
     ):
         request.has_unsaved_rounds = request.has_finished_round = True
@@ -370,7 +374,7 @@ def make_record(
     Returns:
         The record.
     """
-    device = stack.simulations[member.run].arrays.device
+    device = stack.simulations[member.run].device
     execution, folders = bundle.execution, bundle.folders
     return RunRecord(
         run=member.run,

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -30,8 +30,9 @@ from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
 from fl.engine.evaluate import metrics_table
+from fl.engine.processes import ProcessDivision
 from fl.engine.simulate import Round
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Trainable
 from fl.engine.state import State
 from fl.plan.bundle import Bundle
 from fl.runner import job_processes
@@ -45,18 +46,28 @@ logger = logging.getLogger(__name__)
 TIMEOUT = timedelta(days=365)
 """Longest wait for another process, since a round may take long. If it ends, the wait ends."""
 
-Simulations = Mapping[str, Simulation]
+Simulations = Mapping[str, Trainable]
 
 
-class SimulationRequest(TypedDict):
-    """The simulations that all processes make: bundle, ids of runs, device of each process."""
+class StackRequest(NamedTuple):
+    """The runs that all processes train together.
+
+    Attributes:
+        bundle: Id of their bundle.
+        runs: Their ids.
+        devices: The device of each process.
+        completed: Number of completed rounds.
+        backend: Name of the backend.
+    """
 
     bundle: str
     runs: list[str]
-    devices: list[str]
+    devices: Sequence[torch.device]
+    completed: int
+    backend: str
 
 
-MakeSimulations = Callable[[SimulationRequest], Simulations]
+MakeSimulations = Callable[[StackRequest], Simulations]
 
 NEXT_ROUND = "next round"
 
@@ -70,7 +81,12 @@ class ProcessLost(FedloomError):
 
 
 class Team:
-    """The processes of a job, see `fl.engine.state.Team`."""
+    """The processes of a job that compute its runs together.
+
+    Attributes:
+        size: Number of processes.
+        rank: Number of this process, from 0.
+    """
 
     def __init__(self) -> None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -79,11 +95,11 @@ class Team:
             "gloo", f"file://{meeting_file}", timeout=TIMEOUT, rank=rank, world_size=size
         )
         self.rank, self.size = rank, size
-        self._simulations: Simulations = {}
+        self._division = ProcessDivision(rank, size, self.exchange)
         self._rounds: Iterator[dict[str, Round]] = iter(())
 
     def exchange(self, value: Any = None, error: str = "") -> list[Any]:
-        """Send a value or an error to all processes; see `fl.engine.state.Team`.
+        """Send a value or an error to all processes; every process calls this at the same point.
 
         Args:
             value: The value of this process.
@@ -114,22 +130,10 @@ class Team:
 
     # Methods of the first process
 
-    def begin(self, request: SimulationRequest, local: Simulations) -> dict[str, Simulation]:
-        """Let all processes make simulations.
-
-        Args:
-            request: The simulations.
-            local: Those of this process.
-
-        Returns:
-            The simulations of this process, whose work the team shares.
-        """
-        self.exchange({"make": request})
-        self.exchange()
-        return self._share(local)
-
     def lockstep(
         self,
+        bundle: str,
+        devices: Sequence[torch.device],
         simulations: Simulations,
         states: Mapping[str, State],
         completed: int,
@@ -139,6 +143,8 @@ class Team:
         """Yield rounds that all processes compute; see `fl.engine.simulate.lockstep`.
 
         Args:
+            bundle: Id of the bundle of the runs.
+            devices: The device of each process.
             simulations: The runs.
             states: Their states after the completed rounds.
             completed: Number of completed rounds.
@@ -148,7 +154,8 @@ class Team:
         Yields:
             The finished round of each run.
         """
-        self.exchange({"train": list(simulations), "done": completed, "backend": backend})
+        self.exchange(StackRequest(bundle, list(simulations), devices, completed, backend))
+        self.exchange()  # All processes have made the simulations.
         run_states = {
             run: (
                 state.server,
@@ -158,7 +165,7 @@ class Team:
             for run, state in states.items()
         }
         dist.broadcast_object_list([_serialise(run_states)])
-        rounds = simulate.lockstep(simulations, states, completed, backend, rows)
+        rounds = simulate.lockstep(simulations, states, completed, backend, rows, self._division)
         while True:
             self.exchange(NEXT_ROUND)
             try:
@@ -198,35 +205,28 @@ class Team:
 
     def _follow(self, message: Any, make_simulations: MakeSimulations) -> bool:
         """Follow a message of the first process; return whether it has ended."""
-        if message is None:
-            return True
-        if message == NEXT_ROUND:
-            next(self._rounds, None)
-        elif "make" in message:
-            self._simulations = self._share(make_simulations(message["make"]))
+        if isinstance(message, StackRequest):
+            simulations = make_simulations(message)
             self.exchange()
-        else:
-            self._rounds = self._receive_rounds(
-                message["train"], message["done"], message["backend"]
-            )
-        return False
+            self._rounds = self._receive_rounds(message, simulations)
+        elif message == NEXT_ROUND:
+            next(self._rounds, None)
+        return message is None
 
     def _receive_rounds(
-        self, runs: Sequence[str], completed: int, backend: str
+        self, request: StackRequest, simulations: Simulations
     ) -> Iterator[dict[str, Round]]:
         """Return the rounds of the stack that the first process trains."""
         messages: list[Any] = [None]
         dist.broadcast_object_list(messages)
         states, rows = {}, {}
         for run, (server, clients, rows[run]) in pickle.loads(messages[0]).items():
-            simulation = self._simulations[run]
+            simulation = simulations[run]
             client_states = simulation.begin().client_states.from_checkpoint(clients)
-            states[run] = State(trees.to(server, simulation.arrays.device), client_states)
-        chosen = {run: self._simulations[run] for run in runs}
-        return simulate.lockstep(chosen, states, completed, backend, rows)
-
-    def _share(self, simulations: Simulations) -> dict[str, Simulation]:
-        return {run: simulation.with_team(self) for run, simulation in simulations.items()}
+            states[run] = State(trees.to(server, simulation.device), client_states)
+        return simulate.lockstep(
+            simulations, states, request.completed, request.backend, rows, self._division
+        )
 
 
 def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) -> int:
@@ -258,17 +258,21 @@ def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
     # A scheduler signals all processes, but only the first decides when to leave.
     set_signal_handler(signal.SIG_IGN)
 
-    def make_simulations(request: SimulationRequest) -> dict[str, Simulation]:
-        bundle, by_run = bundles[request["bundle"]], dict[str, Simulation]()
-        device = torch.device(request["devices"][team.rank])
+    by_run: dict[str, Trainable] = {}
+
+    def make_simulations(request: StackRequest) -> Simulations:
+        bundle, device = bundles[request.bundle], request.devices[team.rank]
         prepare_process(bundle, store)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
-        for run_id in request["runs"]:
-            sibling = next(iter(by_run.values()), None)
-            by_run[run_id] = make_simulation(bundle, members[run_id], sibling, store, device)
-        return by_run
+        if not by_run.keys() <= members.keys():  # Those of another bundle.
+            by_run.clear()
+        for run_id in request.runs:
+            if run_id not in by_run:
+                sibling = next(iter(by_run.values()), None)
+                by_run[run_id] = make_simulation(bundle, members[run_id], sibling, store, device)
+        return {run_id: by_run[run_id] for run_id in request.runs}
 
     # If the first process has ended, the process that started both reports that.
     with contextlib.suppress(ProcessLost):

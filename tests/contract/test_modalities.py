@@ -20,10 +20,9 @@ from fl.api.method import PAYLOAD, declaration_of
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
-from fl.engine import simulate
-from fl.engine.simulation import Simulation
+from fl.engine import modality_rounds, simulate
+from fl.engine.modality_simulation import ModalitySimulation
 from fl.engine.state import State
-from fl.extra import modality_rounds
 from fl.runner import costs
 from fl.runner.stack import Stack
 from fl.store import checkpoint
@@ -46,7 +45,7 @@ def world(
     absent_clients: tuple[int, ...] = (),
     device: str = "cpu",
     **training: Any,
-) -> Simulation:
+) -> ModalitySimulation:
     """A method on both modalities; the classifier is shared where the method can."""
     about = declaration_of(ENTRIES[method].target)
     shared = classifier or ("shared" if about.modalities else "own")
@@ -62,10 +61,12 @@ def world(
     table = golden.table(spec)
     if absent_clients and not about.independent:
         table[UNSEEN] = table["client"].isin(absent_clients)
-    return adapter.simulated(spec, golden.arrays("two", table), table, device)
+    simulation = adapter.simulated(spec, golden.arrays("two", table), table, device)
+    assert isinstance(simulation, ModalitySimulation)
+    return simulation
 
 
-def foreign(simulation: Simulation, client: int) -> frozenset[str]:
+def foreign(simulation: ModalitySimulation, client: int) -> frozenset[str]:
     return simulation.modality_methods[simulation.modality[client]].missing_weights
 
 
@@ -101,7 +102,7 @@ def test_the_order_of_participants_does_not_matter(method: str) -> None:
     plan, begun = simulation.round_schedule(1), simulation.begin()
 
     def after(plan: Any) -> tuple[State, Tensor]:
-        [done] = simulation.run_rounds([simulation], [begun], [plan], "stacked")
+        [done] = simulation.run_rounds([simulation.method], [begun], [plan], "stacked")
         return done
 
     order = [3, 0, 4, 2, 1]
@@ -111,7 +112,7 @@ def test_the_order_of_participants_does_not_matter(method: str) -> None:
     torch.testing.assert_close(others, losses[order], rtol=0, atol=1e-12)
 
 
-def other_modality_is_as_it_began(simulation: Simulation, state: State) -> None:
+def other_modality_is_as_it_began(simulation: ModalitySimulation, state: State) -> None:
     begun = simulation.begin()
     for client in range(len(SIZES)):
         lacking = foreign(simulation, client)

@@ -116,7 +116,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
     monkeypatch.setattr(batches, "SWEEP_BATCH_SIZE", 8)
     monkeypatch.setattr(loader, "MIN_USES_PER_SAMPLE", 10**6)
-    monkeypatch.setattr(engine, "run_rounds", watched(engine.run_rounds, seen.rounds))
+    rounds = watched(engine.run_rounds, seen.rounds)
+    monkeypatch.setattr(engine, "run_rounds", rounds)
+    monkeypatch.setattr(Simulation, "run_rounds", staticmethod(rounds))
     monkeypatch.setattr(engine, "run_sweep", watched(engine.run_sweep, seen.passes))
     for name in BACKENDS:
         train = watched(backends.BACKENDS[name], seen.passes)

@@ -25,11 +25,11 @@ from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
 from fl.engine.assembly import TYPE_BY_PRECISION, make_network
 from fl.engine.client_data import ClientData
+from fl.engine.modality_rounds import ModalitySchedule
 from fl.engine.run_basis import RunBasis
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
-from fl.extra.modality_rounds import ModalitySchedule
 from fl.plan.run_spec import RunSpec
 
 CARD = pretend_card.plug_in()

@@ -48,13 +48,12 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = "backends batches engine evaluate sample_arrays scheduling simulate simulation state "
-ENGINE += "run_basis assembly"
+ENGINE += "run_basis assembly modality_rounds modality_simulation"
 TASKS = "tasks/classification tasks/regression tasks/segmentation"
 API = f"method optimizers recipes {TASKS} term training trees"
 FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),
-    "extra": ["modality_rounds", "modality_runs"],
     "pytorch": ["random_numbers", "keyed"],
     **{f"uploads/{folder}": ["*"] for folder in ("filters", "aggregations")},
     **{folder: ["*"] for folder in ("methods", "blocks", "terms", "data/schemes")},

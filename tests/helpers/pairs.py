@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from fl.engine import simulate
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-from fl.runner.team import Team
+from fl.runner.team import StackRequest, Team
 
 METHODS = registry.names("method")
 MODAL, SEVERAL, FAILS = "modal-", "seeds-", "fails"
 NAMES = [*METHODS, *(MODAL + name for name in ("fedavg", "scaffold")), f"{SEVERAL}fedrod"]
 """What is run: every method, some on two modalities, and one with two seeds in a stack."""
 SEEDS = (5, 6)
+DEVICES = [torch.device("cpu")] * 2
 Lockstep = Callable[..., Iterator[dict[str, Round]]]
 
 
@@ -42,19 +44,19 @@ def made(name: str) -> dict[str, Simulation]:
     return {str(seed): worlds.world(method, seed=seed, **settings) for seed in seeds}
 
 
-def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
-    """As the other process is asked."""
-    if asked["name"] == "broken":
+def make(asked: StackRequest) -> dict[str, Simulation]:
+    """As the other process is asked; the name stands in the place of the bundle's."""
+    if asked.bundle == "broken":
         raise ValueError("cannot be made")
-    if asked["name"] == "gone":
+    if asked.bundle == "gone":
         os._exit(0)
-    if asked["name"] == FAILS:
+    if asked.bundle == FAILS:
         # The second process trains other samples than there are.
         [(seed, run)] = made("fedavg").items()
         samples = run.client_data.samples
         beyond = {**samples, "train": [numbers + 10**6 for numbers in samples["train"]]}
         return {seed: replace(run, client_data=replace(run.client_data, samples=beyond))}
-    return made(asked["name"])
+    return made(asked.bundle)
 
 
 def run(runs: Mapping[str, Simulation], lockstep: Lockstep) -> dict[str, tuple[State, Any]]:
@@ -73,7 +75,7 @@ def run(runs: Mapping[str, Simulation], lockstep: Lockstep) -> dict[str, tuple[S
 def compared(team: Team, name: str) -> list[dict[str, Any]]:
     """How far two processes are from one, for each run."""
     alone = made(name)
-    shared = run(team.begin({"name": name}, alone), team.lockstep)
+    shared = run(alone, partial(team.lockstep, name, DEVICES))
     results = []
     for seed, (state, rows) in run(alone, simulate.lockstep).items():
         other, other_rows = shared[seed]
@@ -102,7 +104,7 @@ def main(place: Path) -> None:
             if alone == name:
                 results[name] = compared(team, name)
             else:
-                run(team.begin({"name": name}, made(alone)), team.lockstep)
+                run(made(alone), partial(team.lockstep, name, DEVICES))
         except FedloomError as error:
             results[name] = str(error)
     place.write_text(json.dumps(results))

@@ -458,7 +458,7 @@ def test_one_cause_of_many_failures_is_traced_once(
         raise ZeroDivisionError("in every run")
 
     study = planned(seeds=[0, 1, 2])
-    monkeypatch.setattr("fl.engine.engine.run_rounds", broken)
+    monkeypatch.setattr(Simulation, "run_rounds", staticmethod(broken))
     assert study.train("fedavg") == 1
     told = [record.message for record in caplog.records if "failed" in record.message]
     stack, first, *others = told

@@ -1,4 +1,4 @@
-"""Extra: rounds of clients that differ in the modality of their input, such as images and texts.
+"""Rounds of clients that differ in the modality of their input, such as images and texts.
 
 `fl.engine.engine` trains each modality as a separate run: its clients in one stack, with a
 network without the weights of other modalities, which its clients neither train nor send. Each
@@ -23,7 +23,7 @@ from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine import engine
-from fl.engine.state import HOST, RoundSchedule, State
+from fl.engine.state import HOST, UNDIVIDED, Division, RoundSchedule, State
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,11 @@ class ModalitySchedule(RoundSchedule):
     Attributes:
         by_modality: The schedule of each modality's participants, which alone has their batches;
             None for a modality without participants.
+        methods: The method of each modality.
     """
 
     by_modality: tuple[RoundSchedule | None, ...] = ()
+    methods: tuple[ModalityMethod, ...] = ()
 
 
 UPLOAD, SAMPLES = "upload", "samples"
@@ -172,63 +174,50 @@ def modality_state(modality: ModalityMethod, state: State) -> State:
 
 def run_rounds(
     methods: Sequence[Method],
-    modalities: Sequence[Sequence[ModalityMethod]],
     states: Sequence[State],
-    schedules: Sequence[ModalitySchedule],
+    schedules: Sequence[RoundSchedule],
     backend: str,
+    division: Division = UNDIVIDED,
 ) -> list[RoundResult]:
     """Run one round of several runs, one modality after another; see `engine.run_rounds`.
 
     Args:
         methods: The method of each run.
-        modalities: The methods of each run for its modalities.
         states: The state of each run before the round.
-        schedules: The schedule of each run.
+        schedules: The `ModalitySchedule` of each run.
         backend: Name of the backend.
+        division: How the work is divided.
 
     Returns:
         For each run the state after the round, and the participants' mean training losses.
     """
+    plans = [schedule for schedule in schedules if isinstance(schedule, ModalitySchedule)]
     results: list[list[ModalityResult]] = [[] for _ in states]
-    for number in range(len(modalities[0])):
-        active_runs = _active_runs(modalities, schedules, number)
-        if active_runs:
-            trained = _train_modality(active_runs, states, backend)
-            for (run, modality, schedule), result in zip(active_runs, trained, strict=True):
+    for number in range(len(plans[0].methods)):
+        active = [
+            (run, plan.methods[number], schedule)
+            for run, plan in enumerate(plans)
+            if (schedule := plan.by_modality[number]) is not None
+        ]
+        if active:
+            trained = engine.run_rounds(
+                [_of_one_modality(modality) for _, modality, _ in active],
+                [modality_state(modality, states[run]) for run, modality, _ in active],
+                [schedule for *_, schedule in active],
+                backend,
+                division,
+            )
+            for (run, modality, schedule), result in zip(active, trained, strict=True):
                 results[run].append((modality, schedule, result))
     return [_combine(*run) for run in zip(methods, states, schedules, results, strict=True)]
 
 
 ModalityResult = tuple[ModalityMethod, RoundSchedule, RoundResult]
-ActiveRuns = Sequence[tuple[int, ModalityMethod, RoundSchedule]]
-"""The runs in which clients of a modality take part: their indices and the clients' schedules."""
 
 
-def _active_runs(
-    modalities: Sequence[Sequence[ModalityMethod]],
-    schedules: Sequence[ModalitySchedule],
-    number: int,
-) -> ActiveRuns:
-    return [
-        (run, methods[number], modality_schedule)
-        for run, (methods, schedule) in enumerate(zip(modalities, schedules, strict=True))
-        if (modality_schedule := schedule.by_modality[number]) is not None
-    ]
-
-
-def _train_modality(
-    active_runs: ActiveRuns, states: Sequence[State], backend: str
-) -> list[RoundResult]:
-    """Run the round of one modality."""
-    return engine.run_rounds(
-        [
-            modality.method if modality.separate else _with_collecting_server(modality.method)
-            for _, modality, _ in active_runs
-        ],
-        [modality_state(modality, states[run]) for run, modality, _ in active_runs],
-        [schedule for *_, schedule in active_runs],
-        backend,
-    )
+def _of_one_modality(modality: ModalityMethod) -> Method:
+    """Return the method by which one modality is trained; a common server comes afterwards."""
+    return modality.method if modality.separate else _with_collecting_server(modality.method)
 
 
 def _with_collecting_server(method: Method) -> Method:
