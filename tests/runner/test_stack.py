@@ -15,10 +15,10 @@ from fl.runner.stack import CheckpointTimes, Stack
 from fl.store import checkpoint
 
 PLAIN: Any = SimpleNamespace(
-    arrays=SimpleNamespace(device="cpu"),
+    device="cpu",
     begin=lambda: State({}, ClientStates.from_initial({}, {}, 2)),
 )
-"""Of a simulation what a checkpoint needs."""
+"""The part of a simulation that a checkpoint needs."""
 
 
 def test_runs_of_a_stack_share_its_time_also_after_a_resume(
