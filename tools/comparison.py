@@ -27,7 +27,7 @@ def collect(folder: Path) -> pd.DataFrame:
     Raises:
         FedloomError: For what is wrong with a study or the store.
     """
-    planned = plan.read_or_make(folder, tracks.studies(folder))
+    planned = plan.read(folder, tracks.studies(folder))
     lines = []
     for name in planned.studies:
         track = name.removeprefix(tracks.PREFIX)

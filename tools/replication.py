@@ -60,7 +60,7 @@ def replicated(folder: Path, track: str) -> pd.DataFrame:
         FedloomError: For what is wrong with the study or the store.
     """
     name = f"{PREFIX}{track}"
-    planned = plan.read_or_make(folder, [name])
+    planned = plan.read(folder, [name])
     table, _ = comparison.measured(folder, planned, name, track)
     if table.empty:
         advice = f"snakemake --config studies={name}"

@@ -28,7 +28,7 @@ def points(folder: Path, study_name: str) -> pd.DataFrame:
     Raises:
         FedloomError: For what is wrong with the study or the store.
     """
-    planned = plan.read_or_make(folder, [study_name])
+    planned = plan.read(folder, [study_name])
     settings, study = planned.settings, planned.studies[study_name]
     return tuning.points(*result_files.read(study, Path(settings.store), Path(settings.results)))
 

@@ -411,23 +411,23 @@ def _union(options: tuple[Any, ...], raw: Any, location: Location) -> Any:
 
 
 def _scalar(kind: Any, bound: Bound | None, raw: Any, location: Location) -> Any:
-    allowed = describe(kind if bound is None else Annotated[kind, bound])
-    number = isinstance(raw, int | float) and not isinstance(raw, bool)
-    if kind is float and number:
+    number, remark, limit = raw, "", ""
+    if kind is float and isinstance(raw, int | float) and not isinstance(raw, bool):
         try:
-            raw = float(raw)
+            raw = number = float(raw)
         except OverflowError:
-            raise ConfigError(location, f"is {raw!r}", allowed) from None
-    if kind is int and isinstance(raw, float) and raw.is_integer():
-        raw = int(raw)
-    if type(raw) is not kind:
-        raise ConfigError(location, f"is {raw!r} ({type(raw).__name__})", allowed)
-    bound = bound or (Bound() if kind is float else None)
-    if bound is not None and not bound.admits(raw):
-        if raw > bound.limit:
-            allowed += f" and <= {_text(bound.limit)}"
-        raise ConfigError(location, f"is {raw!r}", allowed)
-    return raw
+            number = math.inf if raw > 0 else -math.inf
+    elif kind is int and isinstance(raw, float) and raw.is_integer():
+        raw = number = int(raw)
+    interval = Bound() if bound is None and kind is float else bound
+    if type(number) is not kind:
+        remark = f" ({type(raw).__name__})"
+    elif interval is None or interval.admits(number):
+        return number
+    elif number > interval.limit:
+        limit = f" and <= {_text(interval.limit)}"
+    allowed = describe(kind if bound is None else Annotated[kind, bound])
+    raise ConfigError(location, f"is {raw!r}{remark}", allowed + limit)
 
 
 TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from fl.base.dataclass_json import as_json, from_json
+from fl.base.dataclass_json import from_json
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
 from fl.cli.commands import add_config_option, say
 from fl.cli.stores import find_run, readable
 from fl.plan import config
-from fl.plan.bundle import Member
+from fl.plan.bundle import Run
 from fl.plan.plan_files import all_files
 from fl.store.run_record import RECORD, run_of
 from fl.store.store import Store
@@ -70,14 +70,14 @@ def _explain(parsed: argparse.Namespace) -> None:
 
         names = config.split_names(parsed.studies) or settings.studies
         required = studies.find_required_runs(parsed.config, names)
-        planned = required.members
+        planned = required.runs
         remarks = required.remarks
     for line in explain(parsed.run_prefix, planned, store, remarks):
         say(line)
 
 
 def explain(
-    prefix: str, planned: Mapping[str, Member], store: Store, plan_errors: Sequence[str] = ()
+    prefix: str, planned: Mapping[str, Run], store: Store, plan_errors: Sequence[str] = ()
 ) -> Iterator[str]:
     """Return lines about the run whose id begins with ``prefix``.
 
@@ -124,13 +124,13 @@ def explain(
     yield from _spec_lines(description.spec)
 
 
-def find_planned_members(results: str, prefix: str) -> dict[str, Member]:
+def find_planned_members(results: str, prefix: str) -> dict[str, Run]:
     """Return members of the bundles of a written plan whose files contain ``prefix``, by run id."""
-    members: dict[str, Member] = {}
+    members: dict[str, Run] = {}
     for path in all_files(results, "bundles"):
         content = path.read_bytes()
         if prefix.encode() in content:
-            planned = (from_json(Member, member) for member in parse_json(content)["runs"])
+            planned = (from_json(Run, member) for member in parse_json(content)["runs"])
             members |= {member.run: member for member in planned}
     return members
 
@@ -147,7 +147,7 @@ def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, ComparedR
 
 
 def _describe_run(
-    run: str, planned: Mapping[str, Member], records: Mapping[str, ComparedRun]
+    run: str, planned: Mapping[str, Run], records: Mapping[str, ComparedRun]
 ) -> ComparedRun:
     """Return spec, code and edited files of a run, and those of the run from which it starts."""
     if run in records:
@@ -156,8 +156,7 @@ def _describe_run(
         member = planned[run]
         is_edited = any(not _is_version(name) for name in member.code.values())
         code_files = _edited_files(member.spec) if is_edited else {}
-        # Through JSON, because a tuple of a plan is a list in a stored run.
-        description = ComparedRun(as_json(member.spec), member.code, code_files, member.start)
+        description = ComparedRun(member.spec, member.code, code_files, member.start)
     start = description.start
     # A foreign record may claim that its run starts from itself.
     candidates = {name: record for name, record in records.items() if name != run}

@@ -82,7 +82,9 @@ def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, StudyPlan]
     if parsed.planned:
         config.check_name(parsed.study, Location("the command line"))
         return settings, plan_files.read_study(settings.results, parsed.study)
-    return settings, plan.study_plan(parsed.config, parsed.study)
+    planned = plan.read(parsed.config, [parsed.study])
+    plan.supply(planned.runs, settings)
+    return settings, planned.studies[parsed.study]
 
 
 def _tables(parsed: argparse.Namespace) -> None:
@@ -95,8 +97,8 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _analyse(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
-    summary = plan_files.read_summary(settings.results)
-    names = summary.analyses if summary else {}
+    index = plan_files.read_index(settings.results)
+    names = index.analyses if index else {}
     if names and parsed.name not in names:
         raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
     planned = plan_files.read_analysis(settings.results, parsed.name)

@@ -283,7 +283,7 @@ def _gc(parsed: argparse.Namespace) -> int:
             f"{'; '.join(required.remarks)}; nothing was removed, because this study may need runs",
             advice="correct or remove the study",
         )
-    needed = {*required.members} | planned
+    needed = {*required.runs} | planned
     surplus = [stored for stored in all_runs if stored.run not in needed]
     surplus, spared = _chosen(surplus, parsed.runs, parsed.other_code)
     unfinished = _leftovers(Path(settings.data))
@@ -355,13 +355,13 @@ def runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
     """Return the runs that studies need by the current config."""
     from fl.plan import plan
 
-    planned = plan.read_or_make(folder, studies, checked=False)
-    return {*planned.members}
+    planned = plan.read(folder, studies, checked=False)
+    return {*planned.runs}
 
 
 def planned_runs(folder: Path) -> set[str]:
     """Return the runs of the last written plan; none if there is no plan."""
     from fl.plan import plan_files
 
-    summary = plan_files.read_summary(config.read_settings(folder).results)
-    return {*summary.runs} if summary else set()
+    index = plan_files.read_index(config.read_settings(folder).results)
+    return index.runs if index else set()

@@ -18,8 +18,9 @@ from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.cli.commands import add_config_option, aligned, say
 from fl.cli.stores import readable
-from fl.plan import config, plan
-from fl.plan.bundle import Member
+from fl.plan import config, plan, plan_files
+from fl.plan.bundle import Run
+from fl.plan.config import Draft
 from fl.store.store import Store
 from fl.workflow.estimate import Rates
 
@@ -123,17 +124,13 @@ def _overview(
     was_tried = name in _tried_studies(folder)
     try:
         if not planned:
-            from fl.plan.expand import extent  # It imports torch.
-
-            size = extent(folder, draft)
-            datasets, methods = tuple(size.datasets), tuple(size.methods)
-            overview = Overview(name, paper, shows, study.title or name, datasets, methods)
-            return replace(overview, runs=size.runs, was_tried=was_tried)
+            overview = Overview(name, paper, shows, study.title or name, was_tried=was_tried)
+            return with_size(overview, folder, draft)
         study_plans = plan.make(folder, [name], checked=False)
     except FedloomError as error:
         return Overview(name, paper, shows, error=str(error))
     study_plan = study_plans.studies[name]
-    specs = {run: member.spec for run, member in study_plans.members.items()}
+    specs = {run: planned.spec for run, planned in study_plans.runs.items()}
     return Overview(
         name,
         paper,
@@ -145,6 +142,29 @@ def _overview(
         published=len(study_plan.published),
         was_tried=was_tried,
         specs=specs,
+    )
+
+
+def with_size(overview: Overview, folder: Path, draft: Draft) -> Overview:
+    """Return an overview with data sets, methods and number of runs, without names of runs.
+
+    The keys of all entries are checked, but not whether they go together in a scenario.
+
+    Raises:
+        ConfigError: For what is wrong with the study, as far as it is checked.
+    """
+    from fl.plan import expand  # It imports torch.
+
+    problems = ConfigProblems()
+    components = expand.read_components(folder, draft, problems)
+    problems.raise_all()
+    combinations = [*expand.combinations(draft.study, components)]
+    datasets = {c.entry.population(c.dataset, c.scheme)[0].component.name for c in combinations}
+    return replace(
+        overview,
+        datasets=tuple(sorted(datasets)),
+        methods=tuple(sorted({entry.method.name for entry in components.entries})),
+        runs=len({combination.key for combination in combinations}),
     )
 
 
@@ -231,11 +251,11 @@ class RequiredRuns:
     """The runs that studies need, for the config as it is now.
 
     Attributes:
-        members: The runs by id.
+        runs: The runs by id.
         unplanned: The errors of studies that cannot be planned, by study.
     """
 
-    members: dict[str, Member] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
     unplanned: dict[str, FedloomError] = field(default_factory=dict)
 
     @property
@@ -267,19 +287,20 @@ def find_required_runs(
     settings = config.read_settings(folder)
     config.check_methods(folder)
     required = RequiredRuns()
-    written = set() if ignore_written else plan.written_studies(folder, settings)
+    index = None if ignore_written else plan_files.read_current_index(folder, settings)
+    written = {*index.studies} if index else set()
     log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
-        if candidates is not None and required.members.keys() >= {*candidates}:
+        if candidates is not None and required.runs.keys() >= {*candidates}:
             break
         try:
-            plan_study = plan.read_or_make if name in written else plan.make
-            members = plan_study(folder, [name], checked=False).members
+            plan_study = plan.read if name in written else plan.make
+            runs = plan_study(folder, [name], checked=False).runs
         except FedloomError as error:
             required.unplanned[name] = error
         else:
-            required.members.update(members)
-    plan.supply(required.members, settings)
+            required.runs.update(runs)
+    plan.supply(required.runs, settings)
     return required
 
 

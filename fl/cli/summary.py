@@ -15,9 +15,9 @@ from fl.base.units import duration, quantity, values_text
 from fl.cli.commands import add_config_option, say
 from fl.cli.stores import readable
 from fl.plan import analyses, config
-from fl.plan.bundle import Bundle, missing_members
-from fl.plan.plan import Plan, make_and_write, read_or_make, supply
-from fl.plan.study_plan import PlannedRun
+from fl.plan import plan as plans
+from fl.plan.bundle import Bundle, Run, missing_runs
+from fl.plan.plan import Plan
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
@@ -45,13 +45,15 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _plan(parsed: argparse.Namespace) -> None:
+    names = config.split_names(parsed.studies)
     if parsed.write:
-        current_plan, _ = make_and_write(parsed.config, parsed.studies)
+        current_plan = plans.make(parsed.config, names, to_write=True)
+        plans.write(current_plan)
     else:
-        current_plan = read_or_make(parsed.config, config.split_names(parsed.studies))
+        current_plan = plans.read(parsed.config, names)
     if parsed.only:
         current_plan = selection.select(current_plan, selection.parse(parsed.only))
-    supply(current_plan.members, current_plan.settings)
+    plans.supply(current_plan.runs, current_plan.settings)
     for line in lines(current_plan, readable(current_plan.settings.store), parsed.runs):
         say(line)
 
@@ -61,20 +63,18 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     The totals count a run once that two studies share.
     """
-    members, bundles = plan.members, plan.bundles
-    incomplete = {
-        name: bundle for name, bundle in bundles.items() if missing_members(bundle, store)
-    }
-    missing = [m for bundle in incomplete.values() for m in missing_members(bundle, store)]
+    bundles = plan.bundles
+    incomplete = {name: bundle for name, bundle in bundles.items() if missing_runs(bundle, store)}
+    missing = [m for bundle in incomplete.values() for m in missing_runs(bundle, store)]
     repeated = {member.run for member in missing if store.has(member.run)}
     damages = {
         run: lines
-        for run in members
+        for run in plan.runs
         if run not in repeated and store.has(run) and (lines := store.verify(run, hashed=False))
     }
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
-        groups: dict[tuple[str, ...], list[PlannedRun]] = {}
+        groups: dict[tuple[str, ...], list[Run]] = {}
         for run in study.runs:
             key = (run.method, run.dataset, run.partition, run.model)
             groups.setdefault(key, []).append(run)
@@ -95,7 +95,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
         yield from (f"  {note}" for note in study.notes)
     note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
-    counts = f"{quantity(len(members), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
+    counts = f"{quantity(len(plan.runs), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
     yield from (line for lines in damages.values() for line in lines)
     if damages:
@@ -171,9 +171,7 @@ def _request(job: Job) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _run_line(
-    run: PlannedRun, store: Store, repeated: Collection[str], damaged: Collection[str]
-) -> str:
+def _run_line(run: Run, store: Store, repeated: Collection[str], damaged: Collection[str]) -> str:
     state = "stored" if store.has(run.run) and run.run not in repeated else "to train"
     state = "damaged" if run.run in damaged else state
     return f"{run.run}  seed {run.seed:<6} {state:9} {values_text(run.point)}".rstrip()

@@ -46,7 +46,7 @@ def _train(parsed: argparse.Namespace) -> int:
         with loading():
             from fl.runner import team
         return team.run(bundles, store, partial(_train_missing, bundles, store, parsed.log))
-    incomplete = [planned for planned in bundles if bundle.missing_members(planned, store)]
+    incomplete = [planned for planned in bundles if bundle.missing_runs(planned, store)]
     if not incomplete:
         for planned in bundles:
             logging.info("%s: all %d runs exist already", planned.title, len(planned.runs))
@@ -79,14 +79,14 @@ def _train_missing(
 ) -> int:
     """Train missing runs and print failures; return the exit status."""
     with loading():
-        from fl.plan.bundle import missing_members, training_order
+        from fl.plan.bundle import missing_runs, training_order
         from fl.runner import slurm
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
         from fl.runner.job_processes import Interruption
         from fl.runner.runs import describe_failures
 
     def count_missing() -> int:
-        return sum(len(missing_members(bundle, store)) for bundle in bundles)
+        return sum(len(missing_runs(bundle, store)) for bundle in bundles)
 
     missing_at_start = count_missing()
     try:

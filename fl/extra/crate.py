@@ -98,7 +98,7 @@ def write(folder: Path, name: str, target: Path, licence: str) -> Iterator[str]:
             "export needs the package rocrate, which is not installed",
             advice="run `make extras`, or `pip install rocrate`",
         )
-    planned = plan.read_or_make(folder, [name])
+    planned = plan.read(folder, [name])
     with files.disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fedloom-") as draft:

@@ -194,7 +194,7 @@ def _adopt(parsed: argparse.Namespace) -> int:
 
     store = store_of(parsed)
     store_commands.require_stored(store, parsed.runs)
-    members = plan.read_or_make(parsed.config, checked=False).members
+    members = plan.read(parsed.config, checked=False).runs
     stored_runs = {
         planned: run
         for planned, run in adoption.stored_by_spec(store, members).items()

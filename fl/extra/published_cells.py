@@ -23,11 +23,11 @@ from fl.base.files import is_file
 from fl.base.schema import COSTS, PACE
 from fl.data.dataset import group_title, modalities_of, modality_groups, task_of
 from fl.plan.config import Best, Cells, Draft
-from fl.plan.scenario import partition_facts
 from fl.plan.study_plan import ComparedCell
 
 if TYPE_CHECKING:
-    from fl.plan.expand import Expansion, Run
+    from fl.plan.expand import Expansion
+    from fl.plan.scenario import Scenario
 
 
 def check_tables(folder: Path, draft: Draft, problems: ConfigProblems) -> None:
@@ -86,9 +86,13 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
     for i, cells in enumerate(expansion.study.published):
         location = expansion.location / "published" / i
         table = read_table(folder, cells.source, cells.table, location)
-        runs = [run for run in expansion.runs if cells.model in (None, run.model.text)]
-        if not runs:
-            models = dict.fromkeys(run.model.text for run in expansion.runs)
+        scenarios = [
+            scenario
+            for scenario in expansion.scenarios.values()
+            if cells.model in (None, scenario.model.text)
+        ]
+        if not scenarios:
+            models = dict.fromkeys(model for _, _, model in expansion.scenarios)
             raise unknown_name(location / "model", "model", str(cells.model), models)
         _check_quantity(cells, expansion, location)
         for label in cells.rows:
@@ -96,19 +100,18 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
                 raise unknown_name(
                     location / "rows" / label, "entry", label, expansion.study.methods
                 )
-        runs_of = {
-            text: [run for run in runs if text in (run.dataset.text, run.partition.text)]
-            for run in runs
-            for text in (run.dataset.text, run.partition.text)
-        }
+        scenarios_of: dict[str, list[Scenario]] = {}
+        for scenario in scenarios:
+            for text in dict.fromkeys((scenario.dataset.text, scenario.scheme.text)):
+                scenarios_of.setdefault(text, []).append(scenario)
         for text, columns in cells.columns.items():
-            if text not in runs_of:
+            if text not in scenarios_of:
                 raise unknown_name(
-                    location / "columns" / text, "data set or partition", text, runs_of
+                    location / "columns" / text, "data set or partition", text, scenarios_of
                 )
             by_domain = columns if isinstance(columns, dict) else {None: columns}
             for (domain, column), (label, row) in product(by_domain.items(), cells.rows.items()):
-                clients = _clients(cells, domain, text, runs_of[text], location)
+                clients = _clients(cells, domain, text, scenarios_of[text], location)
                 published = find_cell(table, row, column, location)
                 cell: ComparedCell = {**_cell(cells, published, label, text), **clients}
                 if cell in compared:
@@ -120,7 +123,7 @@ def published_cells(expansion: Expansion, folder: Path) -> list[ComparedCell]:
 
 def _check_quantity(cells: Cells, expansion: Expansion, location: Location) -> None:
     """Raise `ConfigError` for a metric that the study does not measure, or not by clients."""
-    dataset = expansion.runs[0].dataset
+    dataset = next(iter(expansion.scenarios.values())).dataset
     metrics = task_of(dataset.instance, dataset.component.name).metrics
     if cells.metric is not None and cells.metric not in metrics:
         _check_other_metric(cells.metric, expansion, metrics, location / "metric")
@@ -152,7 +155,7 @@ def _check_other_metric(
 
 
 def _clients(
-    cells: Cells, domain: str | None, text: str, runs: list[Run], location: Location
+    cells: Cells, domain: str | None, text: str, scenarios: list[Scenario], location: Location
 ) -> ComparedCell:
     """Return the keys for the clients over whom a cell is a mean; none if over all.
 
@@ -160,42 +163,41 @@ def _clients(
         cells: The keys of the study.
         domain: The domain of the column, if columns are by domain.
         text: The data set or partition of the column.
-        runs: Runs on it.
+        scenarios: The scenarios with it.
         location: Location of the keys.
     """
     if (domain is not None) + (cells.modality is not None) + cells.unseen > 1:
         problem = "names clients in two ways"
         raise ConfigError(location, problem, "one of domain, modality and unseen")
     if cells.modality is not None:
-        number = _modality_number(cells.modality, runs, location / "modality")
-        return {"modality": {"name": cells.modality, "number": number}}
-    facts = (partition_facts(run.partition, run.dataset) for run in runs)
-    if cells.unseen and not any(partition.has_unseen_clients for partition in facts):
+        number = _modality_number(cells.modality, scenarios, location / "modality")
+        return {"modality": cells.modality, "modality_number": number}
+    if cells.unseen and not any(s.partition.has_unseen_clients for s in scenarios):
         problem = f"is true, but no client of {text} is held out of training"
         raise ConfigError(location / "unseen", problem, "a partition with `unseen`, or false")
     if domain is None:
         return {"unseen": True} if cells.unseen else {}
-    for run in runs:
+    for scenario in scenarios:
         # Which domains a user's own table has is unknown before it is read.
-        domains = getattr(run.dataset.instance, "domains", (domain,))
+        domains = getattr(scenario.dataset.instance, "domains", (domain,))
         if domain not in domains:
             raise unknown_name(location / "columns" / text / domain, "domain", domain, domains)
     return {"domain": domain}
 
 
-def _modality_number(name: str, runs: list[Run], location: Location) -> int:
+def _modality_number(name: str, scenarios: list[Scenario], location: Location) -> int:
     """Return the number of a modality, where clients of a data set or partition differ in it."""
-    names_of_runs = []
-    for run in runs:
-        modalities, keys = modalities_of(run.dataset.instance), run.partition.values
+    names_of_scenarios = []
+    for scenario in scenarios:
+        modalities, keys = modalities_of(scenario.dataset.instance), scenario.scheme.values
         # How many modalities a user's own table has is unknown before it is read.
         count = len(modalities) + 1 if "path" in keys else 0
         existing = modality_groups(modalities, len(keys.get("modalities") or ()) or count)
-        names_of_runs.append([group_title(group) for group in existing])
-    for names in names_of_runs:
+        names_of_scenarios.append([group_title(group) for group in existing])
+    for names in names_of_scenarios:
         if name in names:
             return names.index(name)
-    all_names = dict.fromkeys(name for names in names_of_runs for name in names)
+    all_names = dict.fromkeys(name for names in names_of_scenarios for name in names)
     raise unknown_name(location, "modality", name, all_names)
 
 

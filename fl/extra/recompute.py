@@ -14,7 +14,7 @@ from fl.cli.commands import aligned
 from fl.extra import import_export
 from fl.extra.import_export import NEW, TOLERANCE
 from fl.plan import run_spec
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
@@ -136,7 +136,7 @@ def recompute(
 
 def _members(
     record: RunRecord, store: Store, scratch: Store, code: Mapping[str, str]
-) -> Iterator[Member]:
+) -> Iterator[Run]:
     """Yield the stored runs of a run's stack, each with the model with which it begins."""
     run, stack = record.run, record.execution.stack or []
     for sibling in stack if run in stack else [run]:
@@ -146,7 +146,7 @@ def _members(
             spec = run_spec.with_defaults(sibling_record.spec)
             needs_start = start is not None and not scratch.has(start, (WEIGHTS,))
             if not needs_start or import_export.copy_run(str(start), store, scratch).outcome == NEW:
-                yield Member(sibling, spec, dict(code), RunSpec(spec).default_keys, start, keep=[])
+                yield Run(sibling, spec, dict(code), RunSpec(spec).default_keys, start)
 
 
 def _check_code(record: RunRecord, code: Mapping[str, str]) -> None:
@@ -166,21 +166,19 @@ def _check_code(record: RunRecord, code: Mapping[str, str]) -> None:
 
 
 def _bundle(
-    members: list[Member], record: RunRecord, settings: Settings, lock: Path, folder: str
+    members: list[Run], record: RunRecord, settings: Settings, lock: Path, folder: str
 ) -> Bundle:
     stored = record.execution
     backend: Any = stored.backend if stored.backend in BACKENDS else "auto"
     threads = settings.execution.threads if stored.threads is None else stored.threads
     execution = replace(settings.execution, backend=backend, threads=threads, processes=1)
-    code = members[0].code
     return Bundle(
         bundle=record.run,
         title=record.run,
         runs=members,
-        dataset=code["dataset"],
-        partition=code["partition"],
+        dataset=members[0].dataset_id,
+        partition=members[0].partition_id,
         after=[],
-        unstackable="",
         results=folder,
         data=settings.data,
         sources=settings.sources,

@@ -13,7 +13,7 @@ from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 from fl.notebook.display import Page, WideTable, short_traceback
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
 from fl.report import latex, page, plots, result_files, result_lines
@@ -356,7 +356,7 @@ class Result:
             self._opened[run] = StoredModels.open(bundle, member, self._store, sibling)
         return self._opened[run]
 
-    def _planned(self, run: str) -> tuple[Bundle, Member]:
+    def _planned(self, run: str) -> tuple[Bundle, Run]:
         return next(
             (bundle, member)
             for bundle in self.bundles.values()

@@ -98,8 +98,8 @@ def run(
     draft, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     _check_name(name, folder)
     with seeded(0):  # The caller's generators stay as they are, whatever a model draws.
-        planned = plan.make_from(folder, settings, {name: draft})
-        plan.write_files(planned)
+        planned = plan.make(folder, {name: draft}, settings=settings)
+        plan.write(planned)
         bundles = planned.bundles
         for line in (*planned.studies[name].notes, *training.unstackable(planned)):
             warn(line)
@@ -137,8 +137,8 @@ def load(study: str, config: str | Path | None = None) -> Result:
     """
     folder = Path(config or FOLDER)
     config_files.read_study(folder, study, Location("fl.load"))
-    planned = plan.read_or_make(folder, [study])
-    plan.supply(planned.members, planned.settings)
+    planned = plan.read(folder, [study])
+    plan.supply(planned.runs, planned.settings)
     return Result(planned.studies[study], planned.bundles, planned.settings)
 
 

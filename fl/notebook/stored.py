@@ -20,14 +20,14 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.data import preparation
 from fl.engine.predictions import predict_split
 from fl.engine.simulation import Simulation
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Run
 from fl.runner.runs import make_simulation
 from fl.store.store import Store
 
 CPU = torch.device("cpu")
 
 
-def classes_of(bundle: Bundle, member: Member) -> tuple[str, ...]:
+def classes_of(bundle: Bundle, member: Run) -> tuple[str, ...]:
     """Return the names of the classes of a run's data set."""
     spec = member.spec["dataset"]
     supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
@@ -46,13 +46,13 @@ class StoredModels:
     """
 
     bundle: Bundle
-    member: Member
+    member: Run
     simulation: Simulation
     weights: Mapping[str, Tree]
 
     @classmethod
     def open(
-        cls, bundle: Bundle, member: Member, store: Store, sibling: StoredModels | None
+        cls, bundle: Bundle, member: Run, store: Store, sibling: StoredModels | None
     ) -> StoredModels:
         """Open a finished run.
 

@@ -16,7 +16,7 @@ from fl.base.units import first_of
 from fl.data import partitioning, preparation
 from fl.notebook.display import ProgressBar, warn
 from fl.notebook.keys import CALL
-from fl.plan.bundle import Bundle, missing_members, training_order
+from fl.plan.bundle import Bundle, missing_runs, training_order
 from fl.plan.plan import Plan, supply
 from fl.report import analysis_results, partitions
 from fl.runner.job import train_bundle
@@ -60,7 +60,7 @@ def train(
     supply(
         {member.run: member for bundle in bundles.values() for member in bundle.runs}, plan.settings
     )
-    missing = {name: missing_members(bundle, store) for name, bundle in bundles.items()}
+    missing = {name: missing_runs(bundle, store) for name, bundle in bundles.items()}
     missing = {name: members for name, members in missing.items() if members}
     if missing:
         check_writable(store.root)
@@ -142,7 +142,7 @@ def unstackable(plan: Plan) -> list[str]:
     store = Store(Path(plan.settings.store))
     titles: dict[str, list[str]] = {}
     for bundle in plan.bundles.values():
-        if bundle.unstackable and missing_members(bundle, store):
+        if bundle.unstackable and missing_runs(bundle, store):
             titles.setdefault(bundle.unstackable, []).append(bundle.title)
     return [
         f"{first_of(names, 'bundle')}: clients are trained one after another, which is slower, "

@@ -25,7 +25,7 @@ from fl.base.errors import FedloomError
 from fl.base.units import quantity
 from fl.data import partitioning, preparation
 from fl.plan import certification, plan_files
-from fl.plan.bundle import Member
+from fl.plan.bundle import Run
 from fl.plan.config import Settings
 from fl.plan.run_spec import SPEC_ERRORS, RunSpec, model_code, with_defaults
 from fl.store import run_check
@@ -78,7 +78,7 @@ def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
     return {name.run: run for run, name in translation.names.items() if name.run in missing}
 
 
-def adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: Settings) -> None:
+def adopt(runs: Iterable[str], read_member: Callable[[str], Run], settings: Settings) -> None:
     """Adopt those runs of a plan that the store has under a name of code that is now certified.
 
     A store or a folder of results that cannot be written stays as it is, with a warning.
@@ -105,7 +105,7 @@ def adopt(runs: Iterable[str], read_member: Callable[[str], Member], settings: S
         log.info("%s of code that was certified later found under new names", runs_text)
 
 
-def adopt_run(store: Store, source: str, member: Member) -> bool:
+def adopt_run(store: Store, source: str, member: Run) -> bool:
     """Make a planned run of a stored one; False, with a warning, if it is damaged.
 
     Args:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from fl.base import identity
 from fl.base.specs import ComponentSpec
+from fl.plan.bundle import Run
 from fl.plan.config import Execution
-from fl.plan.study_plan import PlannedRun
 
 if TYPE_CHECKING:
     from fl.plan.components import Choice
@@ -55,61 +55,9 @@ class PlannedAnalysis:
     code: str
     study: str
     metric: str
-    runs: list[PlannedRun]
+    runs: list[Run]
     bundles: list[str]
     execution: Execution
-
-
-@dataclass(frozen=True)
-class PanelRecord:
-    """A picture of an analysis.
-
-    Attributes:
-        figure: Name of its files without their endings.
-        setting: Data set, partition and model.
-        method: Label of the method entry.
-        title: Its title.
-        alt: Its content in words.
-    """
-
-    figure: str
-    setting: list[str]
-    method: str
-    title: str
-    alt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnalysisRecord:
-    """The content of ``analysis.json``, except for the hashes of its files.
-
-    Attributes:
-        analysis: The analysis' id.
-        text: The analysis as the study writes it.
-        spec: Name and settings.
-        code: Version of its code.
-        executed: The ``device`` by which it was computed.
-        runs: Ids of the runs that it read.
-        columns: Titles of the table's columns that hold results.
-        caption: Caption of the table.
-        note: Note below the table.
-        figure: Caption of the figure.
-        notes: Remarks, such as runs that were left out.
-        panels: Its pictures.
-    """
-
-    analysis: str
-    text: str
-    spec: ComponentSpec
-    code: str
-    executed: dict[str, str]
-    runs: list[str]
-    columns: dict[str, str]
-    caption: str
-    note: str = ""
-    figure: str
-    notes: list[str]
-    panels: list[PanelRecord]
 
 
 def folder_of(results: Path, analysis: str) -> Path:
@@ -122,7 +70,7 @@ def exists(results: Path, analysis: str) -> bool:
     return (folder_of(results, analysis) / RECORD).is_file()
 
 
-def planned_analyses(expansion: Expansion, runs: Sequence[PlannedRun]) -> Iterator[PlannedAnalysis]:
+def planned_analyses(expansion: Expansion, runs: Sequence[Run]) -> Iterator[PlannedAnalysis]:
     """Yield the analyses of a study, which read ``runs``."""
     metric = expansion.study.metric
     assert metric is not None, "`fl.plan.expand` settles it"

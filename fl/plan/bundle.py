@@ -1,9 +1,13 @@
-"""Bundles: runs that are trained together, as a plan writes them down and a job reads them."""
+"""Runs as a study plans them, and bundles of those that are trained together.
+
+A `Run` is the same record from the expansion of a study to its report: in the plan of the study,
+and in the bundle that a job reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +23,70 @@ from fl.store.store import Store
 
 
 @dataclass(frozen=True)
-class Member:
-    """A run of a bundle.
+class Run:
+    """A planned run.
+
+    Its id follows from ``spec``, ``code`` and ``defaults``. From ``bundle`` on, the attributes are
+    empty where it is planned by no study.
 
     Attributes:
         run: The run's id.
-        spec: Every choice that decides the run's numbers.
-        code: Hashes of the code and the data with which the run was planned.
+        spec: Every choice that decides its numbers, as JSON has it.
+        code: Hashes of the code and the data with which it was planned
+            (`fl.plan.run_spec.RunSpec.code`).
         defaults: Keys of the spec that the run's name leaves out
             (`fl.plan.run_spec.RunSpec.default_keys`).
-        start: Id of the run whose stored model this run starts from.
-        keep: Optional files of `fl.store.run_record` that this run must have.
+        start: Id of the run whose stored model or images it trains on.
+        keep: Optional files of `fl.store.run_record` that it must have: in a study those that the
+            study needs, in a bundle those that any study needs.
+        point_id: Id of its point, which it shares with the runs of other seeds.
+        unstackable: Why its clients cannot be trained in one stack; empty if they can, or if that
+            was not tried.
+        bundle: Id of the bundle that trains it.
+        method: Label of its method entry.
+        title: Name of the entry in print.
+        point: Values of the keys that the entry's grid varies; those of its parent's grid as
+            ``start.<key>`` or ``train_on.<key>``.
+        dataset: Its data set as the study writes it, a column of the result table.
+        partition: Its partition as the study writes it, a column of the result table.
+        model: Its model as the study writes it, a column of the result table.
+        setting: Id of its `fl.plan.study_plan.Setting`.
+        draw: Seeds of data set and partition, ``partition seed 10``; empty if the setting has only
+            one draw.
     """
 
     run: str
     spec: Spec
     code: dict[str, str]
     defaults: list[str]
-    start: str | None
-    keep: list[str]
+    start: str | None = None
+    keep: list[str] = field(default_factory=list)
+    point_id: str = ""
+    unstackable: str = ""
+    bundle: str = ""
+    method: str = ""
+    title: str = ""
+    point: dict[str, Any] = field(default_factory=dict)
+    dataset: str = ""
+    partition: str = ""
+    model: str = ""
+    setting: str = ""
+    draw: str = ""
 
     @property
     def seed(self) -> int:
         """The seed of training; the runs of a bundle differ in nothing else."""
         return int(self.spec["seed"])
+
+    @property
+    def dataset_id(self) -> str:
+        """Id of its data set."""
+        return self.code["dataset"]
+
+    @property
+    def partition_id(self) -> str:
+        """Id of its partition's folder."""
+        return self.code["partition"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +100,6 @@ class Bundle:
         dataset: Id of the data set.
         partition: Id of the partition.
         after: Bundles that must be trained before this one.
-        unstackable: Why clients cannot be trained in one stack; empty if they can.
         results: Folder of plan, partitions and tables.
         data: Folder of raw and prepared data.
         sources: Folder or address of raw files by data set.
@@ -67,11 +110,10 @@ class Bundle:
 
     bundle: str
     title: str
-    runs: list[Member]
+    runs: list[Run]
     dataset: str
     partition: str
     after: list[str]
-    unstackable: str
     results: str
     data: str
     sources: dict[str, str]
@@ -93,9 +135,14 @@ class Bundle:
         bundle = cls(**fields.parse(cls, values, location))
         if not bundle.runs:
             raise ConfigError(location / "runs", "is empty", advice="plan again")
-        for i, member in enumerate(bundle.runs):
-            _check(member, location / "runs" / i)
+        for i, run in enumerate(bundle.runs):
+            _check(run, location / "runs" / i)
         return bundle
+
+    @property
+    def unstackable(self) -> str:
+        """Why clients cannot be trained in one stack; empty if they can."""
+        return self.runs[0].unstackable
 
     @property
     def folders(self) -> Folders:
@@ -122,28 +169,28 @@ def read(path: Path) -> Bundle:
         ) from None
 
 
-def _check(member: Member, location: Location) -> None:
+def _check(run: Run, location: Location) -> None:
     """Raise `ConfigError` if a run's id is not that of its spec and code."""
     try:
-        point = identity.point_id(member.spec, member.code, member.defaults)
-        run = identity.run_id(point, member.spec["seed"])
-        training = member.spec["training"]
+        point = identity.point_id(run.spec, run.code, run.defaults)
+        expected = identity.run_id(point, run.spec["seed"])
+        training = run.spec["training"]
     except (KeyError, TypeError) as error:
         raise ConfigError(location / "spec", f"is not the spec of a run ({error!r})") from None
-    start = member.spec.get("start")
-    has_its_start = start is None or member.start == identity.run_id(start, member.seed)
-    if member.run != run or not has_its_start:
-        problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
+    start = run.spec.get("start")
+    has_its_start = start is None or run.start == identity.run_id(start, run.seed)
+    if run.run != expected or not has_its_start:
+        problem = f"is {run.run[:100]!r}, but its spec and code are those of {expected}"
         raise ConfigError(location / "run", problem, advice="plan again")
-    for i, name in enumerate(member.keep):
+    for i, name in enumerate(run.keep):
         if name not in OPTIONAL_FILES:
             raise unknown_name(location / "keep" / i, "file", name, OPTIONAL_FILES)
     fields.parse(Training, training, location / "spec" / "training")
 
 
-def missing_members(bundle: Bundle, store: Store) -> list[Member]:
+def missing_runs(bundle: Bundle, store: Store) -> list[Run]:
     """Return the runs of a bundle that the store lacks, or has without an optional file."""
-    return [member for member in bundle.runs if not store.has(member.run, member.keep)]
+    return [run for run in bundle.runs if not store.has(run.run, run.keep)]
 
 
 def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
@@ -156,5 +203,5 @@ def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
     while remaining:
         ready = [bundle for bundle in remaining.values() if not remaining.keys() & {*bundle.after}]
         ready = ready or list(remaining.values())
-        idle = (bundle for bundle in ready if not any(store.holder(m.run) for m in bundle.runs))
+        idle = (bundle for bundle in ready if not any(store.holder(run.run) for run in bundle.runs))
         yield remaining.pop(next(idle, ready[0]).bundle)

@@ -62,6 +62,11 @@ class Choice:
     title_template: str = ""
 
     @cached_property
+    def key(self) -> str:
+        """The spec as text, by which two choices are compared."""
+        return json.dumps(self.spec, sort_keys=True)
+
+    @cached_property
     def text(self) -> str:
         """The component as the study writes it, ``dirichlet(clients=8, alpha=0.3)``."""
         return text_of(self.component.name, self.written)
@@ -107,16 +112,15 @@ def choices(
     for i, item in enumerate(items):
         with problems.collected():
             for choice in _points(kind, item, location / i, max_points):
-                key = json.dumps(choice.spec, sort_keys=True)
-                if key in by_spec:
-                    problem = f"{choice.text} is a duplicate of {by_spec[key].location.key}"
+                if choice.key in by_spec:
+                    problem = f"{choice.text} is a duplicate of {by_spec[choice.key].location.key}"
                     raise ConfigError(choice.location, problem, advice=f"each {kind} once")
                 first = by_title.setdefault(choice.title or choice.text, choice)
                 if first is not choice:
                     problem = f"is {choice.title!r} for {first.text} and for {choice.text}"
                     advice = "a title each, as `alpha = {alpha}`"
                     raise ConfigError(choice.location / "title", problem, advice=advice)
-                by_spec[key] = choice
+                by_spec[choice.key] = choice
     return list(by_spec.values())
 
 

@@ -7,69 +7,41 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
-from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
+from fl.base.dataclass_json import as_json
+from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
 from fl.base.hashes import change_stamp
-from fl.base.schema import REWEIGHTED
 from fl.base.seams import Seam
 from fl.base.specs import Spec
 from fl.data.dataset import task_of
-from fl.plan import config
+from fl.plan import checks, config
 from fl.plan.budgets import budget_notes
+from fl.plan.bundle import Run
 from fl.plan.components import Choice, OwnFiles, choices
-from fl.plan.config import Draft, Execution, Study, Values
+from fl.plan.config import Draft, Execution, Study
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
+from fl.plan.study_plan import Setting
+from fl.plan.study_planning import ScenarioKey, StudySettings, scenario_key, study_settings
+from fl.store.run_record import PREDICTIONS, WEIGHTS
 
+CHOICE_KINDS = {
+    "datasets": "data set",
+    "models": "model",
+    "partitions": "partition scheme",
+    "analyses": "analysis",
+}
+"""Kinds of the components that a study lists, by key."""
 STUDY_CHECKS = Seam[Callable[[Path, Draft, ConfigProblems], None]]("study checks")
 """Functions of the config folder and a study that collect what is wrong with keys of extras."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of a study.
-
-    Attributes:
-        id: The run's id.
-        point: Id of its point.
-        spec: Every choice that decides its numbers.
-        code: Hashes of its code and data (`RunSpec.code`).
-        defaults: Keys at their defaults (`RunSpec.default_keys`).
-        label: Label of its method entry.
-        title: Name of the entry in print.
-        grid: Values of the keys that the entry's grid varies; those of its parent's grid as
-            ``start.<key>`` or ``train_on.<key>``.
-        dataset: Its data set.
-        partition: Its partition.
-        model: Its model.
-        execution: How it is computed; no part of its identity.
-        unstackable: Why clients cannot be trained in one stack; empty if they can.
-        start: Id of the run whose model it starts from.
-    """
-
-    id: str
-    point: str
-    spec: Spec
-    code: dict[str, str]
-    defaults: list[str]
-    label: str
-    title: str
-    grid: Values
-    dataset: Choice
-    partition: Choice
-    model: Choice
-    execution: Execution
-    unstackable: str
-    start: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +52,11 @@ class Expansion:
         name: The study's name.
         study: The study, with its metric.
         location: Location of the study.
-        runs: Its runs.
+        runs: Its runs; the bundle of each is not known yet.
+        scenarios: The data set, the partition and the model of runs, by `scenario_key`.
+        settings: Its settings.
+        shared: What all settings have in common, in words; empty if there is only one.
+        executions: How the runs of each entry are computed, by its label.
         watched: The `change_stamp` of each file outside the config that runs depend on, by path.
         parameters: Number of trained weights, by the texts of model and data set.
         heads: Layers that make the outputs, by the text of the model; only of models with a head.
@@ -93,6 +69,10 @@ class Expansion:
     study: Study
     location: Location
     runs: list[Run]
+    scenarios: dict[ScenarioKey, Scenario]
+    settings: list[Setting]
+    shared: str
+    executions: dict[str, Execution]
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     heads: dict[str, str] = field(default_factory=dict)
@@ -100,21 +80,13 @@ class Expansion:
     analyses: list[Choice] = field(default_factory=list)
     execution: Execution = field(default_factory=Execution)
 
-    @property
-    def needs_weights(self) -> bool:
-        """Whether final weights are read, by an analysis or because the study says so."""
-        targets = [analysis.component.target for analysis in self.analyses]
-        are_read = any(getattr(target, "weights", False) for target in targets)
-        return self.study.keep_weights or are_read
-
-    @property
-    def needs_predictions(self) -> bool:
-        """Whether predictions are kept, for metrics or because the study says so."""
-        return self.study.keep_predictions or bool(self.study.metrics)
+    def scenario(self, run: Run) -> Scenario:
+        """Return the data set, the partition and the model of a run."""
+        return self.scenarios[run.dataset_id, run.partition_id, run.model]
 
 
 @dataclass(frozen=True)
-class _Components:
+class Components:
     """The components that a study names, as far as they are right.
 
     Attributes:
@@ -132,6 +104,124 @@ class _Components:
     models: list[Choice]
     analyses: list[Choice]
     are_right: bool
+
+
+class Combination(NamedTuple):
+    """A run of a study before it has a name.
+
+    Attributes:
+        dataset: The study's data set; an entry may have its own.
+        scheme: The study's partition; an entry may have its own.
+        model: The model.
+        entry: The method entry.
+        point: The point of the entry's grid.
+        seed: The seed of training.
+        parent: The run from whose model, or on whose images, it trains.
+    """
+
+    dataset: Choice
+    scheme: Choice
+    model: Choice
+    entry: MethodEntry
+    point: Point
+    seed: int
+    parent: Combination | None
+
+    @property
+    def point_key(self) -> Hashable:
+        """All that it has in common with the runs of other seeds, and no other run has."""
+        choices = (*self.entry.population(self.dataset, self.scheme), self.model)
+        parent: Hashable = None
+        if self.parent:
+            parent = self.parent.point_key if self.entry.starts else self.parent.key
+        keys = tuple(choice.key for choice in choices)
+        return keys, self.point.key, parent, self.entry.samples_per_class
+
+    @property
+    def key(self) -> Hashable:
+        """All that distinguishes it from other runs of its study; labels and titles do not."""
+        return self.point_key, self.seed
+
+
+def combinations(study: Study, components: Components) -> Iterator[Combination]:
+    """Yield every run of a study, of each scenario and entry; equal ones as often as they occur."""
+    for dataset, scheme, model in itertools.product(
+        components.datasets, components.schemes, components.models
+    ):
+        for entry in components.entries:
+            seeds = _seeds(study, entry, dataset, scheme)
+            if entry.declared.distils:  # Its images are the same for all seeds.
+                seeds = seeds[:1]
+            for seed in seeds:
+                yield from _of_entry(study, (dataset, scheme, model), entry, seed)
+
+
+def _of_entry(
+    study: Study, choices: tuple[Choice, Choice, Choice], entry: MethodEntry, seed: int
+) -> Iterator[Combination]:
+    """Yield the runs of an entry with a seed: of every point, for every run of its parent."""
+    parents: list[Combination | None] = [None]
+    if entry.parent:
+        seeds = _seeds(study, entry.parent, *choices[:2])
+        parent_seed = seed if entry.starts and seed in seeds else seeds[0]
+        parents = [*_of_entry(study, choices, entry.parent, parent_seed)]
+    for point, parent in itertools.product(entry.points, parents):
+        yield Combination(*choices, entry, point, seed, parent)
+
+
+def _seeds(study: Study, entry: MethodEntry, dataset: Choice, scheme: Choice) -> list[int]:
+    """Return the training seeds of an entry: the study's own, or the seed of the partition."""
+    own_scheme = entry.population(dataset, scheme)[1]
+    return study.seeds if isinstance(study.seeds, list) else [own_scheme.values["seed"]]
+
+
+def read_components(
+    folder: Path,
+    draft: Draft,
+    problems: ConfigProblems,
+    execution: Execution | None = None,
+    settle: Callable[[Choice], Choice] | None = None,
+) -> Components:
+    """Return the components that a study names, as far as they are right.
+
+    Args:
+        folder: The config folder.
+        draft: The study.
+        problems: Collects what is wrong.
+        execution: How runs of an entry are computed that does not set it.
+        settle: Finds the user's own files behind a data set; by default it stays as it is.
+    """
+    study, location, error_count = draft.study, draft.location, len(problems.errors)
+    settle = settle or _as_it_is
+    entries = method_entries(folder, draft, execution or Execution(), settle, problems)
+    of_key = {
+        key: choices(kind, getattr(study, key), location / key, study.max_runs, problems)
+        for key, kind in CHOICE_KINDS.items()
+    }
+    datasets: list[Choice] = []
+    for dataset in of_key["datasets"]:
+        with problems.collected():
+            datasets.append(settle(dataset))
+    return Components(
+        entries=entries,
+        datasets=datasets,
+        schemes=of_key["partitions"],
+        models=of_key["models"],
+        analyses=of_key["analyses"],
+        are_right=len(problems.errors) == error_count,
+    )
+
+
+def _as_it_is(choice: Choice) -> Choice:
+    return choice
+
+
+def _count(study: Study, components: Components) -> int:
+    """Return the number of `combinations`, before any of them is made."""
+    points = sum(entry.size for entry in components.entries)
+    scenarios = len(components.datasets) * len(components.models) * len(components.schemes)
+    seeds = 1 if study.seeds == config.PER_DRAW else len(study.seeds)
+    return points * scenarios * seeds
 
 
 def expand(
@@ -164,8 +254,8 @@ def expand(
     execution = execution or Execution()
     with problems.collected():
         execution = config.override_execution(execution, study.execution, location / "execution")
-    components = _components(folder, draft, execution, own_files.settle, problems)
-    check_references(draft, components.analyses, problems)
+    components = read_components(folder, draft, problems, execution, own_files.settle)
+    checks.check_references(draft, components.analyses, problems)
     for check_study in STUDY_CHECKS.hooks():
         check_study(folder, draft, problems)
     if components.are_right and (count := _count(study, components)) > study.max_runs:
@@ -173,12 +263,13 @@ def expand(
         problems.raise_all()
     if not components.datasets:
         problems.raise_all()
-    task = task_of(components.datasets[0].instance, components.datasets[0].component.name)
-    study = replace(study, metric=metric_of(draft, task, components.datasets[0], problems))
+    first = components.datasets[0]
+    task = task_of(first.instance, first.component.name)
+    checks.check_metric(draft, task, first, problems)
+    study = replace(study, metric=study.metric or task.metrics[0])
     for dataset in components.datasets:
         with problems.collected():
             check_same_task(dataset, task)
-    runs: dict[tuple[str, str], Run] = {}
     findings = Findings(
         {model.text: {} for model in components.models},
         {},
@@ -186,6 +277,7 @@ def expand(
         set(),
         [],
     )
+    expanded: list[ExpandedScenario] = []
     schemes: list[Choice | None] = [*components.schemes] or [None]
     models: list[Choice | None] = [*components.models] or [None]
     for dataset, scheme, model in itertools.product(components.datasets, schemes, models):
@@ -193,22 +285,31 @@ def expand(
         if scenario is None:
             continue
         with problems.collected():
-            expanded = ExpandedScenario(study, scenario, components, location)
+            of_scenario = ExpandedScenario(study, scenario, components, location)
+            expanded.append(of_scenario)
             if checked and model:
-                check_modalities(expanded)
-            for check_scenario in SCENARIO_CHECKS.hooks() if checked and model else ():
-                check_scenario(expanded, findings)
-            problems.errors += expanded.problems.errors
-            for run in () if problems.errors else expanded.runs():
-                runs[run.label, run.id] = run
+                checks.check_modalities(of_scenario)
+                for check_scenario in SCENARIO_CHECKS.hooks():
+                    check_scenario(of_scenario, findings)
+            problems.errors += of_scenario.problems.errors
     problems.raise_all()
+    scenarios = {
+        scenario_key(scenario): scenario
+        for of_scenario in expanded
+        for scenario in of_scenario.scenarios.values()
+    }
+    settings = study_settings(scenarios)
     tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
     watched = {**own_files.watched, **{str(path): change_stamp([path]) for path in tables}}
     return Expansion(
         name=name,
         study=study,
         location=location,
-        runs=list(runs.values()),
+        runs=_runs(study, components, expanded, settings),
+        scenarios=scenarios,
+        settings=settings.settings,
+        shared=settings.shared,
+        executions={entry.label: entry.execution for entry in components.entries},
         watched=watched,
         parameters=findings.parameters,
         heads=findings.heads,
@@ -221,152 +322,36 @@ def expand(
     )
 
 
-@dataclass(frozen=True)
-class Extent:
-    """Data sets, methods and number of runs of a study, without the ids of its runs.
-
-    Attributes:
-        datasets: Names of its data sets.
-        methods: Names of its methods.
-        runs: Number of its runs; runs of two entries that have the same spec count once.
-    """
-
-    datasets: list[str]
-    methods: list[str]
-    runs: int
-
-
-def extent(folder: Path, draft: Draft) -> Extent:
-    """Return the extent of a study, in a small part of the time that `expand` takes.
-
-    The keys of all entries are checked, but not whether they go together in a scenario.
-
-    Args:
-        folder: The config folder.
-        draft: The study.
-
-    Raises:
-        ConfigError: For what is wrong with the study, as far as it is checked.
-    """
-    problems = ConfigProblems(draft.errors)
-    components = _components(folder, draft, Execution(), lambda choice: choice, problems)
-    problems.raise_all()
-    study, names, keys = draft.study, set[str](), set[_RunKey]()
-    for dataset, scheme, model in itertools.product(
-        components.datasets, components.schemes, components.models
-    ):
-        populations = {e.label: e.population(dataset, scheme) for e in components.entries}
-        names |= {choice.component.name for choice, _ in populations.values()}
-        specs = {
-            label: str([*(choice.spec for choice in population), model.spec])
-            for label, population in populations.items()
-        }
-
-        def seeds(entry: MethodEntry, populations: Populations = populations) -> list[int]:
-            return training_seeds(study, populations[entry.label][1])
-
-        def key(
-            entry: MethodEntry,
-            point: Point,
-            parent: _RunKey | None,
-            seed: int,
-            specs: Mapping[str, str] = specs,
-        ) -> _RunKey:
-            started = parent.point if parent and entry.starts else parent
-            return _RunKey((specs[entry.label], point.key, started, entry.samples_per_class), seed)
-
-        keys |= {*runs_of_entries(components.entries, seeds, key)}
-    methods = {entry.method.name for entry in components.entries}
-    return Extent(sorted(names), sorted(methods), len(keys))
-
-
-Populations = Mapping[str, tuple[Choice, Choice]]
-"""Data set and partition of each entry by label."""
-
-
-class _RunKey(NamedTuple):
-    """The choices that distinguish a run from all others of its study."""
-
-    point: Hashable
-    seed: int
-
-
-Parent = TypeVar("Parent")
-
-
-def runs_of_entries(
-    entries: Iterable[MethodEntry],
-    seeds: Callable[[MethodEntry], list[int]],
-    make_run: Callable[[MethodEntry, Point, Parent | None, int], Parent],
-) -> Iterator[Parent]:
-    """Yield what is made of each run: of every point of an entry, for every run of its parent.
-
-    Args:
-        entries: The entries.
-        seeds: Returns the training seeds of an entry.
-        make_run: Function of an entry, a point, the parent's run as it was made, and a seed.
-    """
-
-    def of_entry(entry: MethodEntry, seed: int) -> Iterator[Parent]:
-        parents: list[Parent | None] = [None]
-        if entry.parent:
-            parent_seeds = seeds(entry.parent)
-            parent_seed = seed if entry.starts and seed in parent_seeds else parent_seeds[0]
-            parents = [*of_entry(entry.parent, parent_seed)]
-        for point, parent in itertools.product(entry.points, parents):
-            yield make_run(entry, point, parent, seed)
-
-    for entry in entries:
-        entry_seeds = seeds(entry)
-        # Its images are the same for all seeds.
-        for seed in entry_seeds[:1] if entry.declared.distils else entry_seeds:
-            yield from of_entry(entry, seed)
-
-
-def training_seeds(study: Study, scheme: Choice) -> list[int]:
-    """Return the training seeds of a study with a partition: its own, or the partition's seed."""
-    return study.seeds if isinstance(study.seeds, list) else [scheme.values["seed"]]
-
-
-def _components(
-    folder: Path,
-    draft: Draft,
-    execution: Execution,
-    settle: Callable[[Choice], Choice],
-    problems: ConfigProblems,
-) -> _Components:
-    """Return the components that a study names, as far as they are right."""
-    study, location, error_count = draft.study, draft.location, len(problems.errors)
-    entries = method_entries(folder, draft, execution, settle, problems)
-    choices_of_key: dict[str, list[Choice]] = {}
-    for key, kind in (
-        ("datasets", "data set"),
-        ("models", "model"),
-        ("partitions", "partition scheme"),
-        ("analyses", "analysis"),
-    ):
-        items, limit = getattr(study, key), study.max_runs
-        choices_of_key[key] = choices(kind, items, location / key, limit, problems)
-    datasets: list[Choice] = []
-    for dataset in choices_of_key["datasets"]:
-        with problems.collected():
-            datasets.append(settle(dataset))
-    return _Components(
-        entries=entries,
-        datasets=datasets,
-        schemes=choices_of_key["partitions"],
-        models=choices_of_key["models"],
-        analyses=choices_of_key["analyses"],
-        are_right=len(problems.errors) == error_count,
+def _runs(
+    study: Study,
+    components: Components,
+    expanded: Iterable[ExpandedScenario],
+    settings: StudySettings,
+) -> list[Run]:
+    """Return the runs of a study, equal ones of an entry once."""
+    runs: dict[tuple[str, str], Run] = {}
+    choices = itertools.product(components.datasets, components.schemes, components.models)
+    by_choices = dict(zip((_keys(*three) for three in choices), expanded, strict=True))
+    for combination in combinations(study, components):
+        of_scenario = by_choices[_keys(*combination[:3])]
+        run = of_scenario.run(combination, settings)
+        runs[run.method, run.run] = run
+    starts = {run.start for run in runs.values()}
+    reads_weights = any(
+        getattr(analysis.component.target, "weights", False) for analysis in components.analyses
     )
+    needs_weights = study.keep_weights or reads_weights
+    needs_predictions = study.keep_predictions or bool(study.metrics)
+    kept: list[Run] = []
+    for run in runs.values():
+        keep = [WEIGHTS] if needs_weights or run.run in starts else []
+        keep += [PREDICTIONS] if needs_predictions else []
+        kept.append(replace(run, keep=keep) if keep else run)
+    return kept
 
 
-def _count(study: Study, components: _Components) -> int:
-    """Return the number of runs."""
-    points = sum(entry.size for entry in components.entries)
-    scenarios = len(components.datasets) * len(components.models) * len(components.schemes)
-    seeds = 1 if study.seeds == config.PER_DRAW else len(study.seeds)
-    return scenarios * seeds * points
+def _keys(*choices: Choice) -> tuple[str, ...]:
+    return tuple(choice.key for choice in choices)
 
 
 @dataclass(frozen=True)
@@ -389,7 +374,7 @@ class Findings:
 
 
 class ExpandedScenario:
-    """The runs of a study in one scenario; some entries have a scenario of their own.
+    """The entries of a study in one scenario; some have a scenario of their own.
 
     Attributes:
         study: The study.
@@ -403,10 +388,9 @@ class ExpandedScenario:
     """
 
     def __init__(
-        self, study: Study, scenario: Scenario, components: _Components, location: Location
+        self, study: Study, scenario: Scenario, components: Components, location: Location
     ) -> None:
         self.study, self.analyses = study, components.analyses
-        self._entries = components.entries
         self.problems = ConfigProblems()
         self.scenarios: dict[str, Scenario] = {}
         for entry in components.entries:
@@ -415,55 +399,70 @@ class ExpandedScenario:
         own_scenarios = [own for own in self.scenarios.values() if own is not scenario]
         self.distinct = [scenario, *own_scenarios]
         self.unstackable: dict[tuple[str, str], str] = {}
-        self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
+        self._points: dict[tuple[str, Hashable], Run] = {}
         for own_scenario in self.distinct:
-            check_analyses(components.analyses, own_scenario, self.problems)
+            checks.check_analyses(components.analyses, own_scenario, self.problems)
             if study.seeds == config.PER_DRAW:
                 with self.problems.collected():
-                    check_partition_seed(own_scenario.scheme, location / "seeds")
+                    checks.check_partition_seed(own_scenario.scheme, location / "seeds")
         self.right_entries: list[MethodEntry] = []
         for entry in components.entries:
             with self.problems.collected():
                 if entry.label in self.scenarios:
-                    entry.check(self.scenarios)
+                    checks.check_entry(entry, self.scenarios)
                     self.right_entries += [entry] if entry.is_right else []
 
-    def runs(self) -> Iterator[Run]:
-        """Yield the runs of all entries."""
+    def run(self, combination: Combination, settings: StudySettings) -> Run:
+        """Return the run of a combination in this scenario, with its name.
 
-        def seeds(entry: MethodEntry) -> list[int]:
-            return training_seeds(self.study, self.scenarios[entry.label].scheme)
+        Args:
+            combination: What the run combines.
+            settings: The settings of the study.
+        """
+        label, seed = combination.entry.label, combination.seed
+        parent = self.run(combination.parent, settings) if combination.parent else None
+        place = label, combination.point_key
+        if place not in self._points:
+            self._points[place] = self._point(combination, parent, settings)
+        of_point = self._points[place]
+        return replace(
+            of_point,
+            run=identity.run_id(of_point.point_id, seed),
+            spec={**of_point.spec, "seed": seed},
+            start=parent.run if parent else None,
+        )
 
-        yield from runs_of_entries(self._entries, seeds, self._run)
-
-    def _run(self, entry: MethodEntry, point: Point, parent: Run | None, seed: int) -> Run:
+    def _point(self, combination: Combination, parent: Run | None, settings: StudySettings) -> Run:
+        """Return what the runs of a point have in common."""
+        entry, point = combination.entry, combination.point
         scenario = self.scenarios[entry.label]
         spec = self._spec(entry, point, parent)
-        code, defaults = self._code(entry, point, spec)
-        point_id = identity.point_id(spec, code, defaults)
-        parent_grid = parent.grid if parent else {}
+        run_spec = RunSpec(spec)
+        code, defaults = run_spec.code, run_spec.default_keys
+        parent_point = parent.point if parent else {}
+        place = scenario_key(scenario)
         return Run(
-            id=identity.run_id(point_id, seed),
-            point=point_id,
-            spec={**spec, "seed": seed},
+            run="",
+            spec=spec,
             code=code,
             defaults=defaults,
-            label=entry.label,
+            point_id=identity.point_id(spec, code, defaults),
+            unstackable=self.unstackable.get((entry.label, point.key), ""),
+            method=entry.label,
             title=entry.title,
-            grid={
-                **{f"{entry.parent_key}.{key}": value for key, value in parent_grid.items()},
+            point={
+                **{f"{entry.parent_key}.{key}": value for key, value in parent_point.items()},
                 **point.grid,
             },
-            dataset=scenario.dataset,
-            partition=scenario.scheme,
-            model=scenario.model,
-            execution=entry.execution,
-            unstackable=self.unstackable.get((entry.label, point.key), ""),
-            start=parent.id if parent else None,
+            dataset=scenario.dataset.text,
+            partition=scenario.scheme.text,
+            model=scenario.model.text,
+            setting=settings.setting_ids[place],
+            draw=settings.draws[place],
         )
 
     def _spec(self, entry: MethodEntry, point: Point, parent: Run | None) -> Spec:
-        """Return the spec of a run without its seed."""
+        """Return the spec of a run without its seed, as JSON has it."""
         scenario = self.scenarios[entry.label]
         spec: Spec = {
             "dataset": scenario.dataset.spec,
@@ -472,156 +471,17 @@ class ExpandedScenario:
             "method": point.spec,
             "terms": point.added_components["terms"],
             "training": point.training,
-            "start": parent.point if parent and entry.starts else None,
+            "start": parent.point_id if parent and entry.starts else None,
         }
         spec |= cast("Spec", {key: specs for key, specs in point.added_components.items() if specs})
         if self.study.test != "own":
             spec["test"] = self.study.test
         if entry.samples_per_class or not entry.starts:
-            spec["train_on"] = entry.samples_per_class or (parent.id if parent else None)
-        return spec
-
-    def _code(
-        self, entry: MethodEntry, point: Point, spec: Spec
-    ) -> tuple[dict[str, str], list[str]]:
-        """Return code and default keys of a point, which seeds and parents do not change."""
-        key = entry.label, point.key
-        if key not in self._codes:
-            run_spec = RunSpec(spec)
-            self._codes[key] = run_spec.code, run_spec.default_keys
-        return self._codes[key]
+            spec["train_on"] = entry.samples_per_class or (parent.run if parent else None)
+        return cast("Spec", as_json(spec))
 
 
 SCENARIO_CHECKS = Seam[Callable[[ExpandedScenario, Findings], None]]("scenario checks")
 """Functions that check the entries of a scenario by more than their keys, before anything is
 trained. They add to `ExpandedScenario.problems`, `ExpandedScenario.unstackable` and `Findings`.
 """
-
-
-def check_modalities(expanded: ExpandedScenario) -> None:
-    """Collect entries and analyses that cannot work if clients differ in modality."""
-    for entry in expanded.right_entries:
-        train_on = entry.raw_value("train_on")
-        if train_on is not None and len(expanded.scenarios[entry.label].inputs) > 1:
-            problem = f"is {train_on!r}, but clients differ in modality"
-            advice = "a partition without `modalities`, or no `train_on`"
-            expanded.problems.errors.append(entry.error("train_on", problem, advice=advice))
-    for analysis in expanded.analyses:
-        target = analysis.component.target
-        needs_one = any(getattr(target, n, False) for n in ("weights", "one_modality"))
-        if needs_one and any(len(scenario.inputs) > 1 for scenario in expanded.distinct):
-            problem = f"{analysis.component.name} needs clients of one modality, but they have "
-            advice = "a partition without `modalities`"
-            error = ConfigError(analysis.location, problem + "several", advice=advice)
-            expanded.problems.errors.append(error)
-
-
-def metric_of(draft: Draft, task: Task, dataset: Choice, problems: ConfigProblems) -> str:
-    """Return the study's metric, or the usual one of its task.
-
-    Args:
-        draft: The study.
-        task: The task of its data sets.
-        dataset: The first data set.
-        problems: Collects that the task has no such metric, or no classes where the study counts on
-            them.
-    """
-    study, location = draft.study, draft.location
-    reweighted = [REWEIGHTED] if study.test == "reweighted" else []
-    if reweighted and not task.has_classes:
-        problem = f"is reweighted, but {dataset.text} has {task.label_name}"
-        problems.errors.append(ConfigError(location / "test", problem, "own, global"))
-    for key in ("metrics", "keep_predictions"):
-        if getattr(study, key) and task.name != DEFAULT:
-            problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.label_name}"
-            allowed = "none, or data sets with class labels"
-            problems.errors.append(ConfigError(location / key, problem, allowed))
-    if study.metrics and study.scored == "best":
-        problem = "are of the final round, but scored is best"
-        allowed = "none, or scored: last"
-        problems.errors.append(ConfigError(location / "metrics", problem, allowed))
-    metrics = (*task.metrics, *reweighted)
-    is_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong_keys
-    if study.metric is not None and study.metric not in metrics and not is_reweighted:
-        problems.errors.append(unknown_name(location / "metric", "metric", study.metric, metrics))
-    return study.metric or metrics[0]
-
-
-def check_references(draft: Draft, analyses: list[Choice], problems: ConfigProblems) -> None:
-    """Collect unknown entries that keys name, and needless contrasts.
-
-    Args:
-        draft: The study.
-        analyses: Its analyses.
-        problems: Collects what is wrong.
-    """
-    study, location = draft.study, draft.location
-    if "methods" in draft.wrong_keys:
-        return
-    references: list[tuple[Location, str]] = []
-    for analysis in analyses:
-        labels = enumerate(analysis.values.get("methods", ()))
-        references += [(analysis.location / "methods" / i, label) for i, label in labels]
-    if study.ours is not None:
-        references.append((location / "ours", study.ours))
-    if study.baseline is not None:
-        references.append((location / "baseline", study.baseline))
-    elif study.contrasts and "baseline" not in draft.wrong_keys:
-        problem = "is set, but the study has no baseline, so that every pair is compared"
-        advice = "set a baseline too"
-        problems.errors.append(ConfigError(location / "contrasts", problem, advice=advice))
-    for label, reference_label in study.contrasts.items():
-        references += [(location / "contrasts" / label, name) for name in (label, reference_label)]
-    problems.errors += [
-        unknown_name(reference, "entry", label, study.methods)
-        for reference, label in references
-        if label not in study.methods
-    ]
-    for label, reference_label in study.contrasts.items():
-        is_known = (
-            study.baseline in (label, reference_label)
-            or study.contrasts.get(reference_label) == label
-        )
-        if {label, reference_label} <= {*study.methods} and (reference_label == label or is_known):
-            problem = f"is {reference_label!r}, and the two are one or compared already"
-            advice = "name pairs that nothing else tests"
-            error = ConfigError(location / "contrasts" / label, problem, advice=advice)
-            problems.errors.append(error)
-
-
-def check_partition_seed(scheme: Choice, location: Location) -> None:
-    """Raise `ConfigError` if a partition has no seed that its runs could be trained with."""
-    if "seed" not in scheme.seed_keys:
-        problem = f"is per-draw, but the partition {scheme.text} has no seed"
-        advice = "a list of seeds, or a partition scheme with the key seed"
-        raise ConfigError(location, problem, advice=advice)
-
-
-def check_analyses(
-    analyses: Iterable[Choice], scenario: Scenario, problems: ConfigProblems
-) -> None:
-    """Collect analyses that cannot read the runs of a scenario.
-
-    One may be made for another task, pass inputs of one kind through one network, or say itself
-    that it cannot: its ``check`` gets the shape of a sample and the number of clients, if it is
-    known.
-
-    Args:
-        analyses: The study's analyses.
-        scenario: The scenario.
-        problems: Collects what is wrong.
-    """
-    for analysis in analyses:
-        with problems.collected():
-            _check_analysis(analysis, scenario)
-
-
-def _check_analysis(analysis: Choice, scenario: Scenario) -> None:
-    component, location = analysis.component, analysis.location
-    scenario.check(component, location)
-    check = getattr(analysis.instance, "check", None)
-    try:
-        if check:
-            check(scenario.dataset.instance.shape, scenario.partition.clients)
-    except FedloomError as error:
-        raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None

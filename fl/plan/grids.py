@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl.api.training import Training, contradictions, idle_keys, with_derived_defaults
+from fl.api.training import Training, with_derived_defaults
 from fl.base import fields, registry, rng
 from fl.base.errors import ConfigError, ConfigProblems, Location
 from fl.base.fields import Field
@@ -26,7 +26,7 @@ from fl.base.hashes import digest
 from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
-from fl.base.units import config_text
+from fl.plan import checks
 from fl.plan.config import Draft, Study, Values, second_occurrence, unknown_key
 
 SIGNIFICANT_DIGITS = 3
@@ -268,17 +268,6 @@ class EntryLayers(NamedTuple):
         return ConfigError(self.location_of(key), problem, allowed, advice)
 
 
-class AddedComponent(NamedTuple):
-    """A term, an alteration or another component that an entry adds.
-
-    ``key`` is the key of `ADDED_KINDS`, ``values`` are the keys that the entry sets.
-    """
-
-    key: str
-    component: Component
-    values: Values
-
-
 def points(
     folder: Path,
     draft: Draft,
@@ -304,15 +293,15 @@ def points(
     fixed = getattr(component.target, "training", {})
     merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
     error_count = len(problems.errors)
-    added_components = _added_components(study, merged, layers, problems)
+    added_components, added_values = _added_components(study, merged, layers, problems)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
     required = {key for key, field in hyper_fields.items() if field.default is fields.REQUIRED}
     is_known = (
         len(problems.errors) == error_count and not layers.wrong_keys & required - merged.keys()
     )
     for name, added_component in added_components.items():
-        declared_fields |= _prefixed(name, fields.fields(added_component.component.target))
-        merged |= _prefixed(name, added_component.values)
+        declared_fields |= _prefixed(name, fields.fields(added_component.target))
+    merged |= added_values
     try:
         for find_values in ENTRY_VALUES.hooks():
             values = find_values(folder, draft, label, declared_fields)
@@ -343,49 +332,16 @@ def points(
                         grid={key: values[key] for key in varied},
                     )
                 )
-    problems.errors += _contradictions(trainings, layers)
-    problems.errors += _idle_keys(trainings, varied, layers)
+    checks.check_training_keys(trainings, varied, layers, problems)
     return entry_points
-
-
-def _contradictions(trainings: Sequence[Values], layers: EntryLayers) -> list[ConfigError]:
-    """Return the errors of training keys that contradict each other at some point."""
-    return [
-        layers.error(c.key, c.others, c.problem, c.allowed, c.advice)
-        for training in trainings
-        for c in contradictions(training)
-        if layers.wrong_keys.isdisjoint({c.key, *c.others})
-    ]
-
-
-def _idle_keys(
-    trainings: Sequence[Values], varied: Sequence[str], layers: EntryLayers
-) -> list[ConfigError]:
-    """Return the errors of training keys without effect, which would only rename runs.
-
-    Of a grid over other keys, a key with one value needs an effect at one point only. An entry may
-    set aside what a key of the whole study needs, such as its optimizer.
-    """
-    errors: list[ConfigError] = []
-    own_keys = layers.method.values.keys() | layers.entry.values.keys()
-    idle = [idle_keys(Training(**training)) for training in trainings]
-    for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
-        if not layers.wrong_keys.isdisjoint({key, *need.keys}):
-            continue
-        is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
-        if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
-            values = [t[key] for t, keys in zip(trainings, idle, strict=True) if key in keys]
-            problem = f"is {config_text(values[0])}, but has no effect without {need.text}"
-            advice = f"set {need.text}, or no {key}"
-            errors.append(layers.error(key, need.keys, problem, advice=advice))
-    return errors
 
 
 def _added_components(
     study: Study, merged: Values, layers: EntryLayers, problems: ConfigProblems
-) -> dict[str, AddedComponent]:
-    """Return the components that an entry adds, with their right keys, by name."""
-    by_name: dict[str, AddedComponent] = {}
+) -> tuple[dict[str, Component], Values]:
+    """Return the components that an entry adds, by name, and their right keys, ``<name>.<key>``."""
+    by_name: dict[str, Component] = {}
+    right_values: dict[str, Any] = {}
     for key, kind in ADDED_KINDS.items():
         key_location = layers.location_of(entry_key(key))
         components = merged.get(entry_key(key))
@@ -402,31 +358,39 @@ def _added_components(
             if key == SINGLE and len(components) > 1:
                 raise ConfigError(key_location, f"is {' and '.join(components)}", "one of them")
             for name, values in components.items():
+                location = key_location / name
                 with problems.collected():
-                    component = registry.find(kind, name, key_location / name)
+                    component = registry.find(kind, name, location)
                     if name in by_name:
-                        problem = f"{name!r} is set in {entry_key(by_name[name].key)} too"
+                        problem = f"{name!r} is set in {_entry_key(by_name[name])} too"
                         advice = "each name once, as keys go by it"
-                        raise ConfigError(key_location / name, problem, advice=advice)
-                    own_layer = Layer(
-                        fields.mapping(values, key_location / name), key_location / name
-                    )
+                        raise ConfigError(location, problem, advice=advice)
+                    own_layer = Layer(fields.mapping(values, location), location)
                     declared_fields = fields.fields(component.target)
-                    right_values = checked_layer(study, own_layer, declared_fields, problems)
-                    by_name[name] = AddedComponent(key, component, right_values.values)
-    return by_name
+                    own_layer = checked_layer(study, own_layer, declared_fields, problems)
+                    by_name[name] = component
+                    right_values |= _prefixed(name, own_layer.values)
+    return by_name, right_values
+
+
+def _entry_key(component: Component) -> str:
+    """Return the key of an entry under which a component is added."""
+    return next(entry_key(key) for key, kind in ADDED_KINDS.items() if kind == component.kind)
 
 
 def _added_specs(
-    added_components: Mapping[str, AddedComponent], values: Values, location: Location
+    added_components: Mapping[str, Component], values: Values, location: Location
 ) -> dict[str, list[ComponentSpec]]:
     """Return the specs of what an entry adds at a point, by key of `ADDED_KINDS`."""
     specs: dict[str, list[ComponentSpec]] = {key: [] for key in ADDED_KINDS}
-    for name, (key, component, _) in added_components.items():
-        own_keys = [
-            own_key for own_key in fields.fields(component.target) if f"{name}.{own_key}" in values
-        ]
-        own_values = {own_key: values[f"{name}.{own_key}"] for own_key in own_keys}
+    keys = {kind: key for key, kind in ADDED_KINDS.items()}
+    for name, component in added_components.items():
+        key = keys[component.kind]
+        own_values = {
+            own_key: values[f"{name}.{own_key}"]
+            for own_key in fields.fields(component.target)
+            if f"{name}.{own_key}" in values
+        }
         settled = component.parse(own_values, location / entry_key(key) / name)
         specs[key].append({"name": name, **settled})
     return specs

@@ -18,7 +18,7 @@ from fl.base.dataclass_json import Json, as_json, from_json
 from fl.base.errors import DataError, Location
 from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import VARIABLE
-from fl.base.hashes import digest
+from fl.base.hashes import change_stamp, digest
 from fl.base.specs import ComponentSpec
 from fl.plan import bundle
 from fl.plan.analyses import PlannedAnalysis
@@ -28,7 +28,7 @@ from fl.plan.study_plan import StudyPlan
 
 Class = TypeVar("Class")
 
-FORMAT = 2
+FORMAT = 3
 """Number to be raised when readers need what earlier versions did not write."""
 
 TEMPLATES = registry.ROOT / "report" / "templates"
@@ -53,8 +53,8 @@ class PlannedPartition:
 
 
 @dataclass(frozen=True)
-class StudySummary:
-    """A study in ``plan.json``: ids of what it needs, and the hash of its plan."""
+class IndexedStudy:
+    """A study in the index: ids of what it needs, and the hash of its plan."""
 
     hash: str
     bundles: list[str]
@@ -63,52 +63,46 @@ class StudySummary:
 
 
 @dataclass(frozen=True)
-class BundleSummary:
-    """A bundle in ``plan.json``.
+class IndexedBundle:
+    """A bundle in the index.
 
     Attributes:
-        runs: Ids of runs.
-        keep: Optional files that must exist, by run.
+        runs: By the id of a run, the optional files that must exist.
         dataset: Id of the data set.
         partition: Id of the partition.
         after: The bundles that must be trained before.
     """
 
-    runs: list[str]
-    keep: dict[str, list[str]]
+    runs: dict[str, list[str]]
     dataset: str
     partition: str
     after: list[str]
 
 
 @dataclass(frozen=True)
-class AnalysisSummary:
-    """An analysis in ``plan.json``: ids of the bundles whose runs it reads."""
-
-    bundles: list[str]
-
-
-@dataclass(frozen=True)
-class PlanSummary:
+class PlanIndex:
     """Content of ``plan.json``, from which Snakemake makes its graph.
 
     Attributes:
         key: The plan's fingerprint.
         settings: The settings in ``config.yaml``.
         watched: Stamps of the user's files by path.
-        runs: Ids of all runs.
         studies: The studies by name.
         bundles: The bundles by id.
-        analyses: The analyses by id.
+        analyses: By the id of an analysis, the bundles whose runs it reads.
     """
 
     key: str
     settings: Settings
     watched: dict[str, str]
-    runs: list[str]
-    studies: dict[str, StudySummary]
-    bundles: dict[str, BundleSummary]
-    analyses: dict[str, AnalysisSummary]
+    studies: dict[str, IndexedStudy]
+    bundles: dict[str, IndexedBundle]
+    analyses: dict[str, list[str]]
+
+    @property
+    def runs(self) -> set[str]:
+        """The ids of all runs."""
+        return {run for bundle in self.bundles.values() for run in bundle.runs}
 
 
 Kind = Literal["studies", "bundles", "datasets", "partitions", "analyses", "jobs"]
@@ -130,8 +124,8 @@ def all_files(results: str | Path, kind: Kind) -> list[Path]:
     return sorted((plan_folder(results) / kind).glob("*.json"))
 
 
-def summary_file(results: str | Path) -> Path:
-    """Return the file of the summary, by which Snakemake goes."""
+def index_file(results: str | Path) -> Path:
+    """Return the file of the index, by which Snakemake goes."""
     return plan_folder(results) / "plan.json"
 
 
@@ -145,14 +139,46 @@ def write(path: Path, content: Any) -> None:
             write_json(path, sealed)
 
 
-def read_summary(results: str | Path) -> PlanSummary | None:
-    """Return the content of ``plan.json`` of a folder of results; None if there is no such file.
+def read_index(results: str | Path) -> PlanIndex | None:
+    """Return the index of the plan in a folder of results; None if there is no such file.
 
     Raises:
         DataError: If the file was changed.
     """
-    path = summary_file(results)
-    return read(PlanSummary, path) if path.exists() else None
+    path = index_file(results)
+    return read(PlanIndex, path) if path.exists() else None
+
+
+def read_current_index(folder: Path, settings: Settings) -> PlanIndex | None:
+    """Return the index of the written plan; None if its studies must be planned again.
+
+    That is so if config, code or a file of the user's changed since, or if files are missing.
+    """
+    try:
+        index = read_index(settings.results)
+    except DataError:
+        return None
+    is_current = (
+        index is not None
+        and index.key == fingerprint(folder, [*index.studies], settings)
+        and all(change_stamp([Path(path)]) == stamp for path, stamp in index.watched.items())
+        and _is_complete(settings.results, index)
+    )
+    return index if is_current else None
+
+
+def _is_complete(results: str, index: PlanIndex) -> bool:
+    """Whether the files of all studies, bundles and analyses that an index names exist."""
+    names_by_kind: dict[Kind, Iterable[str]] = {
+        "studies": index.studies,
+        "bundles": index.bundles,
+        "analyses": index.analyses,
+    }
+    return all(
+        file_of(results, kind, name).exists()
+        for kind, names in names_by_kind.items()
+        for name in names
+    )
 
 
 def read_study(results: str | Path, name: str) -> StudyPlan:
@@ -228,9 +254,9 @@ def _named_file(results: str | Path, kind: Literal["datasets", "partitions"], na
         DataError: If there is no such id and not one such name.
     """
     path = file_of(results, kind, name)
-    if path.exists() or not (summary := read_summary(results)):
+    if path.exists() or not (index := read_index(results)):
         return path
-    bundles = summary.bundles.values()
+    bundles = index.bundles.values()
     planned = {item.dataset if kind == "datasets" else item.partition for item in bundles}
     ids = sorted(id for id in planned if id.rpartition("-")[0] == name)
     if len(ids) == 1:
@@ -253,7 +279,7 @@ def read_unchecked(path: Path) -> dict[str, Json]:
 
 def store_of(results: str | Path) -> str | None:
     """Return the folder of the runs by ``plan.json``; None if it cannot be read."""
-    settings = read_unchecked(summary_file(results)).get("settings")
+    settings = read_unchecked(index_file(results)).get("settings")
     store = settings.get("store") if isinstance(settings, dict) else None
     return store if isinstance(store, str) else None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fl.api.training import Training
 from fl.base import fields, identity, registry
@@ -42,14 +42,6 @@ COMPONENT_KINDS = {
 
 SPEC_ERRORS = (FedloomError, OSError, KeyError, TypeError, ValueError, AttributeError)
 """Errors of a stored spec whose components, or their keys, the present code does not have."""
-
-
-class NamedComponent(NamedTuple):
-    """A component of a spec: its key (``method``, ``terms.0``), its values, its class."""
-
-    key: str
-    values: ComponentSpec
-    target: Any
 
 
 COMPONENT_FIELDS = {"wire": "upload_filters"}
@@ -121,12 +113,11 @@ class RunSpec:
         A run's name leaves them out (`fl.base.identity.point_id`), so that a key that Fedloom gets
         later renames no run. ``tests/golden/defaults.json`` shows whether a default changed.
         """
-        named = [("training", self.spec["training"], Training), *named_components(self.spec)]
-        return [
-            f"{component}.{key}"
-            for component, values, target in named
-            for key in fields.at_default(target, values)
-        ]
+        keys = [f"training.{key}" for key in fields.at_default(Training, self.spec["training"])]
+        for key, kind, component in _components(self.spec):
+            target = find(kind, component["name"], Location("the spec")).target
+            keys += [f"{key}.{name}" for name in fields.at_default(target, component)]
+        return keys
 
     def assemble(self, folders: Folders, device: torch.device) -> Simulation | ModalitySimulation:
         """Return the run's simulation; missing data and partitions are made first."""
@@ -189,24 +180,22 @@ def method_components_of(spec: MethodSpec) -> MethodComponents:
     return MethodComponents(component_of("method", spec["method"])[1], **added_components)
 
 
-def named_components(spec: Spec) -> Iterator[NamedComponent]:
-    """Yield the components that a spec names."""
+def _components(spec: Spec) -> Iterator[tuple[str, str, ComponentSpec]]:
+    """Yield the components that a spec names: key (``method``, ``terms.0``), kind and spec."""
     for key, kind in COMPONENT_KINDS.items():
-        for i, values in enumerate(component_specs(spec, key)):
-            target = find(kind, values["name"], Location("the spec")).target
-            yield NamedComponent(
-                f"{key}.{i}" if key in registry.ADDED_KINDS else key, values, target
-            )
+        for i, component in enumerate(component_specs(spec, key)):
+            yield f"{key}.{i}" if key in registry.ADDED_KINDS else key, kind, component
 
 
 def with_defaults(spec: Spec) -> Spec:
     """Return the spec of a stored run with the defaults of keys that were added after it."""
     completed = copy.deepcopy(spec)
-    for _, values, target in named_components(completed):
-        assert isinstance(values, dict)
+    for _, kind, component in _components(completed):
+        assert isinstance(component, dict)
+        target = find(kind, component["name"], Location("the spec")).target
         for key, field in fields.fields(target).items():
             if field.default is not fields.REQUIRED:
-                values.setdefault(key, field.default)
+                component.setdefault(key, field.default)
     return completed
 
 

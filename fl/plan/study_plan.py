@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from fl.base.dataclass_json import as_json
 from fl.base.hashes import digest
-from fl.plan.config import Values
+from fl.plan.bundle import Run
 
 
 @dataclass(frozen=True)
@@ -37,42 +37,6 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """A run as the plan of a study lists it.
-
-    Attributes:
-        run: The run's id.
-        method: Label of the method entry.
-        title: Name of the method entry in print.
-        point: Values of the keys that the entry's grid varies.
-        dataset: Data set as the study writes it, a column of the result table.
-        partition: Partition as the study writes it, a column of the result table.
-        model: Model as the study writes it, a column of the result table.
-        partition_id: Id of the partition's folder.
-        seed: Seed of training.
-        bundle: Id of the bundle that trains the run.
-        setting: Id of the run's `Setting`.
-        draw: Seeds of data set and partition, ``partition seed 10``; empty if the setting has only
-            one draw.
-        start: Id of the run whose model this run starts from.
-    """
-
-    run: str
-    method: str
-    title: str
-    point: Values
-    dataset: str
-    partition: str
-    model: str
-    partition_id: str
-    seed: int
-    bundle: str
-    setting: str
-    draw: str = ""
-    start: str | None = None
-
-
-@dataclass(frozen=True)
 class EntrySummary:
     """A method entry as reports describe it.
 
@@ -89,19 +53,13 @@ class EntrySummary:
     values: dict[str, list[Any]]
 
 
-class ModalityGroup(TypedDict):
-    """A group of clients by modality: its name and its number in partitions."""
-
-    name: str
-    number: int
-
-
 class ComparedCell(TypedDict, total=False):
     """A published cell beside which a report sets a mean of the study; absent keys do not apply.
 
     ``source``, ``table``, ``row``, ``column``, ``value``, ``sd`` and ``note`` are the published
     ones. ``method`` is the entry, ``setting`` the text of data set or partition. The other keys are
-    as in `fl.plan.config.Cells`; ``domain``, ``modality`` and ``unseen`` narrow the clients.
+    as in `fl.plan.config.Cells`; ``domain``, ``modality`` (with its number in partitions) and
+    ``unseen`` narrow the clients.
     """
 
     source: str
@@ -118,7 +76,8 @@ class ComparedCell(TypedDict, total=False):
     round: int
     unit: float
     domain: str
-    modality: ModalityGroup
+    modality: str
+    modality_number: int
     unseen: bool
 
 
@@ -149,6 +108,7 @@ class StudyPlan:
         titles: The user's titles of data sets, partitions and models, by kind and text.
         models: Number of trained weights, by the texts of model and data set.
         heads: Layers that make the outputs, by the text of the model; only of models with a head.
+        runs: Its runs.
         seeds: Seeds of training.
         entries: Method entries by label.
         names: Names of all components that the study uses, by kind of the registry.
@@ -166,7 +126,7 @@ class StudyPlan:
     metrics: list[str]
     baseline: str | None
     contrasts: dict[str, str]
-    runs: list[PlannedRun]
+    runs: list[Run]
     settings: list[Setting]
     shared: str
     published: list[ComparedCell]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fl.base import identity, registry
 from fl.base.files import sha256
@@ -22,21 +21,22 @@ from fl.base.seams import Seam
 from fl.base.specs import Spec, component_specs
 from fl.data.dataset import task_name
 from fl.plan import plan_files
-from fl.plan.analyses import PlannedAnalysis, planned_analyses
-from fl.plan.components import Choice, filled_title, keys_text, text_of
+from fl.plan.analyses import PlannedAnalysis
+from fl.plan.bundle import Run
+from fl.plan.components import Choice, keys_text, text_of
 from fl.plan.config import Values
 from fl.plan.run_spec import COMPONENT_KINDS
 from fl.plan.study_plan import (
     AnalysisReference,
     ComparedCell,
     EntrySummary,
-    PlannedRun,
     Setting,
     StudyPlan,
 )
 
 if TYPE_CHECKING:
-    from fl.plan.expand import Expansion, Run
+    from fl.plan.expand import Expansion
+    from fl.plan.scenario import Scenario
 
 PUBLISHED_CELLS = Seam[Callable[["Expansion", Path], list[ComparedCell]]]("published cells")
 """Functions of a study and the config folder that return published cells for its report."""
@@ -59,7 +59,7 @@ class StudySettings:
         settings: The settings in the study's order.
         shared: What all of them have in common, in words; empty if there is only one.
         setting_ids: The setting's id by scenario.
-        draws: The draw's text by scenario (`PlannedRun.draw`).
+        draws: The draw's text by scenario (`fl.plan.bundle.Run.draw`).
     """
 
     settings: list[Setting]
@@ -68,30 +68,17 @@ class StudySettings:
     draws: dict[ScenarioKey, str]
 
 
-@dataclass(frozen=True)
-class _Description:
-    """A component of a setting, described for reports; ``title`` is the user's, if any."""
-
-    name: str
-    written: Values
-    title: str
-
-    @property
-    def text(self) -> str:
-        return self.title or text_of(self.name, self.written)
+def scenario_key(scenario: Scenario) -> ScenarioKey:
+    """Return what identifies a data set, a partition and a model of a study."""
+    return scenario.dataset.id, scenario.scheme.id, scenario.model.text
 
 
-def scenario_key(run: Run) -> ScenarioKey:
-    """Return what identifies a run's data set, partition and model."""
-    return run.dataset.id, run.partition.id, run.model.text
-
-
-def study_settings(runs: Iterable[Run]) -> StudySettings:
-    """Return the settings of a study's runs."""
-    scenarios = {scenario_key(run): (run.dataset, run.partition, run.model) for run in runs}
+def study_settings(study_scenarios: Mapping[ScenarioKey, Scenario]) -> StudySettings:
+    """Return the settings of a study's scenarios."""
+    scenarios = {key: (s.dataset, s.scheme, s.model) for key, s in study_scenarios.items()}
     setting_ids = {key: _setting_id(choices) for key, choices in scenarios.items()}
     draws: dict[ScenarioKey, str] = {}
-    described: dict[str, list[_Description]] = {}
+    described: dict[str, list[Choice]] = {}
     for setting_id in dict.fromkeys(setting_ids.values()):
         keys = [key for key in scenarios if setting_ids[key] == setting_id]
         by_component = [*zip(*(scenarios[key] for key in keys), strict=True)]
@@ -103,9 +90,9 @@ def study_settings(runs: Iterable[Run]) -> StudySettings:
     settings = [
         Setting(
             setting_id,
-            " · ".join(description.text for description in descriptions),
+            " · ".join(map(_title, descriptions)),
             short_title,
-            *(text_of(description.name, description.written) for description in descriptions),
+            *(description.text for description in descriptions),
         )
         for (setting_id, descriptions), short_title in zip(
             described.items(), short_titles, strict=True
@@ -140,16 +127,19 @@ def _draw_text(choices: Sequence[Choice], varied: Sequence[Sequence[str]]) -> st
     )
 
 
-def _described(draws: Sequence[Choice], varied: Sequence[str]) -> _Description:
-    """Describe a component without the seeds in which its draws differ."""
+def _described(draws: Sequence[Choice], varied: Sequence[str]) -> Choice:
+    """Return a component as it is described, without the seeds in which its draws differ."""
     first = draws[0]
+    template = first.title_template
+    if len({choice.title for choice in draws}) > 1:
+        templates = {choice.title_template for choice in draws}
+        template = _without_fields(template, varied) if len(templates) == 1 else ""
     written = {key: value for key, value in first.written.items() if key not in varied}
-    titles = {choice.title for choice in draws}
-    templates = {choice.title_template for choice in draws}
-    title = first.title if len(titles) == 1 else ""
-    if len(titles) > 1 and len(templates) == 1:
-        title = filled_title(_without_fields(first.title_template, varied), first.values)
-    return _Description(first.component.name, written, title)
+    return replace(first, written=written, title_template=template)
+
+
+def _title(choice: Choice) -> str:
+    return choice.title or choice.text
 
 
 def _without_fields(title_template: str, keys: Sequence[str]) -> str:
@@ -168,14 +158,14 @@ def _without_fields(title_template: str, keys: Sequence[str]) -> str:
     return re.sub(r"\s*\(\s*\)", "", template).strip(" ,;:-")
 
 
-def _short_titles(settings: Sequence[Sequence[_Description]]) -> tuple[str, list[str]]:
+def _short_titles(settings: Sequence[Sequence[Choice]]) -> tuple[str, list[str]]:
     """Return what settings share, in words, and of each setting the words for what differs."""
     if len(settings) < 2:
-        return "", [" · ".join(description.text for description in setting) for setting in settings]
+        return "", [" · ".join(map(_title, setting)) for setting in settings]
     shared: list[str] = []
     words: list[list[str]] = [[] for _ in settings]
-    for descriptions in zip(*settings, strict=True):
-        common, distinct = _compared(descriptions)
+    for choices in zip(*settings, strict=True):
+        common, distinct = _compared(choices)
         shared += common
         if distinct:
             for setting_words, text in zip(words, distinct, strict=True):
@@ -183,36 +173,33 @@ def _short_titles(settings: Sequence[Sequence[_Description]]) -> tuple[str, list
     return " · ".join(shared), [" · ".join(setting_words) for setting_words in words]
 
 
-def _compared(descriptions: Sequence[_Description]) -> tuple[list[str], list[str]]:
-    """Return what descriptions of one component share, and a text for each of what differs."""
-    texts = [description.text for description in descriptions]
+def _compared(choices: Sequence[Choice]) -> tuple[list[str], list[str]]:
+    """Return what choices of one component share, and a text for each of what differs."""
+    texts = [*map(_title, choices)]
     if len(set(texts)) == 1:
         return [texts[0]], []
-    first = descriptions[0]
+    first, others = choices[0], choices[1:]
     common = {
         key: value
         for key, value in first.written.items()
-        if all(
-            key in description.written and description.written[key] == value
-            for description in descriptions
-        )
+        if all(key in other.written and other.written[key] == value for other in others)
     }
     differences = [
-        {key: value for key, value in description.written.items() if key not in common}
-        for description in descriptions
+        {key: value for key, value in choice.written.items() if key not in common}
+        for choice in choices
     ]
-    has_one_name = all(description.name == first.name for description in descriptions)
-    has_title = any(description.title for description in descriptions)
-    if not has_one_name or has_title or not all(differences):
+    name = first.component.name
+    has_one_name = all(choice.component.name == name for choice in others)
+    if not has_one_name or any(choice.title for choice in choices) or not all(differences):
         return [], texts
-    return [text_of(first.name, common)], [keys_text(values) for values in differences]
+    return [text_of(name, common)], [keys_text(values) for values in differences]
 
 
 def entries(expansion: Expansion) -> dict[str, EntrySummary]:
     """Return a summary of each method entry by label."""
     specs: dict[str, list[Spec]] = {}
     for run in expansion.runs:
-        specs.setdefault(run.label, []).append(run.spec)
+        specs.setdefault(run.method, []).append(run.spec)
     return {
         label: _entry(of_entry, _parent(expansion.study.methods[label] or {}))
         for label, of_entry in specs.items()
@@ -223,7 +210,7 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
     """Return the names of all components that a study uses, by kind of the registry."""
     names: dict[str, set[str]] = {
         "analysis": {analysis.component.name for analysis in expansion.analyses},
-        "task": {task_name(run.dataset.instance) for run in expansion.runs},
+        "task": {task_name(s.dataset.instance) for s in expansion.scenarios.values()},
     }
     for run in expansion.runs:
         for key, kind in COMPONENT_KINDS.items():
@@ -232,12 +219,15 @@ def names(expansion: Expansion) -> dict[str, list[str]]:
     return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDER_BY_KIND}
 
 
-def titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
+def titles(scenarios: Iterable[Scenario]) -> dict[str, dict[str, str]]:
     """Return the user's titles of data sets, partitions and models, by kind and text."""
-    return {
-        kind: {choice.text: choice.title for choice in map(attrgetter(kind), runs) if choice.title}
-        for kind in ("dataset", "partition", "model")
-    }
+    titles: dict[str, dict[str, str]] = {"dataset": {}, "partition": {}, "model": {}}
+    for scenario in scenarios:
+        choices = (scenario.dataset, scenario.scheme, scenario.model)
+        for of_kind, choice in zip(titles.values(), choices, strict=True):
+            if choice.title:
+                of_kind[choice.text] = choice.title
+    return titles
 
 
 def _parent(entry: Values) -> str | None:
@@ -274,63 +264,20 @@ def _values(mappings: Iterable[Values]) -> dict[str, list[Any]]:
     return by_key
 
 
-class PlannedStudy(NamedTuple):
-    """The plan of a study, and its analyses."""
-
-    study: StudyPlan
-    analyses: list[PlannedAnalysis]
-
-
 def plan_study(
-    expansion: Expansion, bundle_of_run: Mapping[str, str], folder: Path
-) -> PlannedStudy:
+    expansion: Expansion, runs: list[Run], analyses: Iterable[PlannedAnalysis], folder: Path
+) -> StudyPlan:
     """Return the plan of a study.
 
     Args:
-        expansion: The runs of the study.
-        bundle_of_run: Id of the bundle of each run.
+        expansion: The study.
+        runs: Its runs, with their bundles.
+        analyses: Its analyses.
         folder: The config folder, for published numbers.
 
     Raises:
         ConfigError: For published cells that do not exist.
     """
-    settings = study_settings(expansion.runs)
-    runs = _planned_runs(expansion, settings, bundle_of_run)
-    analyses = list(planned_analyses(expansion, runs))
-    return PlannedStudy(_study_plan(expansion, settings, runs, analyses, folder), analyses)
-
-
-def _planned_runs(
-    expansion: Expansion, settings: StudySettings, bundle_of_run: Mapping[str, str]
-) -> list[PlannedRun]:
-    """List the runs of a study."""
-    return [
-        PlannedRun(
-            run=run.id,
-            method=run.label,
-            title=run.title,
-            point=run.grid,
-            dataset=run.dataset.text,
-            partition=run.partition.text,
-            model=run.model.text,
-            partition_id=run.partition.id,
-            seed=run.spec["seed"],
-            bundle=bundle_of_run[run.id],
-            setting=settings.setting_ids[scenario_key(run)],
-            draw=settings.draws[scenario_key(run)],
-            start=run.start,
-        )
-        for run in expansion.runs
-    ]
-
-
-def _study_plan(
-    expansion: Expansion,
-    settings: StudySettings,
-    runs: list[PlannedRun],
-    analyses: Iterable[PlannedAnalysis],
-    folder: Path,
-) -> StudyPlan:
     study = expansion.study
     assert study.metric is not None, "`fl.plan.expand` settles it"
     plan = StudyPlan(
@@ -346,8 +293,8 @@ def _study_plan(
         ours=study.ours,
         contrasts=study.contrasts,
         runs=runs,
-        settings=settings.settings,
-        shared=settings.shared,
+        settings=expansion.settings,
+        shared=expansion.shared,
         published=[
             cell for find_cells in PUBLISHED_CELLS.hooks() for cell in find_cells(expansion, folder)
         ],
@@ -355,7 +302,7 @@ def _study_plan(
             AnalysisReference(analysis.analysis, analysis.text, analysis.title)
             for analysis in analyses
         ],
-        titles=titles(expansion.runs),
+        titles=titles(expansion.scenarios.values()),
         models=expansion.parameters,
         heads=expansion.heads,
         seeds=list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),

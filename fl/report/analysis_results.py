@@ -18,6 +18,7 @@ from fl.base import files, identity, registry
 from fl.base.dataclass_json import as_json, from_json
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import COMPLETE, MISSING, SETTING, StudySetting
+from fl.base.specs import ComponentSpec
 from fl.plan import analyses, plan_files
 from fl.plan.analyses import (
     PAGE,
@@ -25,12 +26,11 @@ from fl.plan.analyses import (
     RECORD,
     SVG,
     TABLE,
-    AnalysisRecord,
-    PanelRecord,
     PlannedAnalysis,
 )
+from fl.plan.bundle import Run
 from fl.plan.run_spec import RunSpec
-from fl.plan.study_plan import AnalysisReference, PlannedRun
+from fl.plan.study_plan import AnalysisReference
 from fl.report import partitions, tables
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, spread
 from fl.report.figures import Drawn, Figure, Panel
@@ -53,6 +53,58 @@ KEYS = ("stage", "round", "data", "samples")
 
 Titles = Mapping[StudySetting, str]
 """Titles of settings in the report, in its order."""
+
+
+@dataclass(frozen=True)
+class PanelRecord:
+    """A picture of an analysis.
+
+    Attributes:
+        figure: Name of its files without their endings.
+        setting: Data set, partition and model.
+        method: Label of the method entry.
+        title: Its title.
+        alt: Its content in words.
+    """
+
+    figure: str
+    setting: list[str]
+    method: str
+    title: str
+    alt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisRecord:
+    """The content of ``analysis.json``, except for the hashes of its files.
+
+    Attributes:
+        analysis: The analysis' id.
+        text: The analysis as the study writes it.
+        spec: Name and settings.
+        code: Version of its code.
+        executed: The ``device`` by which it was computed.
+        runs: Ids of the runs that it read.
+        columns: Titles of the table's columns that hold results.
+        caption: Caption of the table.
+        note: Note below the table.
+        figure: Caption of the figure.
+        notes: Remarks, such as runs that were left out.
+        panels: Its pictures.
+    """
+
+    analysis: str
+    text: str
+    spec: ComponentSpec
+    code: str
+    executed: dict[str, str]
+    runs: list[str]
+    columns: dict[str, str]
+    caption: str
+    note: str = ""
+    figure: str
+    notes: list[str]
+    panels: list[PanelRecord]
 
 
 def write_analysis(planned: PlannedAnalysis, results: Path, store: Path) -> Path:
@@ -144,7 +196,7 @@ class _Stored:
     method: str
     setting: StudySetting
     seed: int
-    planned: PlannedRun
+    planned: Run
     results: Path
     store: Store
     shared: dict[str, Simulation]

@@ -85,8 +85,7 @@ def _place(published: ComparedCell) -> list[str]:
 
 def _narrowed(published: ComparedCell) -> list[str]:
     """Return the clients of a cell, if its mean is not over all clients."""
-    kind = published.get("modality")
-    group = "unseen" if published.get("unseen") else kind["name"] if kind else ""
+    group = "unseen" if published.get("unseen") else published.get("modality", "")
     group = published.get("domain") or group
     words = [f"{group} clients"] if group else []
     words += [f"round {published['round']}"] if published.get("round") else []
@@ -120,7 +119,7 @@ def measured_summary(facts: Facts, cell: ComparedCell) -> pd.DataFrame:
 def _recorded(facts: Facts, cell: ComparedCell, metric: str) -> pd.DataFrame:
     rows = facts.rows
     if cell.get("modality"):
-        rows = facts.of_clients(rows, "modality", cell["modality"]["number"])
+        rows = facts.of_clients(rows, "modality", cell["modality_number"])
     if cell.get("domain"):
         rows = facts.of_clients(rows, "domain", cell["domain"])
     if cell.get("round"):

@@ -36,8 +36,9 @@ from fl.base.schema import (
 )
 from fl.base.units import config_text, values_text
 from fl.plan.analyses import PlannedAnalysis
+from fl.plan.bundle import Run
 from fl.plan.config import Values
-from fl.plan.study_plan import PlannedRun, StudyPlan
+from fl.plan.study_plan import StudyPlan
 from fl.report.privacy import PRIVACY, UNCOUNTED, epsilon_columns, installed
 from fl.report.summaries import ATTACKS, KEY, REPORTED, SCORED, best_rounds, grid_points
 from fl.store import run_check
@@ -185,8 +186,8 @@ def _record(store: Store, run: str) -> RunRecord | None:
     return RunRecord.from_json(record)
 
 
-def _run_row(study: str, entry: PlannedRun, record: RunRecord | None, store: Store) -> RunRow:
-    row: RunRow = {column: text for column, text in vars(entry).items() if column in RUN_COLUMNS}
+def _run_row(study: str, entry: Run, record: RunRecord | None, store: Store) -> RunRow:
+    row: RunRow = {key: getattr(entry, key) for key in RUN_COLUMNS if hasattr(entry, key)}
     row |= {
         "study": study,
         "point": values_text(entry.point),

@@ -25,7 +25,7 @@ from fl.engine import backends, simulate
 from fl.engine.backends import STACKING_BACKENDS
 from fl.engine.batches import count_steps
 from fl.engine.simulation import Simulation, Trainable
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Run
 from fl.pytorch.devices import claim_devices
 from fl.runner import counting, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
@@ -277,7 +277,7 @@ def _new_stack(
     return Stack.begin(chosen, weights, backend)
 
 
-def _start_weights(member: Member, store: Store, device: torch.device) -> Tree | None:
+def _start_weights(member: Run, store: Store, device: torch.device) -> Tree | None:
     """Return the stored model with which a run begins, if any."""
     start = member.start
     if not start or member.spec.get("train_on") == start:

@@ -35,7 +35,7 @@ from fl.base.units import first_of
 from fl.engine.assembly import train_on_images
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation, Trainable
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.runner.curves import Curves, CurveTarget
 from fl.runner.job_processes import LeaveRequest
@@ -235,7 +235,7 @@ class Runs:
     ) -> None:
         self.bundle, self.leave_request = bundle, leave_request
         self.make_display = make_display
-        self.members: dict[str, Member] = {member.run: member for member in bundle.runs}
+        self.members: dict[str, Run] = {member.run: member for member in bundle.runs}
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: RunLog(Path(bundle.results), run) for run in self.members}
         self.failed: list[Failure] = []
@@ -289,7 +289,7 @@ class Runs:
 
 
 def make_simulation(
-    bundle: Bundle, member: Member, sibling: Trainable | None, store: Store, device: torch.device
+    bundle: Bundle, member: Run, sibling: Trainable | None, store: Store, device: torch.device
 ) -> Trainable:
     """Make the simulation of one run.
 

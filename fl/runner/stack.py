@@ -38,7 +38,7 @@ from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Trainable
 from fl.engine.state import State
-from fl.plan.bundle import Bundle, Member
+from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.runner import environment
 from fl.runner.costs import measure_or_explain
@@ -340,7 +340,7 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
 
 
-def check_code(member: Member) -> None:
+def check_code(member: Run) -> None:
     """Refuse a run whose code has changed since it was planned.
 
     Args:
@@ -360,7 +360,7 @@ def check_code(member: Member) -> None:
 
 
 def make_record(
-    member: Member, stack: Stack, last: Round, costs: Costs | UnknownCosts, bundle: Bundle
+    member: Run, stack: Stack, last: Round, costs: Costs | UnknownCosts, bundle: Bundle
 ) -> RunRecord:
     """Make the record of a finished run.
 
@@ -404,7 +404,7 @@ def make_record(
     )
 
 
-def _attackers(member: Member, data: ClientData) -> list[int]:
+def _attackers(member: Run, data: ClientData) -> list[int]:
     """Return the clients that attack in a run; of those held out of training, none does."""
     filters = RunSpec(member.spec).method_components.upload_filters
     # The attackers of a smaller share are among those of a larger one.

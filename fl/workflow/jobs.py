@@ -27,7 +27,7 @@ from pathlib import Path
 
 from fl.base import identity
 from fl.base.errors import FedloomError
-from fl.plan.bundle import Bundle, missing_members
+from fl.plan.bundle import Bundle, missing_runs
 from fl.plan.config import Execution, Node
 from fl.runner import slurm
 from fl.store.store import Store
@@ -124,7 +124,7 @@ def form_jobs(
             job=job,
             title=title,
             bundles=group,
-            runs=[member.run for bundle in members for member in missing_members(bundle, store)],
+            runs=[member.run for bundle in members for member in missing_runs(bundle, store)],
             datasets=sorted({bundle.dataset for bundle in members}),
             partitions=sorted({bundle.partition for bundle in members}),
             after=sorted(predecessors - {job}),
@@ -280,7 +280,7 @@ def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> 
     if math.isfinite(estimated) or not isinstance(merge, Machine):
         return estimated
     try:
-        specs = (member.spec for member in missing_members(bundle, store))
+        specs = (member.spec for member in missing_runs(bundle, store))
         return SECONDS_PER_STEP * sum(map(client_steps, specs))
     except (FedloomError, OSError):
         return 0.0  # The user's table that it is planned on does not exist any more.
@@ -288,7 +288,7 @@ def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> 
 
 def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     """Return the seconds that a bundle's missing runs will take; infinity if that is unknown."""
-    specs = [member.spec for member in missing_members(bundle, store)]
+    specs = [member.spec for member in missing_runs(bundle, store)]
     measured = rates.seconds(specs)
     if measured is not None:
         return measured / bundle.execution.processes

@@ -20,7 +20,7 @@ from pathlib import Path
 from fl.base import files
 from fl.base.files import disk_errors
 from fl.plan import analyses, plan_files
-from fl.plan.plan_files import BundleSummary, PlanSummary
+from fl.plan.plan_files import IndexedBundle, PlanIndex
 from fl.report import result_files
 from fl.report.tables import read_plan_hash
 from fl.store.store import Store
@@ -34,7 +34,7 @@ def marker(results: Path, job: str) -> Path:
 
 
 def write_jobs(
-    plan: PlanSummary,
+    plan: PlanIndex,
     merge: bool | jobs.Machine = False,
     selected: Collection[str] | None = None,
 ) -> tuple[dict[str, str], set[Path]]:
@@ -73,7 +73,7 @@ def write_jobs(
     return job_by_bundle, {*outdated}
 
 
-def selected_bundles(plan: PlanSummary, only: Sequence[str]) -> set[str]:
+def selected_bundles(plan: PlanIndex, only: Sequence[str]) -> set[str]:
     """Return the bundles of selected runs, and those from which these start.
 
     Args:
@@ -97,7 +97,7 @@ def read_job(results: Path, name: str) -> Job:
 
 
 def _jobs(
-    plan: PlanSummary, incomplete: Iterable[str], store: Store, merge: bool | jobs.Machine
+    plan: PlanIndex, incomplete: Iterable[str], store: Store, merge: bool | jobs.Machine
 ) -> Iterator[Job]:
     settings = plan.settings
     bundles = {name: plan_files.read_bundle(settings.results, name) for name in incomplete}
@@ -121,7 +121,7 @@ def _renew(path: Path, outdated: Sequence[Path]) -> None:
             os.utime(path, ns=(time_ns, time_ns))
 
 
-def _outdated_files(plan: PlanSummary, is_complete: Mapping[str, bool]) -> list[Path]:
+def _outdated_files(plan: PlanIndex, is_complete: Mapping[str, bool]) -> list[Path]:
     """Return existing tables and reports of another plan, or without a run or an analysis."""
     results = Path(plan.settings.results)
     outdated: list[Path] = []
@@ -166,5 +166,5 @@ def _limit_times(results: Path, data: Path) -> None:
                 os.utime(path)
 
 
-def _is_complete(bundle: BundleSummary, store: Store) -> bool:
-    return all(store.has(run, bundle.keep.get(run, ())) for run in bundle.runs)
+def _is_complete(bundle: IndexedBundle, store: Store) -> bool:
+    return all(store.has(run, keep) for run, keep in bundle.runs.items())

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from fl.base.errors import ConfigError, Location, unknown_name
-from fl.plan.study_plan import PlannedRun, StudyPlan
+from fl.plan.bundle import Run
+from fl.plan.study_plan import StudyPlan
 
 if TYPE_CHECKING:  # Commands that only read a plan start without what makes one.
     from fl.plan.plan import Plan
@@ -41,7 +42,7 @@ class Selection:
         """Whether anything is left out."""
         return bool(self.names)
 
-    def runs(self, study: StudyPlan) -> list[PlannedRun]:
+    def runs(self, study: StudyPlan) -> list[Run]:
         """Return the selected runs of a study.
 
         Raises:
@@ -109,7 +110,7 @@ def parse(texts: Sequence[str]) -> Selection:
     return Selection(names)
 
 
-def _names(run: PlannedRun, key: str) -> tuple[str, str]:
+def _names(run: Run, key: str) -> tuple[str, str]:
     """Return the text of a run's method, data set or model, and its name without keys."""
     text = {"method": run.method, "dataset": run.dataset, "model": run.model}[key]
     return text, text.partition("(")[0]

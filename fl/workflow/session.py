@@ -23,7 +23,7 @@ from fl.base.files import sharing_problem
 from fl.base.folders import checked_folder
 from fl.plan import plan, plan_files
 from fl.plan.config import Execution
-from fl.plan.plan_files import PlanSummary
+from fl.plan.plan_files import PlanIndex
 from fl.runner import environment, slurm
 from fl.workflow import markers, sbatch, submission
 from fl.workflow.jobs import Machine
@@ -56,7 +56,7 @@ class Session:
     command: list[str]
     is_for_cluster: bool
     plan_variable: str
-    plan: PlanSummary
+    plan: PlanIndex
     job_by_bundle: dict[str, str] = field(default_factory=dict)
     outdated: set[Path] = field(default_factory=set)
     selected: Collection[str] | None = None
@@ -171,9 +171,9 @@ def begin(workflow: Any, config: Mapping[str, Any], code: str, logger: logging.L
     command = _command(workflow, code)
     known = (workflow, logger, interrupt, folder, command, is_for_cluster, variable)
     if not workflow.is_main_process:
-        return Session(*known, plan_files.read(PlanSummary, Path(os.environ[variable])))
+        return Session(*known, plan_files.read(PlanIndex, Path(os.environ[variable])))
     only = str(config.get("only") or "")
-    current = plan.current_summary(Path(folder), _studies(config.get("studies")))
+    current = plan.read_index(Path(folder), _studies(config.get("studies")))
     selected = markers.selected_bundles(current, only.split(";")) if only else None
     job_by_bundle, outdated = markers.write_jobs(
         current, merge=_merge_policy(workflow, is_for_cluster), selected=selected

@@ -18,7 +18,7 @@ from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
-from fl.plan.plan_files import PlanSummary
+from fl.plan.plan_files import PlanIndex
 from fl.report import result_files
 from fl.runner import slurm
 from fl.store.store import Store
@@ -109,8 +109,8 @@ def studies(results: Path) -> list[str]:
     return [*_summary(results).studies]
 
 
-def _summary(results: Path) -> PlanSummary:
-    summary = plan_files.read_summary(results)
+def _summary(results: Path) -> PlanIndex:
+    summary = plan_files.read_index(results)
     if not summary:
         folder = plan_files.plan_folder(results)
         raise DataError(f"{folder}: there is no plan", advice="`fedloom plan --write` makes one")
@@ -238,7 +238,7 @@ def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
         results: Folder of the results.
         names: Studies of the plan; by default all.
     """
-    summary = plan_files.read_summary(results)
+    summary = plan_files.read_index(results)
     if summary is None:
         return
     for study, planned in summary.studies.items():

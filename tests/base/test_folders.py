@@ -84,6 +84,6 @@ def test_a_plan_is_made_anew_when_a_variable_changes(
     stores = []
     for scratch in ("one", "two", "two"):
         monkeypatch.setenv("SCRATCH", str(tmp_path / scratch))
-        stores.append(Path(plan.current_summary(folder).settings.store))
+        stores.append(Path(plan.read_index(folder).settings.store))
     assert stores == [tmp_path / name / "runs" for name in ("one", "two", "two")]
     assert not os.path.lexists(tmp_path / "one")

@@ -18,7 +18,7 @@ from fl.base.dataclass_json import from_json
 from fl.base.errors import FedloomError
 from fl.cli.explain import explain
 from fl.plan import plan
-from fl.plan.bundle import Member
+from fl.plan.bundle import Run
 from fl.store import run_record
 from fl.store.store import Store
 
@@ -59,9 +59,10 @@ def lines(wanted: str, planned: dict[str, Any], store: Store) -> list[str]:
     return list(explain(wanted, members(planned), store))
 
 
-def members(planned: dict[str, Any]) -> dict[str, Member]:
-    keys = {"defaults": [], "keep": []}
-    return {run: from_json(Member, {**keys, "run": run, **each}) for run, each in planned.items()}
+def members(planned: dict[str, Any]) -> dict[str, Run]:
+    return {
+        run: from_json(Run, {"defaults": [], "run": run, **each}) for run, each in planned.items()
+    }
 
 
 def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path) -> None:
@@ -69,7 +70,6 @@ def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path
     finish(store, "far", member(lr=0.5, rounds=9))
     finish(store, "near", member(rounds=3))
     planned = member()
-    planned["spec"]["model"]["hidden"] = (8,)  # As a plan has it before it is written.
     first, second, *rest = lines("new", {"new1": planned}, store)
     assert first == "training.rounds: 2, not 3"
     assert second == f"run new1: not trained; the nearest run in {tmp_path} is near"
@@ -139,7 +139,7 @@ def test_a_run_of_the_written_plan_is_explained_without_planning(
     planned: Callable[..., Planned],
 ) -> None:
     study = planned(methods={"fedavg": None})
-    plan.make_and_write(study.root / "config")
+    plan.write(plan.make(study.root / "config", to_write=True))
     config = str(study.root / "config")
     [run] = study.runs("fedavg")
     told = subprocess.run(

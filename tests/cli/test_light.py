@@ -15,7 +15,7 @@ import yaml
 from make_results import clients, write_run
 
 from fl.cli import main
-from fl.plan import plan
+from fl.plan import plan, plan_files
 
 COMMANDS = (
     *("methods", "terms", "alterations", "filters", "aggregations", "models", "datasets"),
@@ -78,8 +78,9 @@ def test_a_job_with_nothing_to_do_does_not_wait_for_torch(lab: Path) -> None:
 
 def untrained(lab: Path) -> str:
     """The run that is planned and not in the store."""
-    planned = json.loads((lab / "results" / "plan" / "plan.json").read_text())["runs"]
-    [run] = {*planned} - {path.name for path in (lab / "runs").iterdir()}
+    index = plan_files.read_index(lab / "results")
+    assert index is not None
+    [run] = index.runs - {path.name for path in (lab / "runs").iterdir()}
     return str(run)
 
 
@@ -97,12 +98,12 @@ def test_what_was_edited_is_tried_with_torch_until_it_is_written(lab: Path) -> N
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])
 def test_a_plan_that_is_damaged_is_made_anew(lab: Path, damage: str | None) -> None:
     config, path = Path("config"), Path("results/plan/plan.json")
-    made, whole = plan.current_summary(config), path.read_text()
-    path.write_text(whole.replace('"keep": {', '"keep": {"a": []', 1))
+    made, whole = plan.read_index(config), path.read_text()
+    path.write_text(whole.replace('"runs": {', '"runs": {"a": [],', 1))
     if damage is not None:
         path.write_text(damage)
     assert path.read_text() != whole
-    assert plan.current_summary(config) == made
+    assert plan.read_index(config) == made
     assert path.read_text() == whole
 
 
@@ -113,11 +114,12 @@ def test_a_study_is_read_from_the_plan_until_config_changes(
     made = plan.make(config).studies["tiny"]
     with monkeypatch.context() as patch:
         patch.setattr(plan, "make", lambda *asked: pytest.fail("made anew"))
-        assert plan.study_plan(config, "tiny") == made
+        assert plan.read(config, ["tiny"]).studies["tiny"] == made
     edit(lab, seeds=[0, 1, 2])
-    assert len(plan.study_plan(config, "tiny").runs) == 3
+    assert len(plan.read(config, ["tiny"]).studies["tiny"].runs) == 3
     written = json.loads((lab / "results" / "plan" / "studies" / "tiny.json").read_text())
     assert len(written["runs"]) == 2, "asking writes nothing"
     path = config / "studies" / "tiny.yaml"
     (config / "studies" / "other.yaml").write_text(path.read_text())
-    assert plan.study_plan(config, "other").study == "other", "one that config.yaml does not name"
+    other = plan.read(config, ["other"]).studies["other"]
+    assert other.study == "other", "one that config.yaml does not name"

@@ -9,8 +9,8 @@ import planning
 import pytest
 
 from fl.base.errors import Location
-from fl.cli import main
-from fl.plan import config, expand, plan
+from fl.cli import main, studies
+from fl.plan import config, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = "table,row,column,value,sd,note\n1,FedAvg,all,70.0,,\n1,Local,all,60.0,,\n"
@@ -86,15 +86,15 @@ def test_a_list_plans_nothing(
 @pytest.mark.parametrize(
     "name", ["fedl2p-vowel", "fedlgd-table6", "fedsac-table3", "fedfm-two-clients-digits"]
 )
-def test_a_count_without_a_plan_is_that_of_the_plan(name: str) -> None:
+def test_runs_without_names_are_as_many_as_with(name: str) -> None:
     """Images for all seeds, seeds of draws, stored models, and runs that entries share."""
     folder = ROOT / "config"
-    study = config.read_draft(folder, name, Location(name))
+    draft = config.read_draft(folder, name, Location(name))
+    listed = studies.with_size(studies.Overview(name, "", ""), folder, draft)
     planned = plan.make(folder, [name], checked=False)
-    known = expand.extent(folder, study)
-    assert known.runs == len(planned.members)
+    assert listed.runs == len(planned.runs)
     names = planned.studies[name].names
-    assert (known.datasets, known.methods) == (names["data set"], names["method"])
+    assert (list(listed.datasets), list(listed.methods)) == (names["data set"], names["method"])
 
 
 def test_what_has_run_once_on_generated_files_is_named(

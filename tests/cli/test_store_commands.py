@@ -37,7 +37,7 @@ def place(planned: Callable[..., Planned]) -> Planned:
     study = planned(seeds=[0, 1], methods=methods, execution={"backend": "loop"})
     for label in ("fedavg", "fedprox"):
         assert study.train(label) == 0
-    plan.current_summary(study.root / "config")
+    plan.read_index(study.root / "config")
     return study
 
 
@@ -157,7 +157,7 @@ def test_verify_finds_what_was_truncated_and_removes_it_if_asked(place: Planned,
 
 def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: Say):
     edit(place, methods={"fedavg": None})
-    plan.current_summary(place.root / "config")
+    plan.read_index(place.root / "config")
     said = say("gc")
     assert all(run in said for run in place.runs("fedprox"))
     assert not any(run in said for run in place.runs("fedavg"))
@@ -191,11 +191,11 @@ def test_gc_plans_no_further_study_once_all_runs_are_needed(
 
 def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: Say):
     results = place.root / "results"
-    known = plan_files.read_summary(results)
+    known = plan_files.read_index(results)
     assert known is not None
     tiny = replace(known.studies["tiny"], bundles=[])
     plan_files.write(
-        plan_files.summary_file(results), replace(known, studies={"tiny": tiny}, runs=[])
+        plan_files.index_file(results), replace(known, studies={"tiny": tiny}, bundles={})
     )
     assert "4 runs that no study" in say("gc")
     assert "0 runs that no study" in say("gc", "--yes")
@@ -204,7 +204,7 @@ def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: 
 def test_gc_keeps_what_any_study_and_what_the_written_plan_needs(place: Planned, say: Say):
     edit(place, seeds=[0])
     assert "0 runs that no study" in say("gc", "--yes")  # A pipeline may be at the plan.
-    plan.current_summary(place.root / "config")
+    plan.read_index(place.root / "config")
     other = place.root / "config" / "studies" / "other.yaml"
     tiny = yaml.safe_load(other.with_name("tiny.yaml").read_text())
     other.write_text(yaml.safe_dump({**tiny, "seeds": [1]}))
@@ -229,7 +229,7 @@ def test_gc_spares_what_other_code_made_unless_it_is_asked_by_name(place: Planne
     """Runs of a later or earlier version of the code are those of somebody, or of tomorrow."""
     other, later = shelving.add(place.store()), shelving.add(place.store(), seed=1)
     edit(place, methods={"fedavg": None})
-    plan.current_summary(place.root / "config")
+    plan.read_index(place.root / "config")
     [first, second] = place.runs("fedprox")
     said = say("gc")
     assert "2 runs that no study in" in said and other not in said

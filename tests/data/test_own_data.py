@@ -766,11 +766,11 @@ def test_a_study_on_a_folder_of_images_notices_a_new_one(project: Path) -> None:
         photo(project / "photos" / "dog" / f"{n}.png", n)
     entry = {"images": {"path": "photos"}}
     write(project, [entry], partitions=[{"homogeneous": {"clients": 2}}])
-    first = plan.current_summary(Path("config"))
+    first = plan.read_index(Path("config"))
     [bundle] = first.bundles
     assert train(bundle) == 0
     photo(project / "photos" / "cat" / "99.png", 99)
-    assert bundle not in plan.current_summary(Path("config")).bundles
+    assert bundle not in plan.read_index(Path("config")).bundles
 
 
 # Images in Parquet

@@ -112,7 +112,9 @@ class Project:
 
     def names(self, study: str = "small") -> dict[str, str]:
         """The planned runs: ``{id: "fedprox 0"}``."""
-        return {run["run"]: f"{run['method']} {run['seed']}" for run in self.plan(study)["runs"]}
+        return {
+            run["run"]: f"{run['method']} {run['spec']['seed']}" for run in self.plan(study)["runs"]
+        }
 
     def run(self, name: str) -> str:
         """The id of the run ``fedprox 0``."""

@@ -103,7 +103,13 @@ def planned(made: Mapping[str, Any]) -> StudyPlan:
         "test": "own",
         "scored": "last",
     }
-    return from_json(StudyPlan, as_json(keys | with_settings(dict(made))))
+    study = with_settings(dict(made))
+    ids = ("dataset_id", "partition_id")
+    for run in study["runs"]:
+        run["spec"] = {"seed": run["seed"]}
+        run["code"] = {key.removesuffix("_id"): run.get(key, "") for key in ids}
+        run["defaults"] = []
+    return from_json(StudyPlan, as_json(keys | study))
 
 
 def write_plan(results: Path, made: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ def test_the_example_of_the_readme_has_the_runs_of_the_table_above_it(
     [example] = re.findall(r"```python\n(.*?)```", readme, re.S)
     names: dict[str, Any] = {}
     exec(compile(example, "README.md", "exec"), names)
-    quickstart = plan.study_plan(planning.ROOT / "config", "quickstart")
+    quickstart = plan.read(planning.ROOT / "config", ["quickstart"]).studies["quickstart"]
     assert ids(names["result"]) == {run.run for run in quickstart.runs}
     table = re.findall(r"^  (\S+) +([\d.]+ +[\d.]+ +[\d.]+) +3\b", readme, re.M)
     assert [method for method, _ in table] == [*{run.title: None for run in quickstart.runs}]
@@ -81,7 +81,8 @@ def test_a_call_and_a_file_name_the_same_runs_and_share_them(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = fl.run(methods=[{"ditto": {"lam": (0.1, 1.0)}}, "fedavg"], **CALL)
-    assert ids(called) == {run.run for run in plan.study_plan(Path("config"), "tiny").runs}
+    planned = plan.read(Path("config"), ["tiny"]).studies["tiny"]
+    assert ids(called) == {run.run for run in planned.runs}
     loaded = fl.load("tiny")
     pd.testing.assert_frame_equal(loaded.table(), called.table())
     pd.testing.assert_frame_equal(loaded.curves(), called.curves())

@@ -13,7 +13,7 @@ from fl.base import files, identity
 from fl.base.dataclass_json import as_json
 from fl.cli import main
 from fl.plan import certification, plan
-from fl.plan.bundle import Member
+from fl.plan.bundle import Run
 from fl.plan.config import Settings
 from fl.store.store import Store
 
@@ -22,7 +22,7 @@ METHODS = {
     "falling": {"method": "fedavg", "schedule": "cosine"},
     "tuned": {"method": "finetune", "start": "fedavg"},
 }
-Members = dict[str, Member]
+Members = dict[str, Run]
 
 
 def forget() -> None:
@@ -72,7 +72,7 @@ def place(tmp_path: Path, certified: bytes) -> planning.Planned:
 def planned(place: planning.Planned) -> tuple[dict[str, str], Members, Settings]:
     """The run of each entry, and the runs and settings of the plan."""
     made = plan.make(place.root / "config", checked=False)
-    return {run.method: run.run for run in made.studies["tiny"].runs}, made.members, made.settings
+    return {run.method: run.run for run in made.studies["tiny"].runs}, made.runs, made.settings
 
 
 def write_bundles(place: planning.Planned) -> None:

@@ -17,7 +17,7 @@ PLAIN: dict[str, Any] = {"rounds": 4, "batch_size": 8, "lr": 0.05}
 def entries(root: Path, methods: dict[str, Any], **training: Any) -> int:
     """Plan a study; the number of its runs."""
     study = {"training": {**PLAIN, **training}, "methods": methods}
-    return len(plan.make(planning.write_config(root, study)).members)
+    return len(plan.make(planning.write_config(root, study)).runs)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_more_runs_than_anybody_means_are_refused_at_once(
 ) -> None:
     config = planning.write_config(tmp_path, study)
     # Counted before any of them is made.
-    monkeypatch.setattr("fl.plan.expand.ExpandedScenario.runs", None)
+    monkeypatch.setattr("fl.plan.expand.combinations", None)
     with pytest.raises(ConfigError) as caught:
         plan.make(config)
     assert said in str(caught.value)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fl.base.errors import ConfigError
+from fl.base.errors import ConfigError, Location
 from fl.cli import main
 from fl.extra.published_cells import published_cells
 from fl.plan import config as config_files
@@ -50,8 +50,7 @@ def study(folder: Path, name: str = "a", **changes: Any) -> None:
 
 def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
     study(folder, name, **changes)
-    location = plan.read_request(folder, [name])[2]
-    return expand(folder, name, config_files.read_draft(folder, name, location)).runs
+    return expand(folder, name, config_files.read_draft(folder, name, Location(name))).runs
 
 
 def refused(folder: Path, **changes: Any) -> str:
@@ -64,10 +63,10 @@ def test_whose_test_samples_is_part_of_a_run_only_where_it_is_not_its_own(config
     plain, said, all_ = (
         runs(config, **keys)[0] for keys in ({}, {"test": "own"}, {"test": "global"})
     )
-    assert plain.id == said.id
+    assert plain.run == said.run
     assert "test" not in plain.spec
     assert all_.spec == {**plain.spec, "test": "global"}
-    assert all_.id != plain.id
+    assert all_.run != plain.run
     assert "Allowed: global, own" in refused(config, test="unseen")
 
 
@@ -77,25 +76,25 @@ def test_every_combination_is_a_run_of_its_own(config: Path):
         models=[{"mlp": {"hidden": [[8], [8, 8]]}}, "two-layer"],
         methods={"fedavg": None, "fedprox": {"mu": [0.1, 1], "lr": [0.1, 0.2]}},
     )
-    assert len({run.id for run in found}) == len(found) == 3 * (1 + 4) * 2
-    prox = [r for r in found if r.label == "fedprox" and r.model.text == "mlp(hidden=[8, 8])"]
+    assert len({run.run for run in found}) == len(found) == 3 * (1 + 4) * 2
+    prox = [r for r in found if r.method == "fedprox" and r.model == "mlp(hidden=[8, 8])"]
     points = [(r.spec["method"]["mu"], r.spec["training"]["lr"], r.spec["seed"]) for r in prox]
     assert sorted(points) == [
         (mu, lr, seed) for mu in (0.1, 1.0) for lr in (0.1, 0.2) for seed in (0, 1)
     ]
     assert {tuple(r.spec["model"]["hidden"]) for r in prox} == {(8, 8)}
-    assert prox[0].grid == {"mu": 0.1, "lr": 0.1}
-    assert len({run.point for run in prox}) == 4
+    assert prox[0].point == {"mu": 0.1, "lr": 0.1}
+    assert len({run.point_id for run in prox}) == 4
 
 
 def test_a_default_that_is_written_out_is_the_same_run(config: Path):
-    ids = [run.id for run in runs(config)]
-    assert ids == [r.id for r in runs(config, training={"rounds": 2.0, "momentum": 0})]
-    assert ids == [r.id for r in runs(config, training={"rounds": 2, "local_epochs": 1})]
+    ids = [run.run for run in runs(config)]
+    assert ids == [r.run for r in runs(config, training={"rounds": 2.0, "momentum": 0})]
+    assert ids == [r.run for r in runs(config, training={"rounds": 2, "local_epochs": 1})]
     assert ids == [
-        r.id for r in runs(config, partitions=[{"natural": {"val": 0.1}}], title="x", question="y")
+        r.run for r in runs(config, partitions=[{"natural": {"val": 0.1}}], title="x", question="y")
     ]
-    assert ids != [r.id for r in runs(config, training={"rounds": 2, "momentum": 0.5})]
+    assert ids != [r.run for r in runs(config, training={"rounds": 2, "momentum": 0.5})]
 
 
 def test_training_is_layered_and_the_entry_wins(config: Path):
@@ -106,7 +105,7 @@ def test_training_is_layered_and_the_entry_wins(config: Path):
     }
     (config / "methods" / "fedprox.yaml").write_text("lr: 0.2\nmu: 0.7\nbatch_size: 4\n")
     found = runs(config, methods=methods, training={"rounds": 3, "local_epochs": 2, "lr": 0.1})
-    by = {run.label: run.spec for run in found}
+    by = {run.method: run.spec for run in found}
     assert by["fedavg"]["training"]["lr"] == 0.1
     assert by["fedavg"]["training"]["batch_size"] == 32
     prox = by["fedprox"]["training"]
@@ -122,14 +121,14 @@ def test_fine_tuning_starts_from_the_run_of_its_seed_at_every_point(config: Path
         "ft": {"method": "finetune", "start": "fedprox", "lr": [0.01, 0.1]},
     }
     found = runs(config, methods=methods)
-    starts = {run.id: run for run in found if run.label == "fedprox"}
-    tuned = [run for run in found if run.label == "ft"]
+    starts = {run.run: run for run in found if run.method == "fedprox"}
+    tuned = [run for run in found if run.method == "ft"]
     assert len(tuned) == 8
     for run in tuned:
         before = starts[run.start]
         assert before.spec["seed"] == run.spec["seed"]
-        assert before.point == run.spec["start"]
-        assert run.grid == {"start.mu": before.grid["mu"], "lr": run.spec["training"]["lr"]}
+        assert before.point_id == run.spec["start"]
+        assert run.point == {"start.mu": before.point["mu"], "lr": run.spec["training"]["lr"]}
 
 
 def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
@@ -304,17 +303,17 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
     home = Path("results/plan")
     methods: dict[str, Any] = {"fedavg": None, "fedprox": None}
     study(config, methods=methods)
-    first = plan.current_summary(config)
+    first = plan.read_index(config)
     before = times(home)
     text = (config / "studies" / "a.yaml").read_text()
     (config / "studies" / "a.yaml").write_text(f"# A comment.\n{text}")
-    second = plan.current_summary(config)
+    second = plan.read_index(config)
     assert replace(first, key="") == replace(second, key="")
     assert {path for path, time in times(home).items() if before[path] != time} == {
         "results/plan/plan.json"
     }
     study(config, methods={**methods, "fedprox": {"mu": 5.0}})
-    third = plan.current_summary(config)
+    third = plan.read_index(config)
     changed = {Path(path) for path, time in times(home).items() if before.get(path) != time}
     [new] = set(third.bundles) - set(first.bundles)
     assert changed == {
@@ -325,10 +324,10 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
 
 
 def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
-    planned = plan.current_summary(config)
+    planned = plan.read_index(config)
     study(config, seeds=[5])
-    assert plan_files.read_summary("results") == planned
-    assert plan.current_summary(config).runs != planned.runs
+    assert plan_files.read_index("results") == planned
+    assert plan.read_index(config).runs != planned.runs
 
 
 def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
@@ -340,9 +339,9 @@ def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch)
         return found
 
     monkeypatch.setattr(plan, "make", slow)
-    assert len(plan.current_summary(config).runs) == 2
+    assert len(plan.read_index(config).runs) == 2
     monkeypatch.setattr(plan, "make", make)
-    assert len(plan.current_summary(config).runs) == 1
+    assert len(plan.read_index(config).runs) == 1
 
 
 @pytest.fixture
@@ -364,7 +363,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
     assert "2 runs in 1 bundle; 2 to train" in capsys.readouterr().out
-    assert plan.current_summary(config) == plan_files.read_summary("results")
+    assert plan.read_index(config) == plan_files.read_index("results")
     assert len(makings) == 1
 
 
@@ -392,12 +391,12 @@ def test_a_plan_that_is_refused_leaves_nothing(config: Path):
 
 
 def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monkeypatch, tmp_path):
-    before = plan.current_summary(config)
+    before = plan.read_index(config)
     templates = tmp_path / "templates"
     templates.mkdir()
     (templates / "report.css").write_text("p { color: red; }")
     monkeypatch.setattr(plan_files, "TEMPLATES", templates)
-    after = plan.current_summary(config)
+    after = plan.read_index(config)
     assert after.studies["a"].hash != before.studies["a"].hash
     assert after.runs == before.runs
 
@@ -412,7 +411,7 @@ def test_execution_is_no_part_of_identity(config: Path):
 
 
 def test_execution_is_layered_and_the_entry_wins(config: Path):
-    ids = {run.id for run in runs(config, methods={"fedavg": None, "fedprox": None, "x": X})}
+    ids = {run.run for run in runs(config, methods={"fedavg": None, "fedprox": None, "x": X})}
     (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, memory_mb: 500}\n")
     (config / "methods" / "fedprox.yaml").write_text("execution: {memory_mb: 700, gpus: 1}\n")
     entry = {"execution": {"gpus": 2, "slurm_partition": "big"}}
@@ -482,7 +481,7 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     cores = len(os.sched_getaffinity(0))
     assert f"1 job on {cores} core" in said
     assert "51 cluster jobs (snakemake --profile slurm); fewer cluster jobs if" in said
-    assert said.endswith("\nCluster jobs ask for 4,000 MB, 240 min, 1 core (51)\n")
+    assert said.endswith("\nCluster jobs ask for 4,000 MiB, 240 min, 1 core (51)\n")
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
     assert main.main(["plan"]) == 0
@@ -532,8 +531,8 @@ SEARCH = {"lr": {"log_uniform": [1e-4, 1], "draws": 8}, "mu": {"uniform": [0, 2]
 
 def test_keys_are_drawn_together_and_more_draws_go_on_from_the_first(config: Path):
     made = runs(config, methods={"fedprox": SEARCH}, seeds=[0])
-    points = [run.grid for run in made]
-    assert len({run.id for run in made}) == 8 and [*points[0]] == ["lr", "mu"]
+    points = [run.point for run in made]
+    assert len({run.run for run in made}) == 8 and [*points[0]] == ["lr", "mu"]
     for point in points:
         assert 1e-4 <= point["lr"] <= 1 and 0 <= point["mu"] <= 2
         assert all(value == float(f"{value:.3g}") for value in point.values())
@@ -543,11 +542,11 @@ def test_keys_are_drawn_together_and_more_draws_go_on_from_the_first(config: Pat
     swept = {**fewer, "momentum": [0.0, 0.5]}
     methods = {"fedprox": swept, "other": {"method": "fedprox", **fewer}}
     both = runs(config, methods=methods, seeds=[0])
-    again = [{k: run.grid[k] for k in ("lr", "mu")} for run in both if run.label == "other"]
+    again = [{k: run.point[k] for k in ("lr", "mu")} for run in both if run.method == "other"]
     assert again == points[:3]
-    assert sum(run.label == "fedprox" for run in both) == 6, "each with both momenta"
+    assert sum(run.method == "fedprox" for run in both) == 6, "each with both momenta"
     other = runs(config, methods={"fedprox": SEARCH}, seeds=[0], search_seed=1)
-    assert not {str(run.grid) for run in other} & set(map(str, points))
+    assert not {str(run.point) for run in other} & set(map(str, points))
 
 
 @pytest.mark.parametrize(
@@ -585,17 +584,17 @@ def test_a_search_that_is_not_understood_is_refused(
 @pytest.mark.parametrize("kind", ["studies", "bundles"])
 def test_a_plan_file_that_was_deleted_is_written_again(config: Path, kind: str):
     study(config)
-    plan.current_summary(config)
+    plan.read_index(config)
     gone = next(Path("results/plan", kind).iterdir())
     content = gone.read_text()
     gone.unlink()
-    plan.current_summary(config)
+    plan.read_index(config)
     assert gone.read_text() == content
 
 
 def test_results_follow_the_config_and_not_the_last_plan(config: Path, capsys):
     study(config, methods={"fedavg": None})
-    plan.current_summary(config)
+    plan.read_index(config)
     study(config, methods={"fedavg": None, "local": None})
     assert main.main(["report", "a"]) == 0
     assert "0 of 4 runs stored" in capsys.readouterr().out
@@ -624,7 +623,7 @@ def test_a_term_is_settled_and_is_part_of_the_run(config: Path):
     assert "term mk-mmd" in one.code
     [plain, _] = runs(config, methods={"mk": {"method": "ditto"}})
     assert plain.spec["terms"] == []
-    assert plain.id != one.id
+    assert plain.run != one.run
     assert plain.code == {key: code for key, code in one.code.items() if key != "term mk-mmd"}
 
 
@@ -645,12 +644,12 @@ def test_altered_features_are_settled_and_are_part_of_the_run(config: Path):
     given = {"fedavg": None, "mixed": {"method": "fedavg", "alterations": MIXED}}
     plain, low, high = runs(config, methods=given, seeds=[0], **IMAGES)
     [settled] = high.spec["alterations"]
-    assert settled == {"name": "mixstyle", "layers": ("0",), "p": 1.0, "alpha": 0.1}
-    assert (low.grid, high.grid) == ({"mixstyle.p": 0.2}, {"mixstyle.p": 1})
+    assert settled == {"name": "mixstyle", "layers": ["0"], "p": 1.0, "alpha": 0.1}
+    assert (low.point, high.point) == ({"mixstyle.p": 0.2}, {"mixstyle.p": 1})
     assert "alterations" not in plain.spec
     assert {**low.code, **plain.code} == low.code
     assert set(low.code) - set(plain.code) == {"alterations mixstyle"}
-    assert len({plain.id, low.id, high.id}) == 3
+    assert len({plain.run, low.run, high.run}) == 3
 
 
 @pytest.mark.parametrize(
@@ -683,7 +682,7 @@ def test_upload_filters_are_settled_in_their_order_and_are_part_of_the_run(confi
     assert names == ["top-k", "quantize"]
     assert few.spec["wire"][0] == {"name": "top-k", "share": 0.1, "feedback": True}
     assert few.spec["aggregation"] == [{"name": "median"}]
-    assert (few.grid, many.grid) == ({"top-k.share": 0.1}, {"top-k.share": 0.5})
+    assert (few.point, many.point) == ({"top-k.share": 0.1}, {"top-k.share": 0.5})
     assert not {"wire", "aggregation"} & set(plain.spec)
     added = {"wire top-k", "wire quantize", "aggregation median"}
     assert set(few.code) - set(plain.code) == added
@@ -692,9 +691,9 @@ def test_upload_filters_are_settled_in_their_order_and_are_part_of_the_run(confi
 def test_the_former_key_of_upload_filters_gives_the_same_runs(config: Path, caplog: Any):
     entry = {"method": "fedavg", "upload_filters": FILTERS}
     former = {"method": "fedavg", "wire": FILTERS}
-    now = [run.id for run in runs(config, methods={"sent": entry}, seeds=[0])]
+    now = [run.run for run in runs(config, methods={"sent": entry}, seeds=[0])]
     assert not caplog.records or "is called" not in caplog.text
-    assert [run.id for run in runs(config, methods={"sent": former}, seeds=[0])] == now
+    assert [run.run for run in runs(config, methods={"sent": former}, seeds=[0])] == now
     assert "methods.sent.wire: is called `upload_filters` now" in caplog.text
     both = {"sent": {**entry, **former}}
     assert "wire: is the former name of `upload_filters`, which is set" in refused(
@@ -780,7 +779,7 @@ def test_published_hyper_parameters_take_the_place_of_a_grid(
     [_, one] = best(config, swept)
     assert one.spec["training"]["lr"] == 0.25
     assert one.spec["terms"][0]["mu"] == 2.0
-    assert one.grid == {}
+    assert one.point == {}
 
 
 @pytest.mark.parametrize(
@@ -821,7 +820,7 @@ REHEARSED: dict[str, object] = {}
 @pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
 def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
-    location = plan.read_request(CONFIG, [name])[2]
+    location = Location(name)
     try:
         found = expand(
             CONFIG, name, config_files.read_draft(CONFIG, name, location), cache=REHEARSED
@@ -842,11 +841,11 @@ def test_titles_decide_no_identity(config: Path):
         "partitions": [{"natural": {"title": "Own clients"}}],
     }
     found = runs(config, **titled)
-    assert [run.id for run in found] == [run.id for run in plain]
-    assert [run.model.text for run in found] == [run.model.text for run in plain]
+    assert [run.run for run in found] == [run.run for run in plain]
+    assert [run.model for run in found] == [run.model for run in plain]
     told = plan.make(config).studies["a"]
     assert told.titles == {
-        "dataset": {plain[0].dataset.text: "Drawn"},
+        "dataset": {plain[0].dataset: "Drawn"},
         "partition": {"natural": "Own clients"},
         "model": {"mlp(hidden=[8])": "MLP 8", "mlp(hidden=[16])": "MLP 16"},
     }
@@ -881,7 +880,7 @@ def test_a_plan_tells_how_entries_train_and_how_large_models_are(config: Path):
     found = runs(config, methods=methods)
     told = plan.make(config).studies["a"]
     # 60 inputs, 8 hidden units, 10 classes, and their biases.
-    assert told.models == {"mlp(hidden=[8])": {found[0].dataset.text: 60 * 8 + 8 + 8 * 10 + 10}}
+    assert told.models == {"mlp(hidden=[8])": {found[0].dataset: 60 * 8 + 8 + 8 * 10 + 10}}
     assert told.seeds == [0, 1]
     assert told.entries["ft"].start == "fedavg"
     assert told.entries["ft"].training["lr"] == [0.1, 0.2]
@@ -898,13 +897,13 @@ DRAWS: list[Any] = [{"natural": {"seed": [3, 4]}}]
 def test_per_draw_a_run_is_trained_with_the_seed_of_its_partition(config: Path) -> None:
     methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg"}}
     drawn = runs(config, methods=methods, partitions=DRAWS, seeds="per-draw")
-    assert [(run.label, run.partition.values["seed"], run.spec["seed"]) for run in drawn] == [
+    assert [(run.method, run.spec["partition"]["seed"], run.spec["seed"]) for run in drawn] == [
         (label, seed, seed) for seed in (3, 4) for label in ("fedavg", "ft")
     ]
-    assert [drawn[1].start, drawn[3].start] == [drawn[0].id, drawn[2].id]
+    assert [drawn[1].start, drawn[3].start] == [drawn[0].run, drawn[2].run]
     # The same runs as by a list, so that nothing is trained twice.
     crossed = runs(config, methods=methods, partitions=DRAWS, seeds=[3, 4])
-    assert {run.id for run in drawn} < {run.id for run in crossed} and len(crossed) == 8
+    assert {run.run for run in drawn} < {run.run for run in crossed} and len(crossed) == 8
 
 
 def test_per_draw_needs_a_partition_with_a_seed(config: Path) -> None:

@@ -41,8 +41,8 @@ def test_a_study_keeps_everything_but_its_size(tmp_path, name):
         for folder in (published_once.CONFIG, tmp_path)
     )
     for run in small.runs:
-        less = published_once.STUDIES[name].less.get(run.label, {})
-        shipped = [kept(other.spec, less) for other in whole.runs if other.label == run.label]
+        less = published_once.STUDIES[name].less.get(run.method, {})
+        shipped = [kept(other.spec, less) for other in whole.runs if other.method == run.method]
         assert kept(run.spec, less) in shipped and run.spec["training"]["rounds"] == 1
     cells = published_cells(small, tmp_path)
     assert cells and {cell["method"] for cell in cells} <= set(published_once.STUDIES[name].methods)

@@ -321,7 +321,7 @@ def bundle(root: Path) -> Reader:
 
     def read() -> None:
         found = bundles.read(path)
-        list(bundles.missing_members(found, Store(root / "runs")))
+        list(bundles.missing_runs(found, Store(root / "runs")))
         status.run_statuses([found], Store(root / "runs"))
 
     return json_reader(path, read, 150)
@@ -329,7 +329,7 @@ def bundle(root: Path) -> Reader:
 
 def summary(root: Path) -> Reader:
     folder = planning.write_config(root)
-    plan.make_and_write(folder)
+    plan.write(plan.make(folder, to_write=True))
     path = root / "results" / "plan" / "plan.json"
 
     def read() -> None:
@@ -341,7 +341,7 @@ def summary(root: Path) -> Reader:
 
 def planned_study(root: Path) -> Reader:
     folder = planning.write_config(root)
-    plan.make_and_write(folder)
+    plan.write(plan.make(folder, to_write=True))
     path = root / "results" / "plan" / "studies" / "tiny.json"
     return json_reader(path, lambda: plan_files.read_study(root / "results", "tiny"))
 

@@ -13,7 +13,7 @@ import pytest
 from make_results import write_run
 from planning import Planned
 
-from fl.plan.bundle import Bundle, Member, training_order
+from fl.plan.bundle import Bundle, Run, training_order
 from fl.plan.config import Execution
 from fl.store.store import Store
 from fl.workflow import jobs
@@ -44,11 +44,10 @@ def bundle(
     return Bundle(
         bundle=name,
         title=f"{name} on here",
-        runs=[Member(f"{name}{seed}", spec, {}, [], None, []) for seed in range(runs)],
+        runs=[Run(f"{name}{seed}", spec, {}, []) for seed in range(runs)],
         dataset=data,
         partition=f"{data}-partition",
         after=list(after),
-        unstackable="",
         results="results",
         data="data",
         sources={},

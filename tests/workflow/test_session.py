@@ -16,7 +16,7 @@ from planning import write_config
 
 from fl.base.errors import FedloomError
 from fl.plan.config import Execution
-from fl.plan.plan_files import PlanSummary
+from fl.plan.plan_files import PlanIndex
 from fl.workflow import markers, session, submission
 from fl.workflow.session import Session
 
@@ -104,7 +104,7 @@ def test_the_process_of_a_job_reads_its_plan_and_no_config(config: Path) -> None
     (config / "config.yaml").write_text("studies: [")
     found = begin(config, main=False)
     assert found.plan == planned.plan
-    assert isinstance(found.plan, PlanSummary)
+    assert isinstance(found.plan, PlanIndex)
     assert (found.job_by_bundle, found.outdated, found.selected) == ({}, set(), None)
     with pytest.raises(FedloomError):
         begin(config)

@@ -149,7 +149,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     arguments = ["status", "--config", str(config)]
     assert main.main(arguments) == 1
     assert "there is no plan. Try: `fedloom plan --write` makes one" in capsys.readouterr().err
-    plan.current_summary(config)
+    plan.read_index(config)
     specs = sorted((tmp_path / "results" / "plan" / "bundles").iterdir())
     store = ["--store", str(tmp_path / "runs")]
     assert main.main(["train", str(specs[0]), *store]) == 0
@@ -167,7 +167,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     config = write_config(tmp_path)
-    planned = plan.current_summary(config)
+    planned = plan.read_index(config)
     said: list[str] = []
     watching = monitor.ProgressMonitor(planned.settings, said.append, pause=0.05)
     watching.start()
@@ -188,7 +188,7 @@ def test_a_watch_counts_the_selected_runs_alone(
     """`fedloom run --only` trains these; the rest of the plan was not asked for."""
     methods = {"fedavg": None, "local": None, "ft": {"method": "finetune", "start": "fedavg"}}
     config = write_config(tmp_path, {"methods": methods})
-    planned = plan.current_summary(config)
+    planned = plan.read_index(config)
     counts = {}
     for only in ("method=local", "method=ft"):
         said: list[str] = []
@@ -211,7 +211,7 @@ def test_the_end_of_a_failed_workflow_tells_of_reports_of_what_is_unfinished(
     study = yaml.safe_load((config / "studies" / "tiny.yaml").read_text())
     other = yaml.safe_dump({**study, "methods": {"local": None}}, sort_keys=False)
     (config / "studies" / "other.yaml").write_text(other)
-    planned = plan.current_summary(config, ["tiny", "other"])
+    planned = plan.read_index(config, ["tiny", "other"])
     at_exit: list[Callable[[], None]] = []
     monkeypatch.setattr(monitor.atexit, "register", at_exit.append)
 

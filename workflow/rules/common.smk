@@ -123,7 +123,7 @@ def train_inputs(wildcards):
 
 def analysis_inputs(wildcards):
     """Return the inputs of an analysis: jobs of its runs, and their data and partitions."""
-    names = PLAN.analyses[wildcards.analysis].bundles
+    names = PLAN.analyses[wildcards.analysis]
     bundles = [PLAN.bundles[name] for name in names]
     datasets = sorted({bundle.dataset for bundle in bundles})
     partitions = sorted({bundle.partition for bundle in bundles})

@@ -1,0 +1,409 @@
+"""What is wrong with a study that is understood: `fl.plan.expand` says what it means.
+
+Everything is told before anything runs, and as much as possible at once. A function either raises
+the error that it finds, or collects errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fl.api.task import DEFAULT, Task
+from fl.api.training import WEIGHTS, Training, check_stragglers, contradictions, idle_keys
+from fl.api.uploads import check_attackers, check_noise_on_count
+from fl.base import registry
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
+from fl.base.registry import ADDED_KINDS, entry_key
+from fl.base.schema import REWEIGHTED, SERVER
+from fl.base.units import config_text
+
+if TYPE_CHECKING:
+    from fl.plan.components import Choice
+    from fl.plan.config import Draft, Settings, Values
+    from fl.plan.expand import ExpandedScenario, Expansion
+    from fl.plan.grids import EntryLayers, Point
+    from fl.plan.method_entries import MethodEntry
+    from fl.plan.scenario import Scenario
+
+
+def check_metric(draft: Draft, task: Task, dataset: Choice, problems: ConfigProblems) -> None:
+    """Collect metrics that the task lacks, and keys that need classes where there are none.
+
+    Args:
+        draft: The study.
+        task: The task of its data sets.
+        dataset: The first data set.
+        problems: Collects what is wrong.
+    """
+    study, location = draft.study, draft.location
+    is_reweighted = study.test == "reweighted"
+    if is_reweighted and not task.has_classes:
+        problem = f"is reweighted, but {dataset.text} has {task.label_name}"
+        problems.errors.append(ConfigError(location / "test", problem, "own, global"))
+    for key in ("metrics", "keep_predictions"):
+        if getattr(study, key) and task.name != DEFAULT:
+            problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.label_name}"
+            allowed = "none, or data sets with class labels"
+            problems.errors.append(ConfigError(location / key, problem, allowed))
+    if study.metrics and study.scored == "best":
+        problem = "are of the final round, but scored is best"
+        allowed = "none, or scored: last"
+        problems.errors.append(ConfigError(location / "metrics", problem, allowed))
+    metrics = (*task.metrics, REWEIGHTED) if is_reweighted else task.metrics
+    may_be_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong_keys
+    if study.metric not in (None, *metrics) and not may_be_reweighted:
+        problems.errors.append(
+            unknown_name(location / "metric", "metric", str(study.metric), metrics)
+        )
+
+
+def check_references(draft: Draft, analyses: list[Choice], problems: ConfigProblems) -> None:
+    """Collect unknown entries that keys name, and needless contrasts.
+
+    Args:
+        draft: The study.
+        analyses: Its analyses.
+        problems: Collects what is wrong.
+    """
+    study, location = draft.study, draft.location
+    if "methods" in draft.wrong_keys:
+        return
+    references: list[tuple[Location, str]] = []
+    for analysis in analyses:
+        labels = enumerate(analysis.values.get("methods", ()))
+        references += [(analysis.location / "methods" / i, label) for i, label in labels]
+    if study.ours is not None:
+        references.append((location / "ours", study.ours))
+    if study.baseline is not None:
+        references.append((location / "baseline", study.baseline))
+    elif study.contrasts and "baseline" not in draft.wrong_keys:
+        problem = "is set, but the study has no baseline, so that every pair is compared"
+        advice = "set a baseline too"
+        problems.errors.append(ConfigError(location / "contrasts", problem, advice=advice))
+    for label, reference_label in study.contrasts.items():
+        references += [(location / "contrasts" / label, name) for name in (label, reference_label)]
+    problems.errors += [
+        unknown_name(reference, "entry", label, study.methods)
+        for reference, label in references
+        if label not in study.methods
+    ]
+    for label, reference_label in study.contrasts.items():
+        is_known = (
+            study.baseline in (label, reference_label)
+            or study.contrasts.get(reference_label) == label
+        )
+        if {label, reference_label} <= {*study.methods} and (reference_label == label or is_known):
+            problem = f"is {reference_label!r}, and the two are one or compared already"
+            advice = "name pairs that nothing else tests"
+            error = ConfigError(location / "contrasts" / label, problem, advice=advice)
+            problems.errors.append(error)
+
+
+def check_partition_seed(scheme: Choice, location: Location) -> None:
+    """Raise `ConfigError` if a partition has no seed that its runs could be trained with."""
+    if "seed" not in scheme.seed_keys:
+        problem = f"is per-draw, but the partition {scheme.text} has no seed"
+        advice = "a list of seeds, or a partition scheme with the key seed"
+        raise ConfigError(location, problem, advice=advice)
+
+
+def check_analyses(
+    analyses: Iterable[Choice], scenario: Scenario, problems: ConfigProblems
+) -> None:
+    """Collect analyses that cannot read the runs of a scenario.
+
+    One may be made for another task, pass inputs of one kind through one network, or say itself
+    that it cannot: its ``check`` gets the shape of a sample and the number of clients, if it is
+    known.
+
+    Args:
+        analyses: The study's analyses.
+        scenario: The scenario.
+        problems: Collects what is wrong.
+    """
+    for analysis in analyses:
+        with problems.collected():
+            _check_analysis(analysis, scenario)
+
+
+def _check_analysis(analysis: Choice, scenario: Scenario) -> None:
+    component, location = analysis.component, analysis.location
+    scenario.check(component, location)
+    check = getattr(analysis.instance, "check", None)
+    try:
+        if check:
+            check(scenario.dataset.instance.shape, scenario.partition.clients)
+    except FedloomError as error:
+        raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None
+
+
+def check_modalities(expanded: ExpandedScenario) -> None:
+    """Collect entries and analyses that cannot work if clients differ in modality."""
+    for entry in expanded.right_entries:
+        train_on = entry.raw_value("train_on")
+        if train_on is not None and len(expanded.scenarios[entry.label].inputs) > 1:
+            problem = f"is {train_on!r}, but clients differ in modality"
+            advice = "a partition without `modalities`, or no `train_on`"
+            expanded.problems.errors.append(entry.error("train_on", problem, advice=advice))
+    for analysis in expanded.analyses:
+        target = analysis.component.target
+        needs_one = any(getattr(target, n, False) for n in ("weights", "one_modality"))
+        if needs_one and any(len(scenario.inputs) > 1 for scenario in expanded.distinct):
+            problem = f"{analysis.component.name} needs clients of one modality, but they have "
+            advice = "a partition without `modalities`"
+            error = ConfigError(analysis.location, problem + "several", advice=advice)
+            expanded.problems.errors.append(error)
+
+
+def check_training_keys(
+    trainings: Sequence[Values],
+    varied: Sequence[str],
+    layers: EntryLayers,
+    problems: ConfigProblems,
+) -> None:
+    """Collect training keys of an entry that contradict each other, or have no effect.
+
+    Args:
+        trainings: The keys of each of its points.
+        varied: The keys that its grid varies.
+        layers: The layers that set the keys; nothing is told that a wrong key may have caused.
+        problems: Collects what is wrong.
+    """
+    for training in trainings:
+        for found in contradictions(training):
+            if layers.wrong_keys.isdisjoint({found.key, *found.others}):
+                key, others = found.key, found.others
+                error = layers.error(key, others, found.problem, found.allowed, found.advice)
+                problems.errors.append(error)
+    problems.errors += _idle_keys(trainings, varied, layers)
+
+
+def _idle_keys(
+    trainings: Sequence[Values], varied: Sequence[str], layers: EntryLayers
+) -> list[ConfigError]:
+    """Return the errors of training keys without effect, which would only rename runs.
+
+    Of a grid over other keys, a key with one value needs an effect at one point only. An entry may
+    set aside what a key of the whole study needs, such as its optimizer.
+    """
+    errors: list[ConfigError] = []
+    own_keys = layers.method.values.keys() | layers.entry.values.keys()
+    idle = [idle_keys(Training(**training)) for training in trainings]
+    for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
+        if not layers.wrong_keys.isdisjoint({key, *need.keys}):
+            continue
+        is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
+        if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
+            values = [t[key] for t, keys in zip(trainings, idle, strict=True) if key in keys]
+            problem = f"is {config_text(values[0])}, but has no effect without {need.text}"
+            advice = f"set {need.text}, or no {key}"
+            errors.append(layers.error(key, need.keys, problem, advice=advice))
+    return errors
+
+
+def check_titles(entries: Iterable[MethodEntry]) -> None:
+    """Add to the problems of entries that they have the title of an earlier one."""
+    label_of_title: dict[str, str] = {}
+    for entry in entries:
+        first = label_of_title.setdefault(entry.title, entry.label)
+        if first != entry.label:
+            problem = f"is {entry.title!r}, which is the title of {first} too"
+            advice = "a title of its own"
+            error = ConfigError(entry.location / "title", problem, advice=advice)
+            entry.problems.errors.append(error)
+
+
+def check_parents(entry: MethodEntry) -> None:
+    """Raise `ConfigError` for parents in a circle, and for weights of another precision."""
+    ancestors, child = [entry.label], entry
+    while child.parent:
+        if child.parent.label in ancestors:
+            circle = " <- ".join([*ancestors, child.parent.label])
+            raise child.error(child.parent_key, f"makes a circle: {circle}")
+        child = child.parent
+        ancestors.append(child.label)
+    if not (entry.parent and entry.is_right and entry.parent.is_right):
+        return
+    for point, parent_point in itertools.product(entry.points, entry.parent.points):
+        precision, stored = (
+            entry_point.training["precision"] for entry_point in (point, parent_point)
+        )
+        if WEIGHTS[precision] != WEIGHTS[stored]:
+            problem = f"is {precision}, but the model of {entry.parent.label!r}, from which it "
+            allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
+            problem += f"starts, has {stored}"
+            raise entry.error("precision", problem, ", ".join(allowed))
+
+
+def check_entry(entry: MethodEntry, scenarios: Mapping[str, Scenario]) -> None:
+    """Raise `ConfigError` if the entry cannot work in its scenario.
+
+    Args:
+        entry: The entry.
+        scenarios: The scenarios of all entries by label.
+    """
+    scenario, problems = scenarios[entry.label], ConfigProblems()
+    if entry.parent and entry.parent.label in scenarios:
+        with problems.collected():
+            _check_parent(entry, entry.parent, scenarios[entry.parent.label], scenario)
+    _check_samples(entry, scenario, problems)
+    with problems.collected():
+        scenario.check(entry.method, entry.location)
+    added = entry.points[0].added_components if entry.points else {}
+    for key, specs in added.items():
+        for spec in specs:
+            location = entry.location / entry_key(key) / spec["name"]
+            with problems.collected():
+                scenario.check(registry.find(ADDED_KINDS[key], spec["name"], location), location)
+    for point in entry.points:
+        _check_training(entry, point.training, scenario, problems)
+        if entry.is_right:
+            with problems.collected():
+                _check_participants(entry, point, scenario)
+    problems.raise_all()
+
+
+def _check_parent(
+    entry: MethodEntry, parent: MethodEntry, parent_scenario: Scenario, scenario: Scenario
+) -> None:
+    """Raise `ConfigError` if the parent has a model or images of other inputs or clients."""
+    if entry.starts:
+        scenario.check_start(parent.label, parent_scenario, entry.location / "start")
+    elif parent_scenario != scenario:
+        problem = f"{parent.label!r} makes images for other clients than those of "
+        problem += scenario.scheme.text
+        advice = "an entry of the same data set and partition"
+        raise entry.error("train_on", problem, advice=advice)
+
+
+def _check_samples(entry: MethodEntry, scenario: Scenario, problems: ConfigProblems) -> None:
+    """Collect that validation samples or samples of the server are lacking."""
+    scheme = scenario.scheme.text
+    if not scenario.partition.has_split("val"):
+        reason, advice = f"but {scheme} has no validation samples", "a partition with val > 0"
+        if len(entry.points) > 1:
+            problem, more = (
+                f"is a grid, {reason} to choose a point by",
+                f"one point, or {advice}",
+            )
+            problems.errors.append(ConfigError(entry.location, problem, advice=more))
+        if entry.study.scored == "best":
+            problem, allowed = f"is best, {reason} to choose a round by", "last, or a val > 0"
+            scored = ConfigError(entry.study_location / "scored", problem, allowed)
+            problems.errors.append(scored)
+        if any(point.training["early_stopping"] for point in entry.points):
+            problem = f"is set, {reason} to stop by"
+            problems.errors.append(entry.error("early_stopping", problem, "null, or a val > 0"))
+        if entry.declared.needs_validation:
+            problem = f"{entry.method.name} learns by validation samples, but {scheme} has none"
+            problems.errors.append(ConfigError(entry.location, problem, advice=advice))
+    if entry.declared.needs_server_data and not scenario.partition.has_split(SERVER):
+        problem = f"{entry.method.name} trains on the server, but {scheme} gives it no samples"
+        advice = "a partition with server > 0"
+        problems.errors.append(ConfigError(entry.location, problem, advice=advice))
+
+
+def _check_training(
+    entry: MethodEntry, training: Values, scenario: Scenario, problems: ConfigProblems
+) -> None:
+    """Collect keys of cross-entropy without it, augmentation without images, large batches.
+
+    The default batch size fits any data set.
+    """
+    for key, default in (("label_smoothing", 0.0), ("class_weights", "none")):
+        if training[key] != default and scenario.task.name != DEFAULT:
+            problem = f"is {training[key]!r}, but {scenario.dataset.text} has "
+            problem += scenario.task.label_name
+            allowed = f"{default}, or a data set with class labels"
+            problems.errors.append(entry.error(key, problem, allowed))
+    if training["augmentation"] != "none" and not scenario.has_images:
+        problem = f"is {training['augmentation']}, but {scenario.dataset.text} has no images"
+        problems.errors.append(entry.error("augmentation", problem, "none"))
+    size, batch = scenario.size, training["batch_size"]
+    if size is not None and batch > max(size, Training.batch_size):
+        problem = f"is {batch}, more than the {size} samples of {scenario.dataset.text}"
+        problems.errors.append(entry.error("batch_size", problem, f"1 to {size}"))
+
+
+def _check_participants(entry: MethodEntry, point: Point, scenario: Scenario) -> None:
+    """Raise `ConfigError` if too few clients take part in a round, as far as keys tell.
+
+    An aggregation may need several, and so does noise behind a clip that counts clients.
+    """
+    clients = scenario.partition.clients
+    if clients is None or scenario.partition.has_unseen_clients:
+        return
+    participants = Training(**point.training).participants(clients)
+    for spec in point.added_components["aggregation"]:
+        fewest = getattr(registry.component_of("aggregation", spec)[1], "fewest_clients", 1)
+        if participants < fewest:
+            problem = f"needs {fewest} clients in a round with these keys, and {participants} "
+            raise ConfigError(
+                entry.location / "aggregation" / spec["name"],
+                problem + "take part",
+                advice="fewer attackers or chosen clients, or more clients in a round",
+            )
+    specs = point.added_components["wire"]
+    filters = [registry.component_of("upload filter", spec)[1] for spec in specs]
+    shares = {
+        spec["name"]: upload_filter.share
+        for spec, upload_filter in zip(specs, filters, strict=True)
+        if getattr(upload_filter, "attacks", False)
+    }
+    with _located(entry.location):
+        for name, share in shares.items():
+            check_attackers(name, share, clients)
+        check_stragglers(point.training["stragglers"], participants)
+    for spec, (clip, noise) in zip(specs[:-1], itertools.pairwise(filters), strict=True):
+        count_noise = getattr(clip, "count_noise", None)
+        multiplier = getattr(noise, "multiplier", 0)
+        if count_noise is None or not multiplier:
+            continue
+        with _located(entry.location):
+            check_noise_on_count(spec["name"], count_noise, multiplier, participants)
+
+
+@contextlib.contextmanager
+def _located(location: Location) -> Iterator[None]:
+    """Raise errors of the context at a location."""
+    try:
+        yield
+    except FedloomError as error:
+        raise ConfigError(location, str(error)) from None
+
+
+def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> None:
+    """Raise `ConfigError` for a job that no node can hold, and for processes with nothing to do.
+
+    The latter are more than the clients that take part in a round. Where only the data can tell how
+    many clients there are, the job refuses.
+    """
+    config_file = Location(os.path.relpath(folder / "config.yaml"))
+    for run in expansion.runs:
+        execution = expansion.executions[run.method]
+        clients = run.spec["partition"].get("clients")
+        slurm_partition = execution.slurm_partition
+        nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]
+        shortages = [node.shortages(execution) for node in nodes]
+        if shortages and all(shortages):
+            nodes_text = f"Slurm partition {slurm_partition!r}"
+            nodes_text = nodes_text if slurm_partition else "the default partition"
+            problem = f"no node of {nodes_text} can hold a job of {run.title}, which asks for "
+            problem += ", ".join(shortages[-1])
+            advice = "less in its `execution`, or a node that has it"
+            raise ConfigError(config_file / "nodes", problem, advice=advice)
+        if execution.processes == 1 or not isinstance(clients, int):
+            continue
+        participants = Training(**run.spec["training"]).participants(clients)
+        if execution.processes > participants:
+            is_general = settings.execution.processes == execution.processes
+            location = config_file if is_general else expansion.location
+            problem = f"is {execution.processes}, but {participants} clients take part in a round "
+            problem += f"of {run.title}"
+            location = location / "execution" / "processes"
+            raise ConfigError(location, problem, f"1 to {participants}")
