@@ -122,18 +122,11 @@ class Component(Documentation):
         """
         if self.kind != "model":
             return fields.parse(self.target, values, location, other_keys)
-        values = fields.mapping(values, location)
-        values = fields.with_current_names(self.target, values, location)
-        declared, common = self.declared, self._common
+        values, common = fields.mapping(values, location), self._common
+        own_values = {key: value for key, value in values.items() if key not in common}
         problems, resolved = ConfigProblems(), dict[str, Any]()
-        problems.errors += [
-            unknown_name(location / key, "key", key, [*declared, *other_keys])
-            for key in values
-            if key not in declared
-        ]
-        model_values = {key: values[key] for key in values if key in declared.keys() - common}
         with problems.collected():
-            resolved |= fields.parse(self.target, model_values, location)
+            resolved |= fields.parse(self.target, own_values, location, [*common, *other_keys])
         with problems.collected():
             resolved |= ModelKeys.of(values, location).spec
         problems.raise_all()
@@ -280,40 +273,34 @@ def _file(module: str) -> Path:
 
 def _modules(kind: str, location: Location) -> Mapping[str, str]:
     """Return the module of each component of a kind, in ``fl`` and all plugins."""
-    modules: dict[str, str] = {}
+    modules: Mapping[str, str] = {}
     for package, root in plugins.roots().items():
-        folder, prefix = _shelf(kind, package, root)
-        for name, module in _named_stems(prefix, _stems(folder)).items():
-            if modules.setdefault(name, module) != module:
-                problem = f"the {kind} {name!r} is defined in {modules[name]} and in {module}"
-                raise ConfigError(location, problem, advice="rename one of the files")
+        shelf = _shelf(kind, package, root)
+        for name in sorted(modules.keys() & shelf.keys()):
+            problem = f"the {kind} {name!r} is defined in {modules[name]} and in {shelf[name]}"
+            raise ConfigError(location, problem, advice="rename one of the files")
+        modules = {**modules, **shelf} if modules else shelf
     return modules
 
 
-@cache
-def _shelf(kind: str, package: str, root: Path) -> tuple[Path, str]:
-    """Return the folder of a kind in a package, and the prefix of its modules' names."""
-    inner = FOLDER_BY_KIND[kind] if root == ROOT else Path(FOLDER_BY_KIND[kind]).name
-    return root / inner, ".".join([package, *Path(inner).parts])
-
-
-@cache
-def _named_stems(prefix: str, stems: tuple[str, ...]) -> dict[str, str]:
-    """Return the module of each component in a folder."""
-    return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
-
-
-def _stems(folder: Path) -> tuple[str, ...]:
-    """Return the names of the modules in a folder, read again if the folder has changed."""
+def _shelf(kind: str, package: str, root: Path) -> Mapping[str, str]:
+    """Return the module of each component of a kind in a package."""
+    inner = FOLDER_BY_KIND[kind]
+    if root != ROOT:
+        inner = inner.rpartition("/")[2]
+    folder = root / inner
     try:
-        return _listed(folder, folder.stat().st_mtime_ns)
+        changed = folder.stat().st_mtime_ns
     except OSError:
-        return ()
+        return {}
+    return _listed(folder, f"{package}.{inner.replace('/', '.')}", changed)
 
 
 @cache
-def _listed(folder: Path, changed: int) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in folder.glob("[a-z]*.py")))
+def _listed(folder: Path, prefix: str, changed: int) -> dict[str, str]:
+    """Return the module of each component in a folder, read again if the folder has changed."""
+    stems = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
 
 
 def components(kind: str) -> list[Component]:

@@ -492,8 +492,8 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     study(config, methods={"fedavg": None, "fedprox": {"execution": own}}, seeds=[0, 1])
     assert main.main(["plan"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    own_request = "12,000 MB, 90 min, 2 cores, 2 GPUs, partition gpu (1)"
-    assert line == f"Cluster jobs ask for {own_request}; 4,000 MB, 240 min, 1 core (1)"
+    own_request = "12,000 MiB, 90 min, 2 cores, 2 GPUs, partition gpu (1)"
+    assert line == f"Cluster jobs ask for {own_request}; 4,000 MiB, 240 min, 1 core (1)"
 
 
 def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypatch):
