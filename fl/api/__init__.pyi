@@ -16,8 +16,9 @@ from fl.base.fields import (
 from fl.base.schema import GLOBAL as GLOBAL, PERSONAL as PERSONAL
 from fl.base.errors import FedloomError as FedloomError
 
-# Trees of tensors, and random numbers by key.
-from fl.api.trees import Inputs as Inputs, Rate as Rate, Tree as Tree
+# Trees of tensors, states, and random numbers by key.
+from fl.api.trees import AnyTree as AnyTree, Inputs as Inputs, Rate as Rate, Tree as Tree
+from fl.api.state import ClientFacts as ClientFacts, Variables as Variables, Weights as Weights
 from fl.api import trees as trees
 from fl.pytorch import keyed as keyed
 from fl.base import rng as rng
@@ -46,12 +47,21 @@ from fl.api.method import (
     training_passes as training_passes,
 )
 from fl.api.recipes import (
+    AddedStates as AddedStates,
+    Recipe as Recipe,
+    RecipeClient as RecipeClient,
+    RecipeServer as RecipeServer,
+    RecipeUpload as RecipeUpload,
+    RecipeWork as RecipeWork,
+    StepResults as StepResults,
     TrainingPass as TrainingPass,
     all_weights as all_weights,
     personal as personal,
+    personal_model as personal_model,
     recipe as recipe,
     select as select,
     shared as shared,
+    shared_model as shared_model,
     weights_in as weights_in,
     weights_not_in as weights_not_in,
 )

@@ -14,20 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, cast
 
 import torch
 from torch import Tensor
 
 from fl.api.protocols import Adapt, Apply, Batch, ChangeBatch, Start
-from fl.api.trees import Tree
+from fl.api.state import Variables
+from fl.api.trees import AnyTree, Tree
 from fl.base.errors import FedloomError
 from fl.pytorch import keyed
 
-ALTERATION_STATES = "alterations"
+ALTERATION_STATES: Final = "alterations"
 """Key in a client's tree and its work tree: states of alterations by name."""
 
 
-def stateless(variables: Tree) -> Tree:
+def stateless(variables: Variables) -> Tree:
     """Return the state of an alteration without one, {}."""
     return {}
 
@@ -73,11 +75,10 @@ class Alterations:
         }
         self.needs_keys = bool(alterations)
 
-    def start(self, variables: Tree) -> Tree:
-        """Return the states for a client's tree; {} if no alteration has a state."""
+    def start(self, variables: Variables) -> Mapping[str, Tree]:
+        """Return the states of the alterations that have one, by name."""
         states = {alteration.name: alteration.start(variables) for alteration in self._alterations}
-        nonempty = {name: state for name, state in states.items() if state}
-        return {ALTERATION_STATES: nonempty} if nonempty else {}
+        return {name: state for name, state in states.items() if state}
 
     def change_batch(self, batch: Batch) -> Batch:
         """Return the changed batch of a pass."""
@@ -128,20 +129,19 @@ class Alterations:
 
         return {layer: partial(alter, layer) for layer in self.layers}, observations
 
-    def adapt(self, work: Tree, observations: Tree) -> Tree:
+    def adapt(self, work: AnyTree, observations: Tree) -> AnyTree:
         """Return the work tree with the next states, given the data that `functions` collected."""
+        states: Mapping[str, Tree] = work.get(ALTERATION_STATES, {})
         adapted = {
             alteration.name: alteration.adapt(
-                work[ALTERATION_STATES][alteration.name], observations[alteration.name]
+                states[alteration.name], observations[alteration.name]
             )
             for alteration in self._alterations
             if alteration.adapt
         }
-        return (
-            {**work, ALTERATION_STATES: {**work[ALTERATION_STATES], **adapted}}
-            if adapted
-            else dict(work)
-        )
+        if not adapted:
+            return work
+        return cast("AnyTree", {**work, ALTERATION_STATES: {**states, **adapted}})
 
 
 MIXED = "mixed"

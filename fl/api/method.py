@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final, Generic
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from fl.api.alteration import Alteration
 from fl.api.network import Network
 from fl.api.protocols import Aggregate as Aggregate
 from fl.api.protocols import Batch as Batch
+from fl.api.protocols import ClientState, ServerState, Upload, Work
 from fl.api.protocols import View as View
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
@@ -125,7 +127,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Pass:
+class Pass(Generic[Work, Upload]):
     """Pass over one client's data in a round: begin, steps of loss and update, end.
 
     Attributes:
@@ -139,10 +141,10 @@ class Pass:
             pass. The engine may compute it once and look it up afterwards (`fl.engine.loader`).
     """
 
-    begin: protocols.Begin
+    begin: protocols.Begin[Work]
     loss: protocols.Loss
-    update: protocols.Update
-    end: protocols.End
+    update: protocols.Update[Work]
+    end: protocols.End[Upload]
     sampling: Sampling = field(default_factory=Sampling)
     refreshes: tuple[Refresh, ...] = ()
     reference: protocols.ReferenceModels | None = None
@@ -168,7 +170,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class MeanBased:
+class MeanBased(Generic[ServerState]):
     """Mark of a `Method.aggregate` that uses uploads only through a mean over clients.
 
     A study can then transform the uploads, or replace their mean by another rule
@@ -178,14 +180,16 @@ class MeanBased:
         aggregate: The function.
     """
 
-    aggregate: Aggregate
+    aggregate: Aggregate[ServerState]
 
-    def __call__(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    def __call__(
+        self, server: Any, clients: Any, uploads: Any, n: Tensor
+    ) -> tuple[ServerState, Any]:
         """Call the function."""
         return self.aggregate(server, clients, uploads, n)
 
 
-class WeightedAverage(MeanBased):
+class WeightedAverage(MeanBased[ServerState]):
     """Mark of a `Method.aggregate` that uses uploads only through their mean weighted by ``n``.
 
     The engine can then average groups of clients as they finish, and give one row for each group to
@@ -193,28 +197,28 @@ class WeightedAverage(MeanBased):
     """
 
 
-VARIABLE_GROUPS = ("params", "buffers")
+VARIABLE_GROUPS: Final = ("params", "buffers")
 """Keys of a network's variables in its tree, in the server's tree and in a client's."""
 
-PERSONAL_PARAMS = "personal_params"
+PERSONAL_PARAMS: Final = "personal_params"
 """Key of parameters that a client trains in addition to the network's, see `fl.api.recipe`."""
 
-SHARED_PARAMS = "shared_params"
+SHARED_PARAMS: Final = "shared_params"
 """Key of parameters that all train and share in addition to the network's, see `fl.api.recipe`."""
 
-REAL = "real"
+REAL: Final = "real"
 """Split of a client's own training samples, for methods that train on synthetic samples too."""
 
-PAYLOAD = "payload"
+PAYLOAD: Final = "payload"
 """Key in a client's tree: what the server computes and sends for this client only."""
 
-COUNTS = "counts"
+COUNTS: Final = "counts"
 """Key in every client's tree: its number of training samples by class, int64 [classes].
 
 Zeros if the task has no class for each sample.
 """
 
-MODALITY = "modality"
+MODALITY: Final = "modality"
 """Key in a client's tree if clients differ in modality: the number of its modality, int64."""
 
 
@@ -264,7 +268,7 @@ class Predictor:
     serves_absent_clients: bool = False
     is_per_sample: bool = False
 
-    def __call__(self, server: Tree, client: Tree | None) -> Tree:
+    def __call__(self, server: Any, client: Any) -> Any:
         """Return the variables of the view."""
         return self.variables(server, client)
 
@@ -283,8 +287,11 @@ class ServerWork:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Generic[ServerState, ClientState, Work, Upload]):
     """A federated method.
+
+    Its type names the classes of its states, see `fl.api.state`: the server's, a client's, and the
+    work and the upload of its pass, if it has one (`single_pass`).
 
     Attributes:
         init: Function from the first weights to the server's tree and a client's, before round 1.
@@ -303,9 +310,9 @@ class Method:
         upload_bytes: Function from an upload to its bytes; None: the bytes of its tensors.
     """
 
-    init: protocols.Init
-    passes: tuple[Pass | Sweep, ...]
-    aggregate: Aggregate
+    init: protocols.Init[ServerState, ClientState]
+    passes: tuple[Pass[Any, Any] | Sweep, ...]
+    aggregate: Aggregate[ServerState]
     views: Mapping[str, View]
     earlier_phases: tuple[Phase, ...] = ()
     send: protocols.Send | None = None
@@ -340,7 +347,9 @@ class MethodTerm:
         return self.term(forward)
 
 
-def training_passes(method: Method) -> tuple[Pass, ...]:
+def training_passes(
+    method: Method[Any, Any, Work, Upload],
+) -> tuple[Pass[Work, Upload], ...]:
     """Return the passes of a method without sweeps.
 
     Raises:
@@ -352,7 +361,7 @@ def training_passes(method: Method) -> tuple[Pass, ...]:
     return passes
 
 
-def single_pass(method: Method) -> Pass:
+def single_pass(method: Method[Any, Any, Work, Upload]) -> Pass[Work, Upload]:
     """Return the pass of a method that has exactly one pass and no sweep.
 
     Raises:

@@ -5,18 +5,27 @@ a client dimension. The engine may still call the function under `torch.func.vma
 at once, so the function must not read a tensor's value into Python. *Stacked* means that the first
 dimension of every leaf is that of clients. No function changes its arguments; `consumes_gradients`
 marks the one exception.
+
+Arguments that are states (`fl.api.state`) are `Any` here: a method's function asks for the class of
+its method. Results have a type variable, so that a method which adds entries to another one's state
+knows the entries that are there: `ServerState`, `ClientState`, `Work` of a pass, `Upload`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
+from typing_extensions import TypeVar  # which torch needs too; Python's has defaults from 3.13 on
 
 from fl.api.trees import Rate, Tree
 
 Marked = TypeVar("Marked")
+ServerState = TypeVar("ServerState", bound=Tree, default=Tree, covariant=True)
+ClientState = TypeVar("ClientState", bound=Tree, default=Tree, covariant=True)
+Work = TypeVar("Work", bound=Tree, default=Tree, covariant=True)
+Upload = TypeVar("Upload", bound=Tree, default=Tree, covariant=True)
 
 Batch = Mapping[str, Any]
 """Batch of one client.
@@ -57,10 +66,10 @@ class Steps(Protocol):
 # A pass: what a client trains
 
 
-class Begin(Protocol):
+class Begin(Protocol[Work]):
     """Function that makes the work tree of a pass."""
 
-    def __call__(self, server: Tree, client: Tree, /) -> Tree:
+    def __call__(self, server: Any, client: Any, /) -> Work:
         """Return the work tree of ONE client; the loss is differentiated by its ``params``.
 
         Args:
@@ -72,7 +81,7 @@ class Begin(Protocol):
 class Loss(Protocol):
     """Loss of a step."""
 
-    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> tuple[Tensor, Tree]:
+    def __call__(self, server: Any, work: Any, batch: Batch, /) -> tuple[Tensor, Tree]:
         """Return the loss of ONE client, a scalar, and a tree ``aux`` for the update.
 
         Args:
@@ -82,10 +91,10 @@ class Loss(Protocol):
         """
 
 
-class Update(Protocol):
+class Update(Protocol[Work]):
     """Step along a gradient."""
 
-    def __call__(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate, /) -> Tree:
+    def __call__(self, server: Any, work: Any, grads: Tree, aux: Any, lr: Rate, /) -> Work:
         """Return the next work tree; elementwise, as leaves of all trees may be stacked.
 
         Args:
@@ -111,10 +120,10 @@ def is_consuming_gradients(update: Update) -> bool:
     return getattr(update, "consumes_gradients", False)
 
 
-class End(Protocol):
+class End(Protocol[Upload]):
     """End of a pass: the client's next tree and its upload."""
 
-    def __call__(self, server: Tree, client: Tree, work: Tree, /) -> tuple[Tree, Tree]:
+    def __call__(self, server: Any, client: Any, work: Any, /) -> tuple[Any, Upload]:
         """Return the next tree and the upload of ONE client.
 
         Args:
@@ -127,7 +136,7 @@ class End(Protocol):
 class ReferenceModels(Protocol):
     """Values of each sample by models that stay fixed during a pass."""
 
-    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> Tree:
+    def __call__(self, server: Any, work: Any, batch: Batch, /) -> Tree:
         """Return values of ONE client's batch, without gradients, leaves [b, ...].
 
         Args:
@@ -140,7 +149,7 @@ class ReferenceModels(Protocol):
 class RefreshLook(Protocol):
     """Statistics of the samples that are drawn for a refresh."""
 
-    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> Tree:
+    def __call__(self, server: Any, work: Any, batch: Batch, /) -> Tree:
         """Return statistics of ONE client's samples, without gradients.
 
         Args:
@@ -153,7 +162,7 @@ class RefreshLook(Protocol):
 class Adapt(Protocol):
     """Change of a work tree, or of a state, by statistics of samples."""
 
-    def __call__(self, state: Tree, statistics: Tree, /) -> Tree:
+    def __call__(self, state: Any, statistics: Any, /) -> Any:
         """Return the next state, of the same shapes; leaves may be stacked."""
 
 
@@ -163,7 +172,7 @@ class Adapt(Protocol):
 class SweepLook(Protocol):
     """Sums over the samples of a batch in a sweep."""
 
-    def __call__(self, server: Tree, client: Tree, upload: Tree, batch: Batch, /) -> Tree:
+    def __call__(self, server: Any, client: Any, upload: Any, batch: Batch, /) -> Tree:
         """Return sums over ONE client's batch, each sample times its weight, without gradients.
 
         Args:
@@ -177,9 +186,7 @@ class SweepLook(Protocol):
 class SweepEnd(Protocol):
     """End of a sweep: the client's next tree and its upload."""
 
-    def __call__(
-        self, server: Tree, client: Tree, upload: Tree, totals: Tree, /
-    ) -> tuple[Tree, Tree]:
+    def __call__(self, server: Any, client: Any, upload: Any, totals: Any, /) -> tuple[Any, Any]:
         """Return the next tree and the upload of ONE client.
 
         Args:
@@ -193,10 +200,10 @@ class SweepEnd(Protocol):
 # The server
 
 
-class Init(Protocol):
+class Init(Protocol[ServerState, ClientState]):
     """State of the server and of each client before round 1."""
 
-    def __call__(self, variables: Tree, /) -> tuple[Tree, Tree]:
+    def __call__(self, variables: Any, /) -> tuple[ServerState, ClientState]:
         """Return the server's tree, and the tree with which every client starts.
 
         The engine adds the id and the class counts to each client's tree.
@@ -206,12 +213,12 @@ class Init(Protocol):
         """
 
 
-class Aggregate(Protocol):
+class Aggregate(Protocol[ServerState]):
     """Aggregation of uploads by the server."""
 
     def __call__(
-        self, server: Tree, clients: Tree, uploads: Tree, n: Tensor, /
-    ) -> tuple[Tree, Tree]:
+        self, server: Any, clients: Any, uploads: Any, n: Tensor, /
+    ) -> tuple[ServerState, Any]:
         """Return the server's next tree and the participants' next trees, stacked.
 
         Args:
@@ -237,7 +244,7 @@ class Combine(Protocol):
 class TrainOnServer(Protocol):
     """Training pass of the server over its own labelled samples."""
 
-    def __call__(self, pass_: Any, tree: Tree, round_: int, /) -> Tree:
+    def __call__(self, pass_: Any, tree: Any, round_: int, /) -> Any:
         """Return the tree that the end of the pass returns.
 
         The server does the pass like a client to which nothing is sent, for as many epochs or steps
@@ -253,7 +260,7 @@ class TrainOnServer(Protocol):
 class Send(Protocol):
     """Part of the server's tree that clients get."""
 
-    def __call__(self, server: Tree, /) -> Tree:
+    def __call__(self, server: Any, /) -> Tree:
         """Return the part that passes get.
 
         Args:
@@ -264,7 +271,7 @@ class Send(Protocol):
 class Payload(Protocol):
     """Data that the server computes for a single client."""
 
-    def __call__(self, server: Tree, client: Tree, /) -> Tree:
+    def __call__(self, server: Any, client: Any, /) -> Tree:
         """Return data for ONE client, which passes get in its tree (`fl.api.method.PAYLOAD`).
 
         Args:
@@ -294,19 +301,19 @@ class CheckClients(Protocol):
 class View(Protocol):
     """Variables that are evaluated."""
 
-    def __call__(self, server: Tree, client: Tree | None, /) -> Tree:
+    def __call__(self, server: Any, client: Any, /) -> Any:
         """Return ``params`` and ``buffers``.
 
         Args:
             server: The server's tree.
-            client: A client's tree; None for the shared view.
+            client: A client's tree; None for the shared model.
         """
 
 
 class Predict(Protocol):
     """Prediction of a view."""
 
-    def __call__(self, variables: Tree, memory: Tree, x: Any, /) -> Tensor:
+    def __call__(self, variables: Any, memory: Any, x: Any, /) -> Tensor:
         """Return outputs of ONE client, [b, classes], whose softmax are probabilities.
 
         Args:
@@ -319,7 +326,7 @@ class Predict(Protocol):
 class SampleLook(Protocol):
     """Values that a model computes of samples."""
 
-    def __call__(self, variables: Tree, batch: Batch, /) -> Tree:
+    def __call__(self, variables: Any, batch: Batch, /) -> Tree:
         """Return values of ONE client's batch, without gradients.
 
         For a view, leaves [b, ...] for each sample. For a term, any tree for its adaptation.
@@ -333,7 +340,7 @@ class SampleLook(Protocol):
 class BuildMemory(Protocol):
     """Memory of a view of a client's own samples."""
 
-    def __call__(self, variables: Tree, values: Mapping[str, Tree], /) -> Tree:
+    def __call__(self, variables: Any, values: Mapping[str, Any], /) -> Tree:
         """Return the memory of ONE client.
 
         Args:
@@ -345,7 +352,7 @@ class BuildMemory(Protocol):
 class Trace(Protocol):
     """Values that are stored at every evaluated round: few, and of the same shapes."""
 
-    def __call__(self, tree: Tree, /) -> dict[str, Tensor]:
+    def __call__(self, tree: Any, /) -> dict[str, Tensor]:
         """Return tensors by name.
 
         Args:
@@ -359,7 +366,7 @@ class Trace(Protocol):
 class Start(Protocol):
     """First state of every client, made from the first weights."""
 
-    def __call__(self, variables: Tree, /) -> Tree:
+    def __call__(self, variables: Any, /) -> Tree:
         """Return the first state.
 
         Args:
@@ -371,7 +378,7 @@ class Apply(Protocol):
     """Alteration of the features of a layer."""
 
     def __call__(
-        self, layer: str, features: Tensor, batch: Batch, state: Tree, /
+        self, layer: str, features: Tensor, batch: Batch, state: Any, /
     ) -> tuple[Tensor, Tree]:
         """Return features of ONE client for the next layer, same shape, and data for `Adapt`.
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import add
-from typing import Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.alteration import ALTERATION_STATES, Alterations
+from fl.api.alteration import Alterations
 from fl.api.method import (
     PERSONAL_PARAMS,
     SHARED_PARAMS,
@@ -27,6 +27,7 @@ from fl.api.method import (
 from fl.api.network import Network, Output
 from fl.api.optimizers import Optimizer, optimizer
 from fl.api.protocols import Start, consumes_gradients
+from fl.api.state import ClientFacts, Variables, Weights
 from fl.api.task import Task
 from fl.api.term import (
     SHARED,
@@ -76,6 +77,85 @@ def weights_not_in(names: Collection[str]) -> Predicate:
     return lambda name: name not in names
 
 
+class RecipeServer(Variables):
+    """State of the server: the weights that clients share.
+
+    Attributes:
+        shared_params: Parameters in addition to the network's, if the method has some.
+    """
+
+    shared_params: NotRequired[Tree]
+
+
+class AddedStates(TypedDict, total=False):
+    """States of what a study or a method adds to training, if it has a state.
+
+    Attributes:
+        terms: State of each `fl.api.term.AdaptiveTerm`, by its name.
+        alterations: State of each `fl.api.alteration.Alteration`, by its name.
+    """
+
+    terms: Mapping[str, Tree]
+    alterations: Mapping[str, Tree]
+
+
+class RecipeClient(ClientFacts, Variables, AddedStates):
+    """State of a client: the weights that stay with it.
+
+    Attributes:
+        personal_params: Parameters in addition to the network's, if the method has some.
+        optimizer: State of the optimizer, such as momentum by weight, if it is kept between rounds.
+    """
+
+    personal_params: NotRequired[Tree]
+    optimizer: NotRequired[Tree]
+
+
+class RecipeWork(AddedStates):
+    """State of a client's pass, from its begin to its end.
+
+    Attributes:
+        params: Parameters that the pass trains, by name; additional ones are trees of their own,
+            under ``personal_params`` and ``shared_params``.
+        frozen: Parameters that it does not train, by name.
+        optimizer: State of the optimizer.
+        buffers: Buffers by name, as the last step left them.
+    """
+
+    params: Tree
+    frozen: Weights
+    optimizer: Tree
+    buffers: Weights
+
+
+class RecipeUpload(Variables):
+    """Upload of a client: the weights that clients share, as its training left them.
+
+    Attributes:
+        shared_params: Parameters in addition to the network's, if the method has some.
+    """
+
+    shared_params: NotRequired[Tree]
+
+
+Recipe = Method[RecipeServer, RecipeClient, RecipeWork, RecipeUpload]
+"""Method that `recipe` builds; a method that adds entries to its states has classes of its own."""
+
+
+class StepResults(TypedDict):
+    """What a step's loss returns for the update.
+
+    Attributes:
+        buffers: Buffers after the forward pass, by name.
+        terms: Statistics of the batch for each adaptive term, by its name.
+        alterations: Observations of each alteration, by its name and layer.
+    """
+
+    buffers: Weights
+    terms: Mapping[str, Tree]
+    alterations: NotRequired[Mapping[str, Tree]]
+
+
 @dataclass(frozen=True)
 class TrainingPass:
     """Pass of a recipe that trains some of the parameters.
@@ -98,7 +178,7 @@ def recipe(
     keep_optimizer: bool = False,
     personal_params: Start | None = None,
     shared_params: Start | None = None,
-) -> Method:
+) -> Recipe:
     """Build a method: local training on a sum of terms, then a mean of the shared weights.
 
     A client minimises the sum of ``terms`` and of the terms that the study adds
@@ -185,25 +265,31 @@ class _RecipeBuilder:
         ]
         return references + [term.reference for term in self.adaptive_terms if term.reference]
 
-    def init(self, variables: Tree) -> tuple[Tree, Tree]:
-        personal_params = (
-            {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
-        )
-        client = {**select(variables, self.local), **personal_params}
-        shared_params = {SHARED_PARAMS: self.shared_params(variables)} if self.shared_params else {}
-        server = {**select(variables, lambda name: not self.local(name)), **shared_params}
+    def init(self, variables: Variables) -> tuple[RecipeServer, RecipeClient]:
+        shared, local = self._divided(variables)
+        server: RecipeServer = {"params": shared["params"], "buffers": shared["buffers"]}
+        client: RecipeClient = {"params": local["params"], "buffers": local["buffers"]}
+        if self.personal_params:
+            client["personal_params"] = self.personal_params(variables)
+        if self.shared_params:
+            server["shared_params"] = self.shared_params(variables)
         if self.keep_optimizer:
-            # In the order in which `begin` puts the weights together.
-            merged = merge(server, client)
-            trained = {**_trained(merged, self.passes[0])[0], **personal_params, **shared_params}
+            trained, _ = self.trained_and_frozen(self.passes[0], server, client)
             client["optimizer"] = self.optimizer.init(trained)
         if self.adaptive_terms:
             client["terms"] = {term.name: term.start(variables) for term in self.adaptive_terms}
-        client |= self.alterations.start(variables)
+        alteration_states = self.alterations.start(variables)
+        if alteration_states:
+            client["alterations"] = alteration_states
         return server, client
 
-    def build_pass(self, training_pass: TrainingPass) -> Pass:
-        def begin(server: Tree, client: Tree) -> Tree:
+    def _divided(self, variables: Variables) -> tuple[Variables, Variables]:
+        """Return the variables that clients share, and those that stay with a client."""
+        shared = select(variables, lambda name: not self.local(name))
+        return shared, select(variables, self.local)
+
+    def build_pass(self, training_pass: TrainingPass) -> Pass[RecipeWork, RecipeUpload]:
+        def begin(server: RecipeServer, client: RecipeClient) -> RecipeWork:
             return self.begin(training_pass, server, client)
 
         refreshes = tuple(
@@ -220,19 +306,34 @@ class _RecipeBuilder:
             reference,
         )
 
-    def begin(self, training_pass: TrainingPass, server: Tree, client: Tree) -> Tree:
-        variables = merge(server, client)
-        trained, frozen = _trained(variables, training_pass)
+    def trained_and_frozen(
+        self, training_pass: TrainingPass, server: RecipeServer, client: RecipeClient
+    ) -> tuple[Tree, Weights]:
+        """Return the parameters that a pass trains, additional ones too, and all others."""
+        params = merge(server, client)["params"]
+        trained = {name: tensor for name, tensor in params.items() if training_pass.trained(name)}
+        frozen = {name: tensor for name, tensor in params.items() if name not in trained}
+        added: dict[str, Tree] = {}
         if self.personal_params:
-            trained = {**trained, PERSONAL_PARAMS: client[PERSONAL_PARAMS]}
+            added["personal_params"] = client["personal_params"]
         if self.shared_params:
-            trained = {**trained, SHARED_PARAMS: server[SHARED_PARAMS]}
-        state = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
-        work = {"params": trained, "frozen": frozen, "optimizer": state}
-        states = {key: client[key] for key in ("terms", ALTERATION_STATES) if key in client}
-        return {**work, **states, "buffers": variables["buffers"]}
+            added["shared_params"] = server["shared_params"]
+        return {**trained, **added}, frozen
 
-    def reference(self, server: Tree, work: Tree, batch: Batch) -> Tree:
+    def begin(
+        self, training_pass: TrainingPass, server: RecipeServer, client: RecipeClient
+    ) -> RecipeWork:
+        trained, frozen = self.trained_and_frozen(training_pass, server, client)
+        state = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
+        return {
+            "params": trained,
+            "frozen": frozen,
+            "optimizer": state,
+            **_added_states(client),
+            "buffers": merge(server, client)["buffers"],
+        }
+
+    def reference(self, server: Any, work: Any, batch: Batch) -> Tree:
         @cache
         def reference_pass(model: str) -> Output:
             variables = server if model == SHARED else work[model]
@@ -250,10 +351,12 @@ class _RecipeBuilder:
             for name, leaf in reference(reference_pass).items()
         }
 
-    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        params, personal_params, shared_params = self._split_params(work)
+    def loss(
+        self, server: RecipeServer, work: RecipeWork, batch: Batch
+    ) -> tuple[Tensor, StepResults]:
+        params, personal_params, shared_params = _split_params(work)
         batch = self.alterations.change_batch(batch)
-        alter, altered = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
+        alter, altered = self.alterations.functions(work.get("alterations", {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
         )
@@ -268,15 +371,21 @@ class _RecipeBuilder:
             shared_params,
             task=self.task,
         )
-        values, statistics = [_scalar(term(forward)) for term in self.stateless_terms], {}
+        values = [_scalar(term(forward)) for term in self.stateless_terms]
+        statistics: dict[str, Tree] = {}
         for term in self.adaptive_terms:
             value, statistics[term.name] = term.term(forward, work["terms"][term.name])
             values.append(_scalar(value))
-        aux = {"buffers": output.buffers, "terms": statistics, "alterations": altered}
-        return reduce(add, values), aux
+        return reduce(add, values), {
+            "buffers": output.buffers,
+            "terms": statistics,
+            "alterations": altered,
+        }
 
     @consumes_gradients
-    def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def update(
+        self, server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> RecipeWork:
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive_terms:
             if term.refresh is None:
@@ -284,24 +393,22 @@ class _RecipeBuilder:
         work = self.alterations.adapt(work, aux.get("alterations", {}))
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
-    def end(self, server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        params, personal_params, shared_params = self._split_params(work)
+    def end(
+        self, server: RecipeServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[RecipeClient, RecipeUpload]:
+        params, personal_params, shared_params = _split_params(work)
         ordered = {name: params[name] for name in self.network.names["params"]}
-        final = {"params": ordered, "buffers": work["buffers"]}
-        client_state = {**select(final, self.local)}
+        final: Variables = {"params": ordered, "buffers": work["buffers"]}
+        shared, local = self._divided(final)
+        upload: RecipeUpload = {"params": shared["params"], "buffers": shared["buffers"]}
+        if self.shared_params:
+            upload["shared_params"] = shared_params
+        client = {**client, **local}
         if self.personal_params:
-            client_state[PERSONAL_PARAMS] = personal_params
+            client["personal_params"] = personal_params
         if self.keep_optimizer:
-            client_state["optimizer"] = work["optimizer"]
-        client_state |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}
-        added = {SHARED_PARAMS: shared_params} if self.shared_params else {}
-        upload = {**select(final, lambda name: not self.local(name)), **added}
-        return {**client, **client_state}, upload
-
-    def _split_params(self, work: Tree) -> tuple[Tree, Tree, Tree]:
-        """Return the network's parameters, the personal parameters, and the shared ones."""
-        params = {**work["frozen"], **work["params"]}
-        return params, params.pop(PERSONAL_PARAMS, {}), params.pop(SHARED_PARAMS, {})
+            client["optimizer"] = work["optimizer"]
+        return {**client, **_added_states(work)}, upload
 
 
 def _scalar(value: Tensor) -> Tensor:
@@ -318,59 +425,76 @@ def _scalar(value: Tensor) -> Tensor:
     return value
 
 
-def _average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-    return {**server, **trees.mean(uploads, n)}, dict(clients)
+def _split_params(work: RecipeWork) -> tuple[Weights, Tree, Tree]:
+    """Return the network's parameters, the personal parameters, and the shared ones."""
+    params = {**work["frozen"], **work["params"]}
+    return params, params.pop(PERSONAL_PARAMS, {}), params.pop(SHARED_PARAMS, {})
 
 
-def _adapted(work: Tree, term: AdaptiveTerm, statistics: Tree) -> Tree:
+def _added_states(state: RecipeClient | RecipeWork) -> AddedStates:
+    """Return the states of terms and of alterations, if there are some."""
+    added: AddedStates = {}
+    if "terms" in state:
+        added["terms"] = state["terms"]
+    if "alterations" in state:
+        added["alterations"] = state["alterations"]
+    return added
+
+
+def _average(
+    server: RecipeServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+) -> tuple[RecipeServer, RecipeClient]:
+    return {**server, **trees.mean(uploads, n)}, clients
+
+
+def _adapted(work: RecipeWork, term: AdaptiveTerm, statistics: Tree) -> RecipeWork:
     state = term.adapt(work["terms"][term.name], statistics)
     return {**work, "terms": {**work["terms"], term.name: state}}
 
 
 def _refresh(term: AdaptiveTerm, periodic: Periodic) -> Refresh:
-    def look(server: Tree, work: Tree, batch: Batch) -> Tree:
-        params = {**work["frozen"], **work["params"]}
-        for added in (PERSONAL_PARAMS, SHARED_PARAMS):
-            params.pop(added, None)
-        variables = {"params": params, "buffers": work["buffers"]}
+    def look(server: RecipeServer, work: RecipeWork, batch: Batch) -> Tree:
+        variables: Variables = {"params": _split_params(work)[0], "buffers": work["buffers"]}
         return periodic.look(variables, batch)
 
-    def adapt(work: Tree, statistics: Tree) -> Tree:
+    def adapt(work: RecipeWork, statistics: Tree) -> RecipeWork:
         return _adapted(work, term, statistics)
 
     return Refresh(periodic.interval, periodic.first_step, periodic.batch_count, look, adapt)
 
 
-def _trained(variables: Tree, training_pass: TrainingPass) -> tuple[Tree, Tree]:
-    params = variables["params"]
-    trained = {name: tensor for name, tensor in params.items() if training_pass.trained(name)}
-    return trained, {name: tensor for name, tensor in params.items() if name not in trained}
-
-
 def _views(names: list[str], local: Predicate) -> Mapping[str, View]:
     """Return the views: personal if any weight is local, else global."""
     if any(local(name) for name in names):
-        return {PERSONAL: personal}
-    return {GLOBAL: shared}
+        return {PERSONAL: personal_model}
+    return {GLOBAL: shared_model}
 
 
-def shared(server: Tree, client: Tree | None) -> Tree:
+def shared_model(server: Variables, client: object) -> Variables:
     """Return the server's variables, as a view."""
     return select(server, all_weights)
 
 
-def personal(server: Tree, client: Tree | None) -> Tree:
+def personal_model(server: Variables, client: Variables) -> Variables:
     """Return a client's own variables and the server's for all others, as a view."""
-    return merge(server, client or {})
+    return merge(server, client)
 
 
-def select(variables: Tree, chosen: Predicate) -> Tree:
+def select(variables: Variables, chosen: Predicate) -> Variables:
     """Return the chosen variables."""
+    params, buffers = variables["params"], variables["buffers"]
     return {
-        kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in VARIABLE_GROUPS
+        "params": {name: tensor for name, tensor in params.items() if chosen(name)},
+        "buffers": {name: tensor for name, tensor in buffers.items() if chosen(name)},
     }
 
 
-def merge(server: Tree, client: Tree) -> Tree:
+def merge(server: Variables, client: Variables) -> Variables:
     """Return the server's variables with the client's own instead of those of equal names."""
-    return {kind: {**server[kind], **client[kind]} for kind in VARIABLE_GROUPS}
+    return {
+        "params": {**server["params"], **client["params"]},
+        "buffers": {**server["buffers"], **client["buffers"]},
+    }
+
+
+shared, personal = shared_model, personal_model

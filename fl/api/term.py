@@ -7,13 +7,14 @@ A method's loss is a sum of terms. A study can add terms to any method that is b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from fl.api.network import Network, Output
 from fl.api.protocols import Adapt, SampleLook, Start
 from fl.api.protocols import Batch as Batch
+from fl.api.state import Weights
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION, classification_loss
 from fl.api.trees import Tree
@@ -27,9 +28,9 @@ class Forward:
         network: The network.
         output: Its pass over the batch in training mode, see `fl.api.network.Output`.
         params: The weights of that pass.
-        shared: The server's tree as it was sent in this round; its ``params`` are without local
+        server: The server's state as it was sent in this round; its ``params`` are without local
             weights.
-        work: The client's work tree in this round, with the states of its method.
+        work: The state of the client's pass, with the entries of its method.
         batch: The samples, see `Batch`; ``batch["reference"]`` has the features of reference models
             that a `ReferenceTerm` computes.
         personal_params: The client's parameters in addition to the network's, see `fl.api.recipe`.
@@ -39,14 +40,19 @@ class Forward:
 
     network: Network
     output: Output
-    params: Tree
-    shared: Tree
-    work: Tree
+    params: Weights
+    server: Any
+    work: Any
     batch: Batch
     personal_params: Tree = field(default_factory=dict)
     shared_params: Tree = field(default_factory=dict)
     # A factory, because the compiler of torch 2.11 cannot trace an object as default.
     task: Task = field(default_factory=lambda: CLASSIFICATION)
+
+    @property
+    def shared(self) -> Any:
+        """Former name of `server`."""
+        return self.server
 
 
 class Term(Protocol):

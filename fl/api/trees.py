@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from fl.pytorch import folding, torch_internals
 
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
+
+AnyTree = TypeVar("AnyTree", bound=Tree)
+"""A tree whose class the result of a function has too (`fl.api.state`)."""
 
 Inputs = Tensor | Mapping[str, Tensor]
 """Inputs of a model: a tensor [b, ...], or a mapping to one tensor for each of several inputs."""
@@ -44,19 +47,22 @@ different rates gets one rate for each client, [K] (`align_rate`).
 """
 
 
-def apply(fn: Callable[..., Tensor], tree: Tree, *trees: Tree) -> Tree:
+def apply(fn: Callable[..., Tensor], tree: AnyTree, *trees: Tree) -> AnyTree:
     """Return the tree of the results of ``fn`` over the leaves of trees of one structure."""
-    if not trees:  # Most maps of a training step are over one tree, and need no generator.
-        return {
+    results: Any
+    if trees:
+        results = {
+            key: fn(leaf, *(t[key] for t in trees))
+            if isinstance(leaf, Tensor)
+            else apply(fn, leaf, *(t[key] for t in trees))
+            for key, leaf in tree.items()
+        }
+    else:  # Most maps of a training step are over one tree, and need no generator.
+        results = {
             key: fn(leaf) if isinstance(leaf, Tensor) else apply(fn, leaf)
             for key, leaf in tree.items()
         }
-    return {
-        key: fn(leaf, *(t[key] for t in trees))
-        if isinstance(leaf, Tensor)
-        else apply(fn, leaf, *(t[key] for t in trees))
-        for key, leaf in tree.items()
-    }
+    return results
 
 
 def map_inputs(fn: Callable[[Tensor], Tensor], inputs: Any) -> Any:
@@ -84,7 +90,7 @@ def names(tree: Tree) -> Iterator[str]:
             yield from names(leaf)
 
 
-def unflatten(tree: Tree, values: Sequence[Tensor]) -> Tree:
+def unflatten(tree: AnyTree, values: Sequence[Tensor]) -> AnyTree:
     """Return a tree of the structure of ``tree`` with these leaves, in the order of `leaves`."""
     remaining = iter(values)
     return apply(lambda _: next(remaining), tree)
@@ -95,24 +101,25 @@ def nbytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
-def stack(trees: Sequence[Tree]) -> Tree:
+def stack(trees: Sequence[AnyTree]) -> AnyTree:
     """Return one stacked tree from trees of the same shapes."""
     return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
 
 
-def concatenate(trees: Sequence[Tree]) -> Tree:
+def concatenate(trees: Sequence[AnyTree]) -> AnyTree:
     """Return stacked trees joined along the client dimension; a single tree is not copied."""
     if len(trees) == 1:
-        return dict(trees[0])
+        single: Any = dict(trees[0])
+        return single
     return apply(lambda *tensors: torch.cat(tensors), trees[0], *trees[1:])
 
 
-def repeat(tree: Tree, count: int) -> Tree:
+def repeat(tree: AnyTree, count: int) -> AnyTree:
     """Return a stack of ``count`` copies."""
     return apply(lambda t: t.unsqueeze(0).repeat(count, *[1] * t.dim()), tree)
 
 
-def take(tree: Tree, index: int | slice | Tensor) -> Tree:
+def take(tree: AnyTree, index: int | slice | Tensor) -> AnyTree:
     """Return one client of a stack (integer), or a smaller stack (slice or index tensor)."""
     if isinstance(index, Tensor):
         return apply(lambda t: rows(t, index), tree)
@@ -132,7 +139,7 @@ def rows(tensor: Tensor, index: Tensor) -> Tensor:
     return picked.reshape((*index.shape, *tensor.shape[1:]))
 
 
-def replace_clients(tree: Tree, index: Tensor, values: Tree) -> Tree:
+def replace_clients(tree: AnyTree, index: Tensor, values: Tree) -> AnyTree:
     """Return the stack with the clients at ``index`` replaced by those of ``values``."""
     return apply(lambda t, v: t.index_copy(0, index, v.to(t.dtype)), tree, values)
 
@@ -155,7 +162,7 @@ def overlay(tree: Tree, top: Tree) -> Tree:
     return union
 
 
-def to(tree: Tree, device: torch.device | str) -> Tree:
+def to(tree: AnyTree, device: torch.device | str) -> AnyTree:
     """Return the tree on another device; tensors without data (meta) stay as they are."""
     return apply(lambda t: t if t.is_meta else t.to(device), tree)
 
@@ -195,7 +202,7 @@ def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> Tr
     return arranged
 
 
-def zeros_like(tree: Tree) -> Tree:
+def zeros_like(tree: AnyTree) -> AnyTree:
     """Return a tree of zeros of the same shapes."""
     return apply(torch.zeros_like, tree)
 
@@ -264,7 +271,7 @@ def align_rate(rate: Rate, tensor: Tensor) -> Rate:
     return align(rate, tensor) if isinstance(rate, Tensor) and rate.dim() else rate
 
 
-def mean(tree: Tree, weights: Tensor) -> Tree:
+def mean(tree: AnyTree, weights: Tensor) -> AnyTree:
     """Return the weighted mean over clients, sum_k w_k t_k / sum_k w_k, of a stacked tree.
 
     Of counters (integer leaves) it returns the largest value.

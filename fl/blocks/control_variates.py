@@ -7,12 +7,67 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, MeanBased, Method, Rate, Tree, single_pass, trees
-from fl.blocks.path_length import path_divisor, start_path, step_path
+from fl.api import (
+    BuildContext,
+    MeanBased,
+    Method,
+    Rate,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    StepResults,
+    Tree,
+    Variables,
+    Weights,
+    single_pass,
+    trees,
+)
+from fl.blocks.path_length import PathWork, path_divisor, start_path, step_path
+
+
+class ControlServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        control: Control variate c, of the names and shapes of all parameters.
+    """
+
+    control: Weights
+
+
+class ControlClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        control: Control variate c_k, as c of `ControlServer`.
+    """
+
+    control: Weights
+
+
+class ControlWork(PathWork):
+    """State of a client's pass.
+
+    Attributes:
+        control: Control variate c_k, as in `ControlClient`.
+    """
+
+    control: Weights
+
+
+class ControlUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        control: Change of c_k in the round.
+    """
+
+    control: Weights
 
 
 def with_control_variates(
-    base: Method, context: BuildContext, eta_g: float, momentum: float
+    base: Recipe, context: BuildContext, eta_g: float, momentum: float
 ) -> Method:
     """Return a method of one pass whose steps are corrected by control variates.
 
@@ -27,21 +82,26 @@ def with_control_variates(
     """
     local = single_pass(base)
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[ControlServer, ControlClient]:
         server, client = base.init(variables)
         zeros = trees.zeros_like(variables["params"])
         return {**server, "control": zeros}, {**client, "control": zeros}
 
-    def begin(server: Tree, client: Tree) -> Tree:
+    def begin(server: ControlServer, client: ControlClient) -> ControlWork:
         return {**start_path(local.begin(server, client)), "control": client["control"]}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def update(
+        server: ControlServer, work: ControlWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> ControlWork:
         corrected = trees.apply(
             lambda g, c, c_k: g + c - c_k, grads, server["control"], work["control"]
         )
-        return step_path(local.update(server, work, corrected, aux, lr), momentum, lr)
+        work = {**work, **local.update(server, work, corrected, aux, lr)}
+        return {**work, **step_path(work, momentum, lr)}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def end(
+        server: ControlServer, client: ControlClient, work: ControlWork
+    ) -> tuple[ControlClient, ControlUpload]:
         client, upload = local.end(server, client, work)
         control = trees.apply(
             lambda c_k, c, x, y: c_k - c + (x - y) / path_divisor(work),
@@ -53,13 +113,15 @@ def with_control_variates(
         change = trees.apply(torch.sub, control, client["control"])
         return {**client, "control": control}, {**upload, "control": change}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    def aggregate(
+        server: ControlServer, clients: ControlClient, uploads: ControlUpload, n: Tensor
+    ) -> tuple[ControlServer, ControlClient]:
         mean = trees.mean(uploads, torch.ones_like(n))
         params = trees.apply(lambda x, y: x + eta_g * (y - x), server["params"], mean["params"])
         control = trees.apply(
             lambda c, d: c + len(n) / context.participants * d, server["control"], mean["control"]
         )
-        return {**server, **mean, "params": params, "control": control}, dict(clients)
+        return {**server, **mean, "params": params, "control": control}, clients
 
     step = replace(local, begin=begin, update=update, end=end)
     return Method(init, (step,), MeanBased(aggregate), base.views)

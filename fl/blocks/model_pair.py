@@ -3,44 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
-from fl.api import GLOBAL, PERSONAL, Method, Tree, View, WeightedAverage, single_pass
+from fl.api import (
+    GLOBAL,
+    PERSONAL,
+    ClientFacts,
+    Method,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    Tree,
+    Variables,
+    View,
+    WeightedAverage,
+    single_pass,
+)
 from fl.blocks.joint_passes import joint_pass
 
-BASE_KEY, PERSONAL_KEY = "base", "own"
+
+class PairClient(ClientFacts):
+    """State of a client with two models.
+
+    Attributes:
+        base: Its state in the method of the shared model.
+        own: Its state in the method of its own model.
+    """
+
+    base: RecipeClient
+    own: RecipeClient
 
 
-def shared_and_personal(base: Method, personal: Method) -> Method:
+def shared_and_personal(base: Recipe, personal: Recipe) -> Method:
     """Combine the method ``base`` with ``personal``, a method whose weights all stay local.
 
-    The personal method receives the server's tree of ``base`` as its shared tree; so a term such as
+    The personal method receives the server's state of ``base`` as its server; so a term such as
     `fl.blocks.proximal.proximal_term` ties the personal model to the shared one. The training loss
     is the sum of both losses. Each of the two methods has one pass.
     """
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
-        server, first = base.init(variables)
-        return server, {BASE_KEY: first, PERSONAL_KEY: personal.init(variables)[1]}
+    def init(variables: Variables) -> tuple[RecipeServer, PairClient]:
+        server, client = base.init(variables)
+        return server, {"base": client, "own": personal.init(variables)[1]}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        server, client_states = base.aggregate(server, clients[BASE_KEY], uploads, n)
-        return server, {**clients, BASE_KEY: client_states}
+    def aggregate(
+        server: RecipeServer, clients: PairClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[RecipeServer, PairClient]:
+        server, base_clients = base.aggregate(server, clients["base"], uploads, n)
+        return server, {**clients, "base": base_clients}
 
-    def view_of(view: View, key: str) -> View:
-        return lambda server, client: view(server, client and client[key])
+    def base_view(server: RecipeServer, client: PairClient | None) -> Variables:
+        return base.views[GLOBAL](server, client and client["base"])
 
-    views = {
-        GLOBAL: view_of(base.views[GLOBAL], BASE_KEY),
-        PERSONAL: view_of(personal.views[PERSONAL], PERSONAL_KEY),
-    }
-    joint = joint_pass({BASE_KEY: single_pass(base), PERSONAL_KEY: single_pass(personal)})
+    def personal_view(server: RecipeServer, client: PairClient) -> Variables:
+        return personal.views[PERSONAL](server, client["own"])
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        client_state, uploads = joint.end(server, client, work)
-        return client_state, uploads[BASE_KEY]
+    joint = joint_pass({"base": single_pass(base), "own": single_pass(personal)})
+
+    def end(server: RecipeServer, client: PairClient, work: Tree) -> tuple[PairClient, Any]:
+        client, uploads = joint.end(server, client, work)
+        return client, uploads["base"]
 
     averaging = isinstance(base.aggregate, WeightedAverage)
     merged = WeightedAverage(aggregate) if averaging else aggregate
+    views: dict[str, View] = {GLOBAL: base_view, PERSONAL: personal_view}
     return Method(init, (replace(joint, end=end),), merged, views)

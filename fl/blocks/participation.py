@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from fl.api import Method, Tree, single_pass, trees
+from fl.api import ClientFacts, Method, Tree, Variables, single_pass, trees
 
-ROUNDS = "rounds"
-"""Key of the number in a client's tree, a scalar; 0 before its first round has ended."""
+AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 
-def with_participation(method: Method) -> Method:
-    """Return a method of one pass whose clients count the rounds in which they took part."""
+def with_participation(method: AnyMethod) -> AnyMethod:
+    """Return a method of one pass whose clients count the rounds in which they took part.
+
+    A client's state has the number under ``rounds``, []; 0 before its first round has ended.
+    """
     pass_ = single_pass(method)
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[Tree, Tree]:
         server, client = method.init(variables)
-        return server, {**client, ROUNDS: trees.leaves(variables["params"])[0].new_zeros(())}
+        return server, {**client, "rounds": trees.leaves(variables["params"])[0].new_zeros(())}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def end(server: Tree, client: ClientFacts, work: Tree) -> tuple[Tree, Any]:
         client_state, upload = pass_.end(server, client, work)
-        return {**client_state, ROUNDS: client[ROUNDS] + 1}, upload
+        return {**client_state, "rounds": client["rounds"] + 1}, upload
 
     return replace(method, init=init, passes=(replace(pass_, end=end),))

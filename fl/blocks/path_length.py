@@ -11,7 +11,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, FedloomError, Rate, Tree, trees
+from fl.api import BuildContext, FedloomError, Rate, RecipeWork, trees
+
+
+class PathWork(RecipeWork):
+    """State of a pass whose path is measured. It tracks the first gradient of the round alone.
+
+    Attributes:
+        pull: Weight of that gradient in the velocity v, [].
+        reach: Its weight in w_0 - w, []. At a constant rate, `reach` after n steps is also the
+            final weight of the n-th gradient from the end; so its sizes add up to `path`.
+        path: Length of the path so far, [].
+    """
+
+    pull: Tensor
+    reach: Tensor
+    path: Tensor
 
 
 def check_sgd(context: BuildContext, method: str) -> None:
@@ -28,26 +43,20 @@ def check_sgd(context: BuildContext, method: str) -> None:
         raise FedloomError(f"{method}: optimizer is {context.training.optimizer!r}", "sgd")
 
 
-def start_path(work: Tree) -> Tree:
-    """Return the work tree with a path of length 0."""
+def start_path(work: RecipeWork) -> PathWork:
+    """Return the state of a pass with a path of length 0."""
     zero = trees.leaves(work["params"])[0].new_zeros(())
     return {**work, "pull": zero, "reach": zero, "path": zero}
 
 
-def step_path(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
-    """Return the work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
-
-    The tree tracks the first gradient of a round alone: `pull` is its weight in v, and `reach` its
-    weight in w_0 - w. At a constant rate, `reach` after n steps is also the final weight of the
-    n-th gradient from the end; so its sizes add up to `path`.
-    """
+def step_path(work: PathWork, momentum: float, lr: Rate, mu: float = 0.0) -> PathWork:
+    """Return the state after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v."""
     first = (work["path"] == 0).to(work["path"].dtype)
     pull = momentum * work["pull"] - mu * work["reach"] + first
     reach = work["reach"] + lr * pull
     return {**work, "pull": pull, "reach": reach, "path": work["path"] + reach.abs()}
 
 
-def path_divisor(work: Tree) -> Tensor:
-    """Return the path's length as a divisor; 1 for a client without samples."""
-    path: Tensor = work["path"]
-    return torch.where(path > 0, path, 1)
+def path_divisor(work: PathWork) -> Tensor:
+    """Return the path's length as a divisor, []; 1 for a client without samples."""
+    return torch.where(work["path"] > 0, work["path"], 1)

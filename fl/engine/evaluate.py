@@ -388,7 +388,7 @@ class ViewOutputs:
         labels = self._arrays.labels(torch.from_numpy(np.concatenate(samples)).to(device))
         return self._task.look(scores["outputs"][is_real], labels)
 
-    def _variables(self, client: int) -> Tree:
+    def _variables(self, client: int) -> Any:
         if self._shared_variables is not None:
             return self._shared_variables
         return self._predictor(self._state.server, self._state.client(client, self._arrays.device))

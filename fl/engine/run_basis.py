@@ -86,7 +86,7 @@ def _build(components: MethodComponents, context: BuildContext) -> Method:
         build_component(alteration, context) for alteration in components.alterations
     )
     context_with_additions = replace(context, terms=terms, alterations=alterations)
-    method = build_component(components.method, context_with_additions)
+    method: Method = build_component(components.method, context_with_additions)
     if not isinstance(method, Method):
         problem = f"{type(components.method).__name__}.build returns {object_text(method)}"
         raise FedloomError(problem, "a Method, as fl.api.recipe makes one")

@@ -17,21 +17,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from torch import Tensor
-
 from fl.api import (
     BuildContext,
     Method,
     NonNegative,
+    Pass,
+    Recipe,
+    RecipeClient,
+    RecipeWork,
     Tree,
+    Variables,
     all_weights,
     declare,
     recipe,
     select,
-    shared,
+    shared_model,
     single_pass,
     task_loss,
 )
+from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.model_pair import shared_and_personal
 from fl.blocks.proximal import proximal_term
 
@@ -54,24 +58,19 @@ class Ditto:
         personal = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
         if self.shared == "initial":
             return local_method(personal)
-        return shared_and_personal(
-            recipe(replace(context, terms=()), keep_optimizer=True), personal
-        )
+        base = recipe(replace(context, terms=()), keep_optimizer=True)
+        return shared_and_personal(base, personal)
 
 
-def local_method(personal_method: Method) -> Method:
+def local_method(personal_method: Recipe) -> Method:
     """A method all of whose weights stay local; the server keeps the model that all began with."""
-    local = single_pass(personal_method)
+    local: Pass = single_pass(personal_method)
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[Variables, RecipeClient]:
         return select(variables, all_weights), personal_method.init(variables)[1]
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def end(server: Variables, client: RecipeClient, work: RecipeWork) -> tuple[RecipeClient, Tree]:
         return local.end(server, client, work)[0], {}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        return dict(server), dict(clients)
-
-    return Method(
-        init, (replace(local, end=end),), aggregate, {"global": shared, **personal_method.views}
-    )
+    views = {"global": shared_model, **personal_method.views}
+    return Method(init, (replace(local, end=end),), aggregate_nothing, views)

@@ -16,8 +16,8 @@ clients adapt A before every evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -30,17 +30,46 @@ from fl.api import (
     NonNegative,
     Pass,
     Rate,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Sampling,
     Tree,
-    all_weights,
+    Variables,
+    Weights,
     declare,
     recipe,
-    select,
     single_pass,
     trees,
 )
 from fl.blocks.layer_weights import weights_of_layers
-from fl.blocks.participation import ROUNDS, with_participation
+from fl.blocks.participation import with_participation
+
+
+class FedALAClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        own: Weights w_k of its top layers after its last round, by name.
+        shares: Share A of each of these weights, in [0, 1], of the same names and shapes.
+    """
+
+    own: Weights
+    shares: Weights
+
+
+class SharesWork(TypedDict):
+    """State of the pass that adapts the shares.
+
+    Attributes:
+        params: The shares A, as in `FedALAClient`; the loss is differentiated by them.
+        own: As in `FedALAClient`.
+    """
+
+    params: Weights
+    own: Weights
 
 
 @declare("personal", title="FedALA", tasks=("classification", "regression"))
@@ -60,83 +89,121 @@ class FedALA:
     epochs: Count = 1
 
     def build(self, context: BuildContext) -> Method:
-        """U = w_k + (w - w_k) A for weights of the top layers, u = w for all others, equation 4."""
+        """FedAvg after two passes that adapt A, of which a client uses one in a round."""
+        base = with_participation(recipe(context))
         network = context.network
         top = weights_of_layers(network, self.layers)
-        names = [name for name in network.names["params"] if name in top]
-        base = with_participation(recipe(context))
-        local = single_pass(base)
-
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            local_weights = {name: variables["params"][name] for name in names}
-            return server, {
-                **client,
-                "own": local_weights,
-                "shares": trees.apply(torch.ones_like, local_weights),
-            }
-
-        def begin_shares(server: Tree, client: Tree) -> Tree:
-            return {"params": client["shares"], "own": client["own"]}
-
-        def loss_of_shares(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-            params = start(server["params"], work["own"], work["params"])
-            output = network.train(params, server["buffers"], batch["x"], key=batch.get("key"))
-            return context.task.loss(output.outputs, batch), {}
-
-        def update_shares(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            shares = trees.apply(lambda a, g: (a - self.eta * g).clamp(0, 1), work["params"], grads)
-            return {**work, "params": shares}
-
-        def end_if(is_due: Tensor, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            shares = trees.apply(
-                lambda a, old: torch.where(is_due, a, old), work["params"], client["shares"]
-            )
-            return {**client, "shares": shares}, {}
-
-        def end_start(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return end_if(client[ROUNDS] == 1, client, work)
-
-        def end_later(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return end_if(client[ROUNDS] > 1, client, work)
-
-        def begin(server: Tree, client: Tree) -> Tree:
-            return local.begin(personal(server, client), client)
-
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            local_weights = {name: upload["params"][name] for name in names}
-            return {**client_state, "own": local_weights}, upload
-
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            client = client or {}
-            has_trained = client[ROUNDS] > 0
-            local_weights = {
-                name: torch.where(has_trained, tensor, server["params"][name])
-                for name, tensor in client["own"].items()
-            }
-            model = select(server, all_weights)
-            return {**model, "params": start(server["params"], local_weights, client["shares"])}
-
+        names = tuple(name for name in network.names["params"] if name in top)
+        steps = FedALASteps(base, context, names, self.eta)
         # With all clients in every round, the second round of each is round 2.
         whole = context.training.participants(context.participants) == context.participants
-        first = Sampling(
+        second_round = Sampling(
             epochs=self.start_epochs,
             is_active=lambda round_: round_ == 2 if whole else round_ > 1,
         )
-        later = Sampling(epochs=self.epochs, is_active=lambda round_: round_ > 2)
-        shares = Pass(begin_shares, loss_of_shares, update_shares, end_start, first)
+        later_rounds = Sampling(epochs=self.epochs, is_active=lambda round_: round_ > 2)
+        shares = Pass(
+            steps.begin_shares,
+            steps.loss_of_shares,
+            steps.update_shares,
+            steps.end_second,
+            second_round,
+        )
         passes = (
             shares,
-            replace(shares, end=end_later, sampling=later),
-            replace(local, begin=begin, end=end),
+            replace(shares, end=steps.end_later, sampling=later_rounds),
+            replace(single_pass(base), begin=steps.begin, end=steps.end),
         )
-        return replace(base, init=init, passes=passes, views={"personal": personal})
+        return replace(base, init=steps.init, passes=passes, views={"personal": steps.personal})
 
 
-def start(
-    shared: Tree, local_weights: Mapping[str, Tensor], shares: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return the weights with which a client begins: mixtures, or shared without local ones."""
-    mixed = {name: w + (shared[name] - w) * shares[name] for name, w in local_weights.items()}
+@dataclass(frozen=True, eq=False)
+class FedALASteps:
+    """Functions of the passes of FedALA.
+
+    Attributes:
+        base: FedAvg whose clients count their rounds.
+        context: The context in which the method is built.
+        names: Names of the weights of the top layers.
+        eta: Learning rate of the shares.
+    """
+
+    base: Recipe
+    context: BuildContext
+    names: tuple[str, ...]
+    eta: float
+
+    def init(self, variables: Variables) -> tuple[RecipeServer, FedALAClient]:
+        """Return FedAvg's states; a client's shares are 1."""
+        server, client = self.base.init(variables)
+        own = {name: variables["params"][name] for name in self.names}
+        return server, {**client, "own": own, "shares": trees.apply(torch.ones_like, own)}
+
+    def begin_shares(self, server: RecipeServer, client: FedALAClient) -> SharesWork:
+        """Return the state of a pass over A."""
+        return {"params": client["shares"], "own": client["own"]}
+
+    def loss_of_shares(
+        self, server: RecipeServer, work: SharesWork, batch: Batch
+    ) -> tuple[Tensor, Tree]:
+        """Return the loss of the mixture, to be differentiated by A."""
+        params = mixture(server["params"], work["own"], work["params"])
+        output = self.context.network.train(
+            params, server["buffers"], batch["x"], key=batch.get("key")
+        )
+        return self.context.task.loss(output.outputs, batch), {}
+
+    def update_shares(
+        self, server: RecipeServer, work: SharesWork, grads: Weights, aux: Tree, lr: Rate
+    ) -> SharesWork:
+        """Return A <- A - eta dL/dA, cut to [0, 1]."""
+        shares = trees.apply(lambda a, g: (a - self.eta * g).clamp(0, 1), work["params"], grads)
+        return {**work, "params": shares}
+
+    def end_second(
+        self, server: RecipeServer, client: FedALAClient, work: SharesWork
+    ) -> tuple[FedALAClient, Tree]:
+        """Keep the shares of a client in its second round."""
+        return keep_shares(client["rounds"] == 1, client, work), {}
+
+    def end_later(
+        self, server: RecipeServer, client: FedALAClient, work: SharesWork
+    ) -> tuple[FedALAClient, Tree]:
+        """Keep the shares of a client after its second round."""
+        return keep_shares(client["rounds"] > 1, client, work), {}
+
+    def begin(self, server: RecipeServer, client: FedALAClient) -> RecipeWork:
+        """Begin local training at the mixture."""
+        return single_pass(self.base).begin(self.personal(server, client), client)
+
+    def end(
+        self, server: RecipeServer, client: FedALAClient, work: RecipeWork
+    ) -> tuple[FedALAClient, RecipeUpload]:
+        """End local training, and keep the weights of the top layers."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        own = {name: upload["params"][name] for name in self.names}
+        return {**client, "own": own}, upload
+
+    def personal(self, server: RecipeServer, client: FedALAClient) -> Variables:
+        """Return the client's mixture; the server's model before its first round has ended."""
+        has_trained = client["rounds"] > 0
+        own = {
+            name: torch.where(has_trained, tensor, server["params"][name])
+            for name, tensor in client["own"].items()
+        }
+        params = mixture(server["params"], own, client["shares"])
+        return {"params": params, "buffers": server["buffers"]}
+
+
+def mixture(shared: Weights, own: Weights, shares: Weights) -> Weights:
+    """Return w_k + (w - w_k) A for weights of the top layers, w for all others (equation 4)."""
+    mixed = {name: w + (shared[name] - w) * shares[name] for name, w in own.items()}
     return {**shared, **mixed}
+
+
+def keep_shares(is_due: Tensor, client: FedALAClient, work: SharesWork) -> FedALAClient:
+    """Return the client's state with the new shares if they are due, bool []."""
+    shares = trees.apply(
+        lambda a, old: torch.where(is_due, a, old), work["params"], client["shares"]
+    )
+    return {**client, "shares": shares}
