@@ -283,7 +283,7 @@ class ServerWork:
     """
 
     steps: Callable[[int], int]
-    step: Callable[[Tree], object]
+    step: Callable[[Any], object]
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fl.api import trees
 from fl.api.training import Training
-from fl.api.trees import Rate, Tree
+from fl.api.trees import AnyTree, Rate, Tree
 from fl.pytorch import torch_internals
 
 Leaves = tuple[Tensor, ...]
+
+
+class OptimizerStep(Protocol):
+    """Step of an optimizer."""
+
+    def __call__(
+        self, params: AnyTree, grads: Tree, state: Tree, lr: Rate, /
+    ) -> tuple[AnyTree, Tree]:
+        """Return the next parameters and the next state.
+
+        Args:
+            params: The parameters.
+            grads: Gradients of the same structure.
+            state: The optimizer's state.
+            lr: Learning rate.
+        """
 
 
 @dataclass(frozen=True)
@@ -24,7 +41,7 @@ class Optimizer:
     """
 
     init: Callable[[Tree], Tree]
-    step: Callable[[Tree, Tree, Tree, Rate], tuple[Tree, Tree]]
+    step: OptimizerStep
 
 
 def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
@@ -37,7 +54,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
     def init(params: Tree) -> Tree:
         return {"momentum": trees.zeros_like(params)} if momentum else {}
 
-    def step(params: Tree, grads: Tree, state: Tree, lr: Rate) -> tuple[Tree, Tree]:
+    def step(params: AnyTree, grads: Tree, state: Tree, lr: Rate) -> tuple[AnyTree, Tree]:
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         free = _free(grads)
         if weight_decay:
@@ -86,7 +103,7 @@ def adamw(
             "steps": trees.leaves(params)[0].new_zeros(()),
         }
 
-    def step(params: Tree, grads: Tree, state: Tree, lr: Rate) -> tuple[Tree, Tree]:
+    def step(params: AnyTree, grads: Tree, state: Tree, lr: Rate) -> tuple[AnyTree, Tree]:
         steps = state["steps"] + 1
         weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         if weight_decay and not decoupled:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypedDict, TypeVar
 
 from torch import Tensor
 
 from fl.api import (
     PERSONAL_PARAMS,
     SHARED_PARAMS,
-    VARIABLE_GROUPS,
     Aggregate,
     Batch,
     BuildContext,
@@ -26,25 +26,36 @@ from fl.api import (
     Phase,
     Sweep,
     Tree,
+    Variables,
     WeightedAverage,
 )
-from fl.blocks.anchors import features_of, local_anchors, sums_by_class, zero_anchors
+from fl.blocks.anchors import Anchors, features_of, local_anchors, sums_by_class, zero_anchors
 
-ANCHORS = "anchors"
-"""Key in the server's tree: anchors [classes, features]; zero for a class without an anchor."""
+
+class AnchorServer(TypedDict):
+    """What the server of a method with anchors has in addition.
+
+    Attributes:
+        anchors: Anchors of all classes, [C, d]; zeros for a class without an anchor.
+    """
+
+    anchors: Tensor
+
+
 ANCHOR_ROUND, TRAINED_MODEL = "anchors' round", "anchors' model"
-"""Keys: the round's number in the server's tree, and the trained model in a client's."""
+"""Keys: the round's number in the server's state, and the trained model in a client's."""
 
-AnchorUpdate = Callable[[Tensor, Tree], Tensor]
+AnchorUpdate = Callable[[Tensor, Anchors], Tensor]
 """(previous anchors, uploads as `fl.blocks.anchors.local_anchors` makes them) -> new anchors."""
-InitialAnchors = Callable[[Network, Tree, int], Tensor]
+InitialAnchors = Callable[[Network, Variables, int], Tensor]
 """(network, initial variables, classes) -> the server's anchors at the beginning."""
+AnyMethod = TypeVar("AnyMethod", bound=Method)
 TreePair = tuple[Tree, Tree]
 
 
 def anchors_before_training(
-    method: Method, context: BuildContext, update: AnchorUpdate, first: int
-) -> Method:
+    method: AnyMethod, context: BuildContext, update: AnchorUpdate, first: int
+) -> AnyMethod:
     """Add a phase that renews the anchors before each round.
 
     Anchors are computed with the model that clients receive, completed by the client's own weights.
@@ -61,13 +72,13 @@ def anchors_before_training(
         return sums_by_class(network, _complete_model(network, client, server), batch, classes)
 
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
-        return dict(client), local_anchors(totals)
+        return client, local_anchors(totals)
 
-    def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        anchors = update(server[ANCHORS], uploads)
-        return {**server, ANCHORS: anchors}, dict(clients)
+    def renew(server: AnchorServer, clients: Tree, uploads: Anchors, n: Tensor) -> TreePair:
+        anchors = update(server["anchors"], uploads)
+        return {**server, "anchors": anchors}, clients
 
-    anchored = _with_anchors(method, context, (ANCHORS,), method.aggregate, zero_anchors)
+    anchored = _with_anchors(method, context, ("anchors",), method.aggregate, zero_anchors)
     anchor_phase = Phase(
         (Sweep(look, end),), renew, is_active=lambda round_: round_ >= first, send=anchored.send
     )
@@ -75,12 +86,12 @@ def anchors_before_training(
 
 
 def anchors_after_training(
-    method: Method,
+    method: AnyMethod,
     context: BuildContext,
     update: AnchorUpdate,
     first: int = 1,
     initial: InitialAnchors = zero_anchors,
-) -> Method:
+) -> AnyMethod:
     """Let clients upload the anchors of the model that they just trained.
 
     These anchors guide training in the next round.
@@ -103,18 +114,18 @@ def anchors_after_training(
         )
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        model_uploads = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
+        model_uploads = {key: leaf for key, leaf in uploads.items() if key != "anchors"}
         server_state, client_states = method.aggregate(server, clients, model_uploads, n)
         # Anchors guide from the round `first` on, so earlier ones are zero.
         is_guided = server[ANCHOR_ROUND] + 1 >= first
-        anchors = update(server[ANCHORS], uploads[ANCHORS]) * is_guided
+        anchors = update(server["anchors"], uploads["anchors"]) * is_guided
         return {
             **server_state,
-            ANCHORS: anchors,
+            "anchors": anchors,
             ANCHOR_ROUND: server[ANCHOR_ROUND] + 1,
         }, client_states
 
-    anchored = _with_anchors(method, context, (ANCHORS, ANCHOR_ROUND), aggregate, initial)
+    anchored = _with_anchors(method, context, ("anchors", ANCHOR_ROUND), aggregate, initial)
     sweep = class_means_sweep(context)
     return replace(anchored, passes=(*earlier_passes, keep_trained_model(last_pass), sweep))
 
@@ -122,7 +133,7 @@ def anchors_after_training(
 def class_means_sweep(
     context: BuildContext, quantity: Callable[[Output], Tensor] = features_of
 ) -> Sweep:
-    """Return a sweep that adds, under `ANCHORS`, means by class of the trained model to an upload.
+    """Return a sweep that adds, under ``anchors``, means by class of the trained model to an upload.
 
     The model is in evaluation mode. The sweep follows a pass of `keep_trained_model`.
 
@@ -137,28 +148,28 @@ def class_means_sweep(
 
     def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
         client_state = {key: leaf for key, leaf in client.items() if key != TRAINED_MODEL}
-        return client_state, {**upload, ANCHORS: local_anchors(totals)}
+        return client_state, {**upload, "anchors": local_anchors(totals)}
 
     return Sweep(look, end)
 
 
 def _with_anchors(
-    method: Method,
+    method: AnyMethod,
     context: BuildContext,
     keys: tuple[str, ...],
     aggregate: Aggregate,
     initial: InitialAnchors,
-) -> Method:
+) -> AnyMethod:
     """Return the method with a server that keeps ``keys`` and sends its anchors."""
     network, inner_send = context.network, method.send
 
-    def init(variables: Tree) -> TreePair:
+    def init(variables: Variables) -> TreePair:
         server, client = method.init(variables)
-        if ANCHORS in server:
+        if "anchors" in server:
             raise FedloomError("anchors: the method has anchors already", advice="add them once")
         _complete_model(network, client, server)
         anchors = initial(network, variables, context.classes)
-        new = {ANCHORS: anchors, ANCHOR_ROUND: anchors.new_ones(())}
+        new = {"anchors": anchors, ANCHOR_ROUND: anchors.new_ones(())}
         return {**server, **{key: new[key] for key in keys}}, client
 
     def send(server: Tree) -> Tree:
@@ -167,14 +178,12 @@ def _with_anchors(
             if inner_send
             else {k: v for k, v in server.items() if k != ANCHOR_ROUND}
         )
-        return {**download, ANCHORS: server[ANCHORS]}
+        return {**download, "anchors": server["anchors"]}
 
     def keep_anchors(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         server_state, client_states = aggregate(server, clients, uploads, n)
-        return {
-            **server_state,
-            **{key: server[key] for key in keys if key not in server_state},
-        }, client_states
+        kept = {key: server[key] for key in keys if key not in server_state}
+        return {**server_state, **kept}, client_states
 
     def admit(counts: Tensor, clients: Tensor) -> None:
         if method.check_clients:
@@ -217,9 +226,12 @@ def keep_trained_model(pass_: Pass) -> Pass:
     return replace(pass_, end=end)
 
 
-def _complete_model(network: Network, client: Tree, server: Tree) -> Tree:
+def _complete_model(network: Network, client: Tree, server: Tree) -> Variables:
     """Return the server's model, completed by the client's own weights."""
-    model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in VARIABLE_GROUPS}
+    model: Variables = {
+        "params": {**client.get("params", {}), **server.get("params", {})},
+        "buffers": {**client.get("buffers", {}), **server.get("buffers", {})},
+    }
     if len(model["params"]) < len(network.names["params"]):
         raise FedloomError(
             "anchors: neither the server nor the client has a complete model",

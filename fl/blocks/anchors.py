@@ -6,19 +6,41 @@ FedFM (Ye et al. 2023) calls them anchors, FedProto (Tan et al. 2022) prototypes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import Batch, FedloomError, Forward, Network, Output, Term, Tree, weighted_mean
+from fl.api import (
+    Batch,
+    FedloomError,
+    Forward,
+    Network,
+    Output,
+    Term,
+    Tree,
+    Variables,
+    weighted_mean,
+)
 from fl.api.tasks.classification import cross_entropy
 from fl.blocks.distances import pairwise_distances
 from fl.blocks.linear_layers import feature_width
 
 GuidingLoss = Literal["contrastive", "squared"]
 AnchorAverage = Literal["weighted", "uniform"]
+
+
+class Anchors(TypedDict):
+    """What a client uploads of its classes.
+
+    Attributes:
+        means: Mean feature of each class, [C, d]; zeros for a class without a sample.
+        counts: Its number of samples of each class, [C].
+    """
+
+    means: Tensor
+    counts: Tensor
 
 
 def class_sums(
@@ -129,12 +151,12 @@ def guiding_term(lam: float, tau: float, kind: GuidingLoss) -> Term:
     """Return lam times the loss that guides features to the ``anchors`` in the server's tree."""
 
     def term(forward: Forward) -> Tensor:
-        if "anchors" not in forward.shared:
+        if "anchors" not in forward.server:
             raise FedloomError(
                 "fedfm: the method sends a different tree to each client, so no anchors are shared",
                 advice="choose a method whose server sends the same to all clients",
             )
-        features, anchors = forward.output.features.flatten(1), forward.shared["anchors"]
+        features, anchors = forward.output.features.flatten(1), forward.server["anchors"]
         labels = forward.batch["y"]
         if kind == "contrastive":
             losses = guiding_losses(features, labels, anchors, tau)
@@ -150,13 +172,13 @@ def towards_anchors(lam: float) -> Term:
 
     def term(forward: Forward) -> Tensor:
         features = forward.output.features.flatten(1)
-        distances = squared_guiding(features, forward.batch["y"], forward.shared["anchors"])
+        distances = squared_guiding(features, forward.batch["y"], forward.server["anchors"])
         return lam * weighted_mean(distances / features.shape[1], forward.batch)
 
     return term
 
 
-def zero_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
+def zero_anchors(network: Network, variables: Variables, classes: int) -> Tensor:
     """Return zeros [C, d], which guide nothing, as anchors before the first ones are computed."""
     params = variables["params"]
     example: Tensor = next(iter(params.values()))
@@ -181,19 +203,19 @@ def sums_by_class(
     return {"sums": sums, "counts": counts}
 
 
-def local_anchors(totals: Tree) -> Tree:
+def local_anchors(totals: Tree) -> Anchors:
     """Return a client's upload: the mean feature and the number of samples of each class."""
     class_mean, counts = means_from_sums(totals["sums"], totals["counts"])
     return {"means": class_mean, "counts": counts}
 
 
-def anchor_average(average: AnchorAverage) -> Callable[[Tensor, Tree], Tensor]:
+def anchor_average(average: AnchorAverage) -> Callable[[Tensor, Anchors], Tensor]:
     """Return a function that makes the next anchors from the previous ones and the uploads.
 
     A class that no client holds keeps its previous anchor.
     """
 
-    def update(old: Tensor, uploads: Tree) -> Tensor:
+    def update(old: Tensor, uploads: Anchors) -> Tensor:
         return update_anchors(
             old, ANCHOR_AVERAGES[average](uploads["means"], uploads["counts"]), uploads["counts"]
         )

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import Batch, Network, Tree, keyed, trees
+from fl.api import Batch, Network, Variables, keyed, trees
 
 EXPLORE, TIES, ORDER = range(3)
 """Streams of random numbers."""
 
 
-def losses_by_model(network: Network, models: Sequence[Tree], batch: Batch) -> Tensor:
+def losses_by_model(network: Network, models: Sequence[Variables], batch: Batch) -> Tensor:
     """Return the cross-entropy of each sample by each model in evaluation mode, [b, models]."""
     outputs = [network.eval(m["params"], m["buffers"], batch["x"]).outputs for m in models]
     values = [F.cross_entropy(z, batch["y"], reduction="none") for z in outputs]
@@ -55,7 +55,7 @@ def epsilon_greedy(
     return torch.stack(chosen), torch.stack(availability)
 
 
-def gains_by_distance(losses: Tensor, reference: Tree, models: Sequence[Tree]) -> Tensor:
+def gains_by_distance(losses: Tensor, reference: Variables, models: Sequence[Variables]) -> Tensor:
     """Return (L_0 - L_j) / ||w_j - w_0|| of each model, [models]; 0 for one equal to the reference.
 
     Args:
@@ -69,7 +69,7 @@ def gains_by_distance(losses: Tensor, reference: Tree, models: Sequence[Tree]) -
     return torch.where(is_other, (losses[0] - losses[1:]) / torch.where(is_other, distances, 1), 0)
 
 
-def gain_step(reference: Tree, models: Sequence[Tree], gains: Tensor) -> Tree:
+def gain_step(reference: Variables, models: Sequence[Variables], gains: Tensor) -> Variables:
     """Return w_0 + sum_j a_j (w_j - w_0), with a_j the positive gains divided by their sum.
 
     Without a positive gain it is w_0. Counters (integer leaves) are those of the first model.

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, Tree, sgd, trees
+from fl.api import AnyTree, BuildContext, sgd, trees
+from fl.blocks.anchors import Anchors
 
 
 def descend(
-    params: Tree, loss: Callable[[Tree], Tensor], steps: int, lr: float, momentum: float = 0.0
-) -> Tree:
+    params: AnyTree, loss: Callable[[AnyTree], Tensor], steps: int, lr: float, momentum: float = 0.0
+) -> AnyTree:
     """Return parameters after steps of gradient descent on a loss.
 
     Args:
@@ -31,7 +32,7 @@ def descend(
     return params
 
 
-def _gradient(loss: Callable[[Tree], Tensor], params: Tree) -> Tree:
+def _gradient(loss: Callable[[AnyTree], Tensor], params: AnyTree) -> AnyTree:
     """Return the gradient of a loss at parameters."""
     with torch.enable_grad():
         leaves = [leaf.detach().requires_grad_() for leaf in trees.leaves(params)]
@@ -39,7 +40,7 @@ def _gradient(loss: Callable[[Tree], Tensor], params: Tree) -> Tree:
     return trees.unflatten(params, gradients)
 
 
-def labels_of_means(uploads: Tree) -> tuple[Tensor, Tensor]:
+def labels_of_means(uploads: Anchors) -> tuple[Tensor, Tensor]:
     """Return the class of each class mean of a stack of clients, and its weight, both [K C].
 
     A class that a client does not hold has weight 0, any other mean 1.
@@ -52,7 +53,7 @@ def labels_of_means(uploads: Tree) -> tuple[Tensor, Tensor]:
     return labels, (counts > 0).flatten().to(counts.dtype)
 
 
-def empty_class_means(context: BuildContext, example: Tensor) -> dict[str, Tensor]:
+def empty_class_means(context: BuildContext, example: Tensor) -> Anchors:
     """Return uploads of the size of a round's, so that the work on them can be counted.
 
     Args:

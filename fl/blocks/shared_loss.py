@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from fl.api import Batch, BuildContext, Sweep, Tree
+from fl.api import (
+    Batch,
+    BuildContext,
+    RecipeServer,
+    Sweep,
+    Tree,
+)
 
 
 class UploadWithLoss(Protocol):
     """Function that makes a client's upload from that of its training and its loss."""
 
-    def __call__(self, server: Tree, client: Tree, upload: Tree, loss: Tensor, /) -> Tree:
+    def __call__(self, server: Any, client: Any, upload: Any, loss: Tensor, /) -> Tree:
         """Return the upload of ONE client.
 
         Args:
@@ -34,13 +40,13 @@ def shared_loss_sweep(context: BuildContext, combine: UploadWithLoss) -> Sweep:
         combine: Function that makes the final upload.
     """
 
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+    def look(server: RecipeServer, client: Tree, upload: Tree, batch: Batch) -> Tree:
         output = context.network.eval(server["params"], server["buffers"], batch["x"])
         count = batch["weight"].sum()
         return {"loss": context.task.loss(output.outputs, batch) * count, "count": count}
 
-    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+    def end(server: RecipeServer, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
         loss = totals["loss"] / totals["count"].clamp(min=1)
-        return dict(client), combine(server, client, upload, loss)
+        return client, combine(server, client, upload, loss)
 
     return Sweep(look, end)

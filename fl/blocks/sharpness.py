@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -17,20 +18,19 @@ MIN_NORM = 1e-12
 """The smallest norm of a gradient by which a step divides."""
 
 
-PERTURBATION = "perturbation"
-"""Key of the perturbation e in the second result of a loss, if it has a direction of its own."""
+AnyPass = TypeVar("AnyPass", bound=Pass)
 
-Direction = Callable[[Tree, Tree, Tree], Tree]
+Direction = Callable[[Any, Any, Tree], Tree]
 """(server, work, gradient) -> the direction of a perturbation, for ONE client."""
 
 
 def sharpness_aware(
-    pass_: Pass,
+    pass_: AnyPass,
     radius: float,
     update_buffers_twice: bool = True,
     share: float = 1.0,
     direction: Direction | None = None,
-) -> Pass:
+) -> AnyPass:
     """Return the pass with loss and gradient at w + radius g/||g||, where g is the gradient at w.
 
     No gradient flows through g. A step makes two passes over the batch, with the same random
@@ -62,7 +62,7 @@ def sharpness_aware(
         if not update_buffers_twice:
             aux = {**aux, "buffers": first["buffers"]}
         if direction:
-            aux = {**aux, PERTURBATION: trees.apply(lambda d: scale * d, ascent)}
+            aux = {**aux, "perturbation": trees.apply(lambda d: scale * d, ascent)}
         return value, aux
 
     return replace(pass_, loss=loss)

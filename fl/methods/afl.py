@@ -13,14 +13,45 @@ as in FedAvg, of which one local step is the paper's case.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, Method, NonNegative, Tree, declare, recipe, trees
+from fl.api import (
+    BuildContext,
+    Method,
+    NonNegative,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    Tree,
+    Variables,
+    declare,
+    recipe,
+    shared_model,
+    trees,
+)
 from fl.blocks.exchange import send_all_but
 from fl.blocks.mixing import project_to_simplex
 from fl.blocks.shared_loss import shared_loss_sweep
+
+Mixture = TypedDict("Mixture", {"lambda": Tensor})
+"""Weights lambda of all clients, [clients], which stay on the server."""
+
+
+class AFLServer(RecipeServer, Mixture):
+    """State of the server."""
+
+
+class AFLUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        loss: Its loss F_k of the model that was sent, [].
+    """
+
+    loss: Tensor
 
 
 @declare("global", title="AFL", tasks=("classification", "regression"))
@@ -37,24 +68,28 @@ class AFL:
         """Return FedAvg in which lambda <- project(lambda + eta_lambda F), algorithm 1."""
         base = recipe(context)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[AFLServer, RecipeClient]:
             server, client = base.init(variables)
             leaf = trees.leaves(variables["params"])[0]
             weights = leaf.new_full((context.clients,), 1 / context.participants)
             return {**server, "lambda": weights}, client
 
-        def combine(server: Tree, client: Tree, upload: Tree, loss: Tensor) -> Tree:
+        def combine(
+            server: AFLServer, client: Tree, upload: RecipeUpload, loss: Tensor
+        ) -> AFLUpload:
             return {**upload, "loss": loss}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: AFLServer, clients: RecipeClient, uploads: AFLUpload, n: Tensor
+        ) -> tuple[AFLServer, RecipeClient]:
             ids = clients["id"]
-            models = {name: tree for name, tree in uploads.items() if name != "loss"}
             weights = server["lambda"].index_select(0, ids) * (n > 0)
             # If the mixture has none of the participants, they count alike.
             weights = torch.where(weights.sum() > 0, weights, (n > 0).to(weights.dtype))
-            next_server, client_states = base.aggregate(server, clients, models, weights)
+            models = shared_model(uploads, None)
+            next_server, clients = base.aggregate(server, clients, models, weights)
             risen = server["lambda"].index_add(0, ids, self.eta_lambda * uploads["loss"])
-            return {**next_server, "lambda": project_to_simplex(risen)}, client_states
+            return {**next_server, "lambda": project_to_simplex(risen)}, clients
 
         return replace(
             base,

@@ -18,27 +18,56 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     Batch,
     BuildContext,
     Method,
     NonNegative,
     Rate,
+    RecipeClient,
+    RecipeUpload,
+    RecipeWork,
     Share,
+    StepResults,
     Tree,
+    Variables,
+    Weights,
     declare,
     recipe,
     single_pass,
     trees,
     weights_in,
 )
-from fl.blocks.sample_shares import SHARES, share_samples
+from fl.blocks.sample_shares import share_samples
+
+
+class APPLEServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        cores: Core parameters of all clients, stacked: leaves [clients, ...].
+        shares: Weights p_0, each client's share of all training samples, [clients].
+        round: Number of finished rounds, [].
+    """
+
+    cores: Weights
+    shares: Tensor
+    round: Tensor
+
+
+class APPLEWork(RecipeWork):
+    """State of a client's pass; its personal parameters are ``offsets``, p_k - p_0, [clients].
+
+    Attributes:
+        id: Number of the client, int64 [].
+    """
+
+    id: Tensor
 
 
 @declare("personal", title="APPLE", tasks="any")
@@ -61,7 +90,7 @@ class APPLE:
     def build(self, context: BuildContext) -> Method:
         """Return training of core c_k and weights p_k in w_k = sum_j p_kj c_j, algorithm 1."""
 
-        def zeros(variables: Tree) -> Tree:
+        def zeros(variables: Variables) -> Weights:
             return {"offsets": trees.leaves(variables["params"])[0].new_zeros(context.clients)}
 
         statistics = weights_in(context.network.names["buffers"])
@@ -69,40 +98,44 @@ class APPLE:
         local = single_pass(base)
         last = int(self.until * context.training.rounds)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[APPLEServer, RecipeClient]:
             cores = trees.repeat(variables["params"], context.clients)
             shares, client = zeros(variables)["offsets"], base.init(variables)[1]
-            return {"cores": cores, SHARES: shares, "round": shares.sum()}, client
+            return {"cores": cores, "shares": shares, "round": shares.sum()}, client
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            core = {"params": own_core(server, client["id"]), "buffers": {}}
+        def begin(server: APPLEServer, client: RecipeClient) -> APPLEWork:
+            core: Variables = {"params": own_core(server, client["id"]), "buffers": {}}
             return {**local.begin(core, client), "id": client["id"]}
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def loss(server: APPLEServer, work: APPLEWork, batch: Batch) -> tuple[Tensor, Tree]:
             core = dict(work["params"])
-            offsets = core[PERSONAL_PARAMS]["offsets"]
-            own_weight = (server[SHARES] + offsets).index_select(0, work["id"].reshape(1))[0]
+            offsets = core["personal_params"]["offsets"]
+            own_weight = (server["shares"] + offsets).index_select(0, work["id"].reshape(1))[0]
             trained = core_sum(server, offsets)
             for name, sent in own_core(server, work["id"]).items():
                 core[name] = trained[name] + own_weight * (core[name] - sent)
             value, aux = local.loss(server, {**work, "params": core}, batch)
             return value + self.penalty(server["round"], last) * offsets.square().sum(), aux
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            offsets, slope = (t[PERSONAL_PARAMS]["offsets"] for t in (work["params"], grads))
+        def update(
+            server: APPLEServer, work: APPLEWork, grads: Tree, aux: StepResults, lr: Rate
+        ) -> APPLEWork:
+            offsets, slope = (t["personal_params"]["offsets"] for t in (work["params"], grads))
             rate = self.eta_p / context.training.lr * lr
             moved = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
             next_work = local.update(server, work, grads, aux, lr)
-            return {**next_work, "params": {**next_work["params"], PERSONAL_PARAMS: moved}}
+            params = {**next_work["params"], "personal_params": moved}
+            return {**work, **next_work, "params": params}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: APPLEServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[APPLEServer, RecipeClient]:
             cores = trees.replace_clients(server["cores"], clients["id"], uploads["params"])
-            return {**server, "cores": cores, "round": server["round"] + 1}, dict(clients)
+            return {**server, "cores": cores, "round": server["round"] + 1}, clients
 
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            client = client or {}
-            offsets = client[PERSONAL_PARAMS]["offsets"]
-            return {"params": core_sum(server, offsets), "buffers": dict(client["buffers"])}
+        def personal(server: APPLEServer, client: RecipeClient) -> Variables:
+            offsets = client["personal_params"]["offsets"]
+            return {"params": core_sum(server, offsets), "buffers": client["buffers"]}
 
         step = replace(local, begin=begin, loss=loss, update=update)
         phases, views = (share_samples(),), {"personal": personal}
@@ -116,12 +149,12 @@ class APPLE:
         return self.mu / 2 * size * (round_ < last)
 
 
-def own_core(server: Tree, number: Tensor) -> Tree:
+def own_core(server: APPLEServer, number: Tensor) -> Weights:
     """Return a client's core as the server has it."""
     return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], server["cores"])
 
 
-def core_sum(server: Tree, offsets: Tensor) -> Tree:
+def core_sum(server: APPLEServer, offsets: Tensor) -> Weights:
     """Return sum_j p_j c_j for p = p_0 + offsets, with the cores that the server has."""
-    p = server[SHARES] + offsets
+    p = server["shares"] + offsets
     return trees.apply(lambda cores: torch.tensordot(p, cores, dims=1), server["cores"])

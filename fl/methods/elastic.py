@@ -16,6 +16,7 @@ more. Running statistics are averaged. A run's ``clip_norm`` acts on these gradi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -27,18 +28,55 @@ from fl.api import (
     NonNegative,
     Pass,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Sampling,
     Share,
     Tree,
+    Weights,
     declare,
     recipe,
+    shared_model,
     single_pass,
     trees,
     weighted_mean,
 )
 
-SENSITIVITY = "sensitivity"
 """Key of a client's sensitivities, one for each weight, from the first pass of a round."""
+
+
+class ElasticClient(RecipeClient):
+    """State of a client, between its two passes.
+
+    Attributes:
+        sensitivity: Omega_k of every parameter, by name.
+    """
+
+    sensitivity: Weights
+
+
+class ElasticUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        sensitivity: As in `ElasticClient`.
+    """
+
+    sensitivity: Weights
+
+
+class MeasurementWork(TypedDict):
+    """State of the pass that measures.
+
+    Attributes:
+        params: Parameters that the server sent; they stay as they are.
+        sensitivity: As in `ElasticClient`, over the batches so far.
+    """
+
+    params: Weights
+    sensitivity: Weights
 
 
 @declare("global", title="Elastic aggregation", tasks="any")
@@ -58,23 +96,29 @@ class Elastic:
         base = recipe(context)
         local = single_pass(base)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(
+            server: RecipeServer, client: ElasticClient, work: RecipeWork
+        ) -> tuple[Tree, ElasticUpload]:
+            sensitivity = client["sensitivity"]
             client_state, upload = local.end(server, client, work)
-            state = {key: leaf for key, leaf in client_state.items() if key != SENSITIVITY}
-            return state, {**upload, SENSITIVITY: client[SENSITIVITY]}
+            state = {key: leaf for key, leaf in client_state.items() if key != "sensitivity"}
+            return state, {**upload, "sensitivity": sensitivity}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            next_server, client_states = base.aggregate(server, clients, uploads, n)
-            largest = trees.apply(lambda omega: omega.amax(0), uploads[SENSITIVITY])
+        def aggregate(
+            server: RecipeServer, clients: ElasticClient, uploads: ElasticUpload, n: Tensor
+        ) -> tuple[RecipeServer, ElasticClient]:
+            models = shared_model(uploads, None)
+            next_server, clients = base.aggregate(server, clients, models, n)
+            mean_sensitivity = trees.mean(uploads["sensitivity"], n)
+            largest = trees.apply(lambda omega: omega.amax(0), uploads["sensitivity"])
             params = trees.apply(
                 self.moved,
                 server["params"],
                 next_server["params"],
-                next_server[SENSITIVITY],
+                mean_sensitivity,
                 largest,
             )
-            model = {key: tree for key, tree in next_server.items() if key != SENSITIVITY}
-            return {**model, "params": params}, client_states
+            return {**next_server, "params": params}, clients
 
         passes = (self.measurement(context), replace(local, end=end))
         return replace(base, passes=passes, aggregate=aggregate)
@@ -82,23 +126,29 @@ class Elastic:
     def measurement(self, context: BuildContext) -> Pass:
         """Return the pass that measures sensitivities and moves no weight."""
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {"params": server["params"], SENSITIVITY: trees.zeros_like(server["params"])}
+        def begin(server: RecipeServer, client: RecipeClient) -> MeasurementWork:
+            return {"params": server["params"], "sensitivity": trees.zeros_like(server["params"])}
 
-        def output_size(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def output_size(
+            server: RecipeServer, work: MeasurementWork, batch: Batch
+        ) -> tuple[Tensor, Tree]:
             outputs = context.network.eval(work["params"], server["buffers"], batch["x"]).outputs
             return weighted_mean(outputs.flatten(1).square().sum(1), batch), {}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def update(
+            server: RecipeServer, work: MeasurementWork, grads: Weights, aux: Tree, lr: Rate
+        ) -> MeasurementWork:
             sensitivity = trees.apply(
                 lambda omega, g: self.mu * omega + (1 - self.mu) * g.abs(),
-                work[SENSITIVITY],
+                work["sensitivity"],
                 grads,
             )
-            return {**work, SENSITIVITY: sensitivity}
+            return {**work, "sensitivity": sensitivity}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            return {**client, SENSITIVITY: work[SENSITIVITY]}, {}
+        def end(
+            server: RecipeServer, client: RecipeClient, work: MeasurementWork
+        ) -> tuple[ElasticClient, Tree]:
+            return {**client, "sensitivity": work["sensitivity"]}, {}
 
         return Pass(begin, output_size, update, end, Sampling(epochs=1))
 

@@ -15,6 +15,7 @@ client's own in the mean.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -25,7 +26,11 @@ from fl.api import (
     Method,
     NonNegative,
     Output,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Tree,
+    Variables,
     all_weights,
     cross_entropy,
     declare,
@@ -34,10 +39,71 @@ from fl.api import (
     trees,
     weighted_mean,
 )
-from fl.blocks.anchor_exchange import ANCHORS, class_means_sweep, keep_trained_model
+from fl.blocks.anchor_exchange import class_means_sweep, keep_trained_model
 
-LAST_UPLOAD = "own_outputs"
 """Key of a client's latest upload in its tree."""
+
+
+class Probabilities(TypedDict):
+    """Mean outputs by class that one client sends, or their sum over clients.
+
+    Attributes:
+        sum: Mean probabilities of the samples of each class, [C, C]; zeros without a sample.
+        count: 1 for a class with samples, else 0, [C].
+    """
+
+    sum: Tensor
+    count: Tensor
+
+
+class RoundProbabilities(Probabilities):
+    """The same, with its round.
+
+    Attributes:
+        round: Number of the round, [].
+    """
+
+    round: Tensor
+
+
+class FDServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        others: Sums over the clients of the last round.
+    """
+
+    others: RoundProbabilities
+
+
+class FDClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        own_outputs: What it uploaded last.
+    """
+
+    own_outputs: RoundProbabilities
+
+
+class FDWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        targets: Mean probabilities of the other clients by class, [C, C].
+    """
+
+    targets: Tensor
+
+
+class FDUpload(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        anchors: Its mean outputs by class.
+    """
+
+    anchors: Probabilities
 
 
 @declare("personal", title="FD")
@@ -59,40 +125,46 @@ class FD:
         def probabilities(output: Output) -> Tensor:
             return output.outputs.softmax(-1)
 
-        def empty(variables: Tree) -> dict[str, Tensor]:
+        def empty(variables: Variables) -> Probabilities:
             leaf = trees.leaves(variables["params"])[0]
             return {"sum": leaf.new_zeros((classes, classes)), "count": leaf.new_zeros(classes)}
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FDServer, FDClient]:
             server, client = base.init(variables)
             zero = trees.leaves(variables["params"])[0].new_zeros(())
-            last_upload = {**empty(variables), "round": zero - 1}
+            last_upload: RoundProbabilities = {**empty(variables), "round": zero - 1}
             return {**server, "others": {**empty(variables), "round": zero}}, {
                 **client,
-                LAST_UPLOAD: last_upload,
+                "own_outputs": last_upload,
             }
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: FDServer, client: FDClient) -> FDWork:
             return {
                 **local.begin(server, client),
-                "targets": targets(server["others"], client[LAST_UPLOAD]),
+                "targets": targets(server["others"], client["own_outputs"]),
             }
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            sums = trees.apply(lambda leaf: leaf.sum(0), uploads[ANCHORS])
-            return {**server, "others": {**sums, "round": server["others"]["round"] + 1}}, dict(
-                clients
-            )
+        def aggregate(
+            server: FDServer, clients: FDClient, uploads: FDUpload, n: Tensor
+        ) -> tuple[FDServer, FDClient]:
+            sums = trees.apply(lambda leaf: leaf.sum(0), uploads["anchors"])
+            number = server["others"]["round"] + 1
+            return {**server, "others": {**sums, "round": number}}, clients
 
         sweep = class_means_sweep(context, probabilities)
 
-        def keep_own(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            client_state, sent = sweep.end(server, client, upload, totals)
-            has_class = (sent[ANCHORS]["counts"] > 0).to(sent[ANCHORS]["means"].dtype)
-            last_upload = {"sum": sent[ANCHORS]["means"] * has_class[:, None], "count": has_class}
+        def keep_own(
+            server: FDServer, client: FDClient, upload: Tree, totals: Tree
+        ) -> tuple[FDClient, FDUpload]:
+            client, sent = sweep.end(server, client, upload, totals)
+            has_class = (sent["anchors"]["counts"] > 0).to(sent["anchors"]["means"].dtype)
+            last_upload: Probabilities = {
+                "sum": sent["anchors"]["means"] * has_class[:, None],
+                "count": has_class,
+            }
             next_round = server["others"]["round"] + 1
-            return {**client_state, LAST_UPLOAD: {**last_upload, "round": next_round}}, {
-                ANCHORS: last_upload
+            return {**client, "own_outputs": {**last_upload, "round": next_round}}, {
+                "anchors": last_upload
             }
 
         passes = (keep_trained_model(replace(local, begin=begin)), replace(sweep, end=keep_own))
@@ -100,12 +172,13 @@ class FD:
 
     def distillation(self, forward: Forward) -> Tensor:
         """Gamma CE(z, t_y), with t_y the others' mean probabilities for the label; 0 without."""
-        batch, table = forward.batch, forward.work["targets"][forward.batch["y"]]
+        work: FDWork = forward.work
+        batch, table = forward.batch, work["targets"][forward.batch["y"]]
         values = -(table * forward.output.outputs.log_softmax(-1)).sum(-1)
         return self.gamma * weighted_mean(values, batch)
 
 
-def targets(sums: Tree, last_upload: Tree) -> Tensor:
+def targets(sums: RoundProbabilities, last_upload: RoundProbabilities) -> Tensor:
     """Return the mean probabilities of the other clients by class, [C, C]; 0 for a class without.
 
     Args:

@@ -16,14 +16,28 @@ from fl.api import (
     BuildContext,
     Method,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     Share,
-    Tree,
+    Variables,
     WeightedAverage,
+    Weights,
     declare,
     recipe,
     trees,
 )
 from fl.blocks.exchange import send_all_but
+
+
+class FedAvgMServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        velocity: v, of the names and shapes of all parameters; it stays on the server.
+    """
+
+    velocity: Weights
 
 
 @declare("global", tasks="any", modalities=True)
@@ -42,12 +56,14 @@ class FedAvgM:
         """V <- beta v + (w - mean_k w_k);  w <- w - eta v."""
         base = recipe(context)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedAvgMServer, RecipeClient]:
             server, client = base.init(variables)
             return {**server, "velocity": trees.zeros_like(variables["params"])}, client
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, client_state = base.aggregate(server, clients, uploads, n)
+        def aggregate(
+            server: FedAvgMServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedAvgMServer, RecipeClient]:
+            mean, clients = base.aggregate(server, clients, uploads, n)
             velocity = trees.apply(
                 lambda v, w, m: self.beta * v + (w - m),
                 server["velocity"],
@@ -55,7 +71,7 @@ class FedAvgM:
                 mean["params"],
             )
             params = trees.apply(lambda w, v: w - self.eta * v, server["params"], velocity)
-            return {**mean, "params": params, "velocity": velocity}, client_state
+            return {**mean, "params": params, "velocity": velocity}, clients
 
         return replace(
             base, init=init, aggregate=WeightedAverage(aggregate), send=send_all_but("velocity")

@@ -24,16 +24,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PAYLOAD,
     BuildContext,
     Count,
     Method,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Share,
-    Tree,
-    all_weights,
+    Variables,
+    Weights,
     declare,
     recipe,
-    select,
     single_pass,
     trees,
 )
@@ -42,6 +44,36 @@ from fl.blocks.mixing import client_rows, mix
 
 ROUNDING = 1e-9
 """Overlaps that differ by less count as equal."""
+
+
+class FedCACServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        round: Number of finished rounds, int64 []; it stays on the server.
+    """
+
+    round: Tensor
+
+
+class FedCACClient(RecipeClient):
+    """State of a client; its ``payload`` has ``params``, the mean u_k of its partners.
+
+    Attributes:
+        critical: Masks M_k: which weights are critical, bool, by name.
+    """
+
+    critical: Weights
+
+
+class FedCACUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        critical: As in `FedCACClient`.
+    """
+
+    critical: Weights
 
 
 @declare("personal", title="FedCAC", tasks="any")
@@ -64,37 +96,44 @@ class FedCAC:
         base = recipe(context)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedCACServer, FedCACClient]:
             server, client = base.init(variables)
             params = variables["params"]
             masks = trees.apply(lambda w: torch.zeros_like(w, dtype=torch.bool), params)
             number = trees.leaves(params)[0].new_zeros((), dtype=torch.int64)
-            added = {"critical": masks, PAYLOAD: {"params": params}}
-            return {**server, "round": number}, {**client, **added}
+            client_state: FedCACClient = {
+                **client,
+                "critical": masks,
+                "payload": {"params": params},
+            }
+            return {**server, "round": number}, client_state
 
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            client = client or {}
+        def personal(server: FedCACServer, client: FedCACClient) -> Variables:
             params = trees.apply(
-                torch.where, client["critical"], client[PAYLOAD]["params"], server["params"]
+                torch.where, client["critical"], client["payload"]["params"], server["params"]
             )
-            return {**select(server, all_weights), "params": params}
+            return {"params": params, "buffers": server["buffers"]}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: FedCACServer, client: FedCACClient) -> RecipeWork:
             return local.begin(personal(server, client), client)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
+        def end(
+            server: FedCACServer, client: FedCACClient, work: RecipeWork
+        ) -> tuple[FedCACClient, FedCACUpload]:
             start = personal(server, client)["params"]
+            client, upload = local.end(server, client, work)
             critical = trees.apply(self.critical, start, upload["params"])
-            return {**client_state, "critical": critical}, {**upload, "critical": critical}
+            return {**client, "critical": critical}, {**upload, "critical": critical}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            models = {key: tree for key, tree in uploads.items() if key != "critical"}
-            next_server, client_states = base.aggregate(server, clients, models, n)
+        def aggregate(
+            server: FedCACServer, clients: FedCACClient, uploads: FedCACUpload, n: Tensor
+        ) -> tuple[FedCACServer, FedCACClient]:
+            models: RecipeUpload = {"params": uploads["params"], "buffers": uploads["buffers"]}
+            next_server, clients = base.aggregate(server, clients, models, n)
             number = server["round"] + 1
             weights = partner_weights(client_rows(uploads["critical"]), int(number) / self.beta)
             partner_means = {"params": mix(weights, uploads["params"])}
-            return {**next_server, "round": number}, {**client_states, PAYLOAD: partner_means}
+            return {**next_server, "round": number}, {**clients, "payload": partner_means}
 
         return replace(
             base,

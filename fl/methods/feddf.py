@@ -31,20 +31,50 @@ from fl.api import (
     Pass,
     Positive,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     Sampling,
     Tree,
+    Variables,
     adamw,
-    all_weights,
     declare,
     recipe,
-    select,
-    shared,
+    shared_model,
     trees,
     weighted_mean,
 )
 from fl.blocks.exchange import send_all_but
 
-TEACHERS, TEACHER = "teachers", "teacher"
+
+class FedDFServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        round: Number of finished rounds, int64 []; it stays on the server.
+    """
+
+    round: Tensor
+
+
+class Student(Variables):
+    """What the server's pass begins with.
+
+    Attributes:
+        teachers: Variables of the round's clients, stacked: leaves [K, ...].
+    """
+
+    teachers: Variables
+
+
+class DistillationWork(Student):
+    """State of the server's pass.
+
+    Attributes:
+        optimizer: State of Adam.
+    """
+
+    optimizer: Tree
 
 
 @declare("global", title="FedDF", needs=("server",))
@@ -64,51 +94,59 @@ class FedDF:
         base = recipe(context)
         distillation = self.distillation(context)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedDFServer, RecipeClient]:
             server, client = base.init(variables)
             return {**server, "round": torch.zeros((), dtype=torch.int64)}, client
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            number, mean = server["round"] + 1, trees.mean(uploads, n)
+        def aggregate(
+            server: FedDFServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedDFServer, RecipeClient]:
+            number, model = server["round"] + 1, shared_model(trees.mean(uploads, n), None)
             if self.server_steps:
                 assert context.server_training is not None
-                tree = {**mean, TEACHERS: select(uploads, all_weights)}
-                mean = context.server_training(distillation, tree, int(number))
-            return {**server, **select(mean, all_weights), "round": number}, dict(clients)
+                student: Student = {**model, "teachers": shared_model(uploads, None)}
+                model = shared_model(
+                    context.server_training(distillation, student, int(number)), None
+                )
+            return {**server, **model, "round": number}, clients
 
         send = send_all_but("round")
-        return replace(base, init=init, aggregate=aggregate, send=send, views={"global": shared})
+        return replace(
+            base, init=init, aggregate=aggregate, send=send, views={"global": shared_model}
+        )
 
     def distillation(self, context: BuildContext) -> Pass:
         """Return the server's pass, over a tree of a model and the stack of its teachers."""
         network, optimizer = context.network, adamw(0.0)
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: object, client: Student) -> DistillationWork:
             return {**client, "optimizer": optimizer.init(client["params"])}
 
-        def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-            teachers = work[TEACHERS]
+        def reference(server: object, work: DistillationWork, batch: Batch) -> Tree:
+            teachers = work["teachers"]
             count = len(trees.leaves(teachers)[0])
             models = (trees.take(teachers, number) for number in range(count))
             outputs = [network.eval(m["params"], m["buffers"], batch["x"]).outputs for m in models]
-            return {TEACHER: torch.stack(outputs).mean(0)}
+            return {"teacher": torch.stack(outputs).mean(0)}
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def loss(server: object, work: DistillationWork, batch: Batch) -> tuple[Tensor, Tree]:
             output = network.train(
                 work["params"], work["buffers"], batch["x"], key=batch.get("key")
             )
-            target = batch["reference"][TEACHER].log_softmax(-1)
+            target = batch["reference"]["teacher"].log_softmax(-1)
             student = output.outputs.log_softmax(-1)
             divergences = F.kl_div(student, target, reduction="none", log_target=True).sum(-1)
             return weighted_mean(divergences, batch), {"buffers": output.buffers}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def update(
+            server: object, work: DistillationWork, grads: Tree, aux: Tree, lr: Rate
+        ) -> DistillationWork:
             progress = work["optimizer"]["steps"] / self.server_steps
             rate = self.server_lr * (1 + (math.pi * progress).cos()) / 2
             params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
             return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(server: object, client: Student, work: DistillationWork) -> tuple[Student, Tree]:
             return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
 
         sampling = Sampling(steps=lambda round_: self.server_steps)

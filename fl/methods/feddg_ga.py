@@ -18,27 +18,63 @@ gaps it divides by the largest without taking their mean away; its step is a thi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    VARIABLE_GROUPS,
     Batch,
     BuildContext,
     Method,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     Share,
     Sweep,
     Tree,
+    Variables,
     declare,
     recipe,
+    shared_model,
     trees,
 )
 from fl.blocks.exchange import send_all_but
-from fl.blocks.participation import ROUNDS, with_participation
+from fl.blocks.participation import with_participation
 
-TRAINED_LOSS, WEIGHTS = "trained loss", "weights"
 """Keys: a client's loss of the model that it trained last, and the weights of all clients, [N]."""
+
+
+class FedDGGAServer(RecipeServer):
+    """State of the server; what it adds stays on the server.
+
+    Attributes:
+        weights: Weight a_k of every client, [clients].
+        round: Number of finished rounds, [].
+    """
+
+    weights: Tensor
+    round: Tensor
+
+
+TrainedLoss = TypedDict("TrainedLoss", {"trained loss": Tensor})
+"""The loss of the model that a client trained last, []."""
+
+
+class FedDGGAClient(RecipeClient, TrainedLoss):
+    """State of a client."""
+
+
+class FedDGGAUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        gap: Its generalization gap G_k, the loss of the sent model less `TrainedLoss`, [].
+        has_gap: Whether it has one, bool [].
+    """
+
+    gap: Tensor
+    has_gap: Tensor
 
 
 @declare("global", title="FedDG-GA", tasks="any")
@@ -56,49 +92,55 @@ class FedDGGA:
         """Return FedAvg with weights a_k + d_t (G_k - mean G) / max |G - mean G|, algorithm 1."""
         base, rounds = with_participation(recipe(context)), context.training.rounds
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedDGGAServer, FedDGGAClient]:
             server, client = base.init(variables)
             leaf = trees.leaves(variables["params"])[0]
             weights = leaf.new_full((context.clients,), 1 / context.participants)
             zero = leaf.new_zeros(())
-            return {**server, WEIGHTS: weights, "round": zero}, {**client, TRAINED_LOSS: zero}
+            return {**server, "weights": weights, "round": zero}, {**client, "trained loss": zero}
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def look(
+            server: FedDGGAServer, client: FedDGGAClient, upload: RecipeUpload, batch: Batch
+        ) -> Tree:
             count = batch["weight"].sum()
 
-            def summed_loss(model: Tree) -> Tensor:
+            def summed_loss(model: Variables) -> Tensor:
                 output = context.network.eval(model["params"], model["buffers"], batch["x"])
                 return context.task.loss(output.outputs, batch) * count
 
             return {"sent": summed_loss(server), "trained": summed_loss(upload), "count": count}
 
-        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        def end(
+            server: FedDGGAServer, client: FedDGGAClient, upload: RecipeUpload, totals: Tree
+        ) -> tuple[FedDGGAClient, FedDGGAUpload]:
             count = totals["count"].clamp(min=1)
-            gap = totals["sent"] / count - client[TRAINED_LOSS]
-            has_gap = (client[ROUNDS] > 1) & (totals["count"] > 0)
-            next_client = {**client, TRAINED_LOSS: totals["trained"] / count}
-            return next_client, {**upload, "gap": gap, "has gap": has_gap}
+            gap = totals["sent"] / count - client["trained loss"]
+            has_gap = (client["rounds"] > 1) & (totals["count"] > 0)
+            client = {**client, "trained loss": totals["trained"] / count}
+            return client, {**upload, "gap": gap, "has_gap": has_gap}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            models = {name: uploads[name] for name in VARIABLE_GROUPS}
+        def aggregate(
+            server: FedDGGAServer, clients: FedDGGAClient, uploads: FedDGGAUpload, n: Tensor
+        ) -> tuple[FedDGGAServer, FedDGGAClient]:
+            models = shared_model(uploads, None)
             ids, step = clients["id"], self.step * (1 - (server["round"] - 1) / rounds)
-            moves = step * centred_gaps(uploads["gap"], uploads["has gap"])
-            moved = server[WEIGHTS].index_add(0, ids, moves).clamp(min=0)
+            moves = step * centred_gaps(uploads["gap"], uploads["has_gap"])
+            moved = server["weights"].index_add(0, ids, moves).clamp(min=0)
             weights = moved / moved.sum()
             drawn = weights.index_select(0, ids) * (n > 0)
             # If all of the participants have fallen to 0, they count alike.
             drawn = torch.where(drawn.sum() > 0, drawn, (n > 0).to(drawn.dtype))
-            next_server, client_states = base.aggregate(server, clients, models, drawn)
-            numbers = {WEIGHTS: weights, "round": server["round"] + 1}
-            return {**next_server, **numbers}, client_states
+            next_server, clients = base.aggregate(server, clients, models, drawn)
+            next_round = server["round"] + 1
+            return {**next_server, "weights": weights, "round": next_round}, clients
 
         return replace(
             base,
             init=init,
             passes=(*base.passes, Sweep(look, end)),
             aggregate=aggregate,
-            send=send_all_but(WEIGHTS, "round"),
-            trace=lambda server: {WEIGHTS: server[WEIGHTS]},
+            send=send_all_but("weights", "round"),
+            trace=lambda server: {"weights": server["weights"]},
         )
 
 

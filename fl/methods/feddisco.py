@@ -20,16 +20,29 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
     BuildContext,
     Method,
     NonNegative,
-    Tree,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     declare,
     recipe,
+    shared_model,
     single_pass,
     trees,
 )
+
+
+class FedDiscoUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        distance: Distance d_k of its class shares from equal shares, [].
+    """
+
+    distance: Tensor
 
 
 @declare("global", title="FedDisco")
@@ -53,14 +66,18 @@ class FedDisco:
         base = recipe(context)
         local = single_pass(base)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
+        def end(
+            server: RecipeServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, FedDiscoUpload]:
+            client, upload = local.end(server, client, work)
             dtype = trees.leaves(upload["params"])[0].dtype
-            return client_state, {**upload, "distance": self.from_equal(client[COUNTS].to(dtype))}
+            return client, {**upload, "distance": self.from_equal(client["counts"].to(dtype))}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            models = {name: tree for name, tree in uploads.items() if name != "distance"}
-            return base.aggregate(server, clients, models, self.weights(uploads["distance"], n))
+        def aggregate(
+            server: RecipeServer, clients: RecipeClient, uploads: FedDiscoUpload, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
+            weights = self.weights(uploads["distance"], n)
+            return base.aggregate(server, clients, shared_model(uploads, None), weights)
 
         return replace(base, passes=(replace(local, end=end),), aggregate=aggregate)
 

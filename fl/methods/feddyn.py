@@ -25,16 +25,51 @@ from fl.api import (
     MeanBased,
     Method,
     Positive,
-    Tree,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    Variables,
+    Weights,
     declare,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     task_loss,
     trees,
 )
 from fl.blocks.exchange import send_all_but
 from fl.blocks.proximal import proximal_term
+
+
+class FedDynServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        drift: h, of the names and shapes of all parameters; it stays on the server.
+    """
+
+    drift: Weights
+
+
+class FedDynClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        drift: Dual variable g_k, of the names and shapes of all parameters.
+    """
+
+    drift: Weights
+
+
+class FedDynWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        drift: As in `FedDynClient`.
+    """
+
+    drift: Weights
 
 
 @declare("global", tasks="any")
@@ -57,15 +92,17 @@ class FedDyn:
         base = recipe(context, terms=terms)
         local, everybody = single_pass(base), context.participants
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedDynServer, FedDynClient]:
             server, client = base.init(variables)
             zeros = trees.zeros_like(variables["params"])
             return {**server, "drift": zeros}, {**client, "drift": zeros}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: FedDynServer, client: FedDynClient) -> FedDynWork:
             return {**local.begin(server, client), "drift": client["drift"]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(
+            server: FedDynServer, client: FedDynClient, work: FedDynWork
+        ) -> tuple[FedDynClient, RecipeUpload]:
             client, upload = local.end(server, client, work)
             drift = trees.apply(
                 lambda g, w, previous: g - self.alpha * (w - previous),
@@ -75,8 +112,10 @@ class FedDyn:
             )
             return {**client, "drift": drift}, upload
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, client_state = base.aggregate(server, clients, uploads, n)
+        def aggregate(
+            server: FedDynServer, clients: FedDynClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedDynServer, FedDynClient]:
+            mean, clients = base.aggregate(server, clients, uploads, n)
             plain = trees.mean(uploads["params"], torch.ones_like(n))
             drift = trees.apply(
                 lambda h, w, previous: h - self.alpha * len(n) / everybody * (w - previous),
@@ -85,19 +124,19 @@ class FedDyn:
                 server["params"],
             )
             params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
-            return {**mean, "params": params, "drift": drift}, client_state
+            return {**mean, "params": params, "drift": drift}, clients
 
-        def mean_model(server: Tree, client: Tree | None) -> Tree:
-            model = shared(server, None)
-            params = trees.apply(lambda w, h: w + h / self.alpha, model["params"], server["drift"])
-            return {**model, "params": params}
+        def mean_model(server: FedDynServer, client: object) -> Variables:
+            params = trees.apply(lambda w, h: w + h / self.alpha, server["params"], server["drift"])
+            return {"params": params, "buffers": server["buffers"]}
 
         step = replace(local, begin=begin, end=end)
-        views = {"global": mean_model if self.scored == "mean" else shared}
+        views = {"global": mean_model if self.scored == "mean" else shared_model}
         return Method(init, (step,), MeanBased(aggregate), views, send=send_all_but("drift"))
 
 
 def against_drift(forward: Forward) -> Tensor:
-    """-<g_k, w>, with g_k from the client's tree."""
-    params = {name: forward.params[name] for name in forward.work["drift"]}
-    return -trees.inner_product(params, forward.work["drift"])
+    """-<g_k, w>, with the client's g_k."""
+    work: FedDynWork = forward.work
+    params = {name: forward.params[name] for name in work["drift"]}
+    return -trees.inner_product(params, work["drift"])

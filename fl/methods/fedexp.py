@@ -22,15 +22,40 @@ from fl.api import (
     BuildContext,
     Method,
     NonNegative,
-    Tree,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    Variables,
     WeightedAverage,
+    Weights,
     declare,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     trees,
 )
 from fl.blocks.exchange import send_all_but
+
+
+class FedExPServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        previous: Parameters before the last round; they stay on the server.
+    """
+
+    previous: Weights
+
+
+class FedExPUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        squared_length: ||D_k||^2, the squared length of its update, [].
+    """
+
+    squared_length: Tensor
 
 
 @declare("global", title="FedExP", tasks="any")
@@ -52,33 +77,42 @@ class FedExP:
         base = recipe(context)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedExPServer, RecipeClient]:
             server, client = base.init(variables)
             return {**server, "previous": variables["params"]}, client
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
+        def end(
+            server: FedExPServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, FedExPUpload]:
+            client, upload = local.end(server, client, work)
             squared = trees.squared_distance(upload["params"], server["params"])
-            return client_state, {**upload, "squared_length": squared}
+            return client, {**upload, "squared_length": squared}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = {**trees.mean(uploads, n)}
-            squared = mean.pop("squared_length")
+        def aggregate(
+            server: FedExPServer, clients: RecipeClient, uploads: FedExPUpload, n: Tensor
+        ) -> tuple[FedExPServer, RecipeClient]:
+            mean = trees.mean(uploads, n)
+            squared = mean["squared_length"]
             moved = trees.squared_distance(mean["params"], server["params"])
             eta = (squared / (2 * (moved + self.epsilon))).nan_to_num(1.0).clamp(min=1)
             params = trees.apply(lambda w, m: w + eta * (m - w), server["params"], mean["params"])
-            return {**server, **mean, "params": params, "previous": server["params"]}, dict(clients)
+            return {
+                **server,
+                "params": params,
+                "buffers": mean["buffers"],
+                "previous": server["params"],
+            }, clients
 
-        def mean_model(server: Tree, client: Tree | None) -> Tree:
-            model = shared(server, None)
-            params = trees.apply(torch.add, model["params"], server["previous"])
-            return {**model, "params": trees.apply(lambda total: total / 2, params)}
+        def mean_model(server: FedExPServer, client: object) -> Variables:
+            total = trees.apply(torch.add, server["params"], server["previous"])
+            params = trees.apply(lambda leaf: leaf / 2, total)
+            return {"params": params, "buffers": server["buffers"]}
 
         return replace(
             base,
             init=init,
             passes=(replace(local, end=end),),
             aggregate=WeightedAverage(aggregate),
-            views={"global": mean_model if self.scored == "mean" else shared},
+            views={"global": mean_model if self.scored == "mean" else shared_model},
             send=send_all_but("previous"),
         )

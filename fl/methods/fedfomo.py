@@ -18,21 +18,25 @@ scores after one more mixture; here, the model that was trained last is scored.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    PAYLOAD,
     Batch,
     BuildContext,
     Count,
     Method,
     NonNegative,
+    Pass,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Share,
     Sweep,
     Tree,
+    Variables,
     all_weights,
     declare,
     keyed,
@@ -45,11 +49,65 @@ from fl.api import (
 from fl.blocks.candidate_models import epsilon_greedy, gain_step, gains_by_distance, losses_by_model
 from fl.blocks.exchange import send_all_but
 
-MODELS, UPLOADED, AFFINITY = "models", "uploaded", "affinity"
 """Keys in the server's tree: each client's last upload, whether it is of the last round, and each
 client's sums of gains by others' models, [clients, clients].
 """
-START, GAINS, CHOSEN, EXISTS = "start", "gains", "chosen", "exists"
+
+
+class FedFomoServer(RecipeServer):
+    """State of the server; what it adds stays on the server.
+
+    Attributes:
+        models: Variables that every client uploaded last, stacked: leaves [clients, ...].
+        uploaded: Which clients have uploaded, bool [clients].
+        affinity: Sum of the gains of client i from the model of client j, [clients, clients].
+        key: Key of the random models that are sent, int64 [].
+        round: Number of finished rounds, int64 [].
+    """
+
+    models: Variables
+    uploaded: Tensor
+    affinity: Tensor
+    key: Tensor
+    round: Tensor
+
+
+class FedFomoClient(RecipeClient):
+    """State of a client; its ``payload`` is `Received`.
+
+    Attributes:
+        start: Variables with which its last training began.
+        gains: Gains from the models that it received last, [M].
+    """
+
+    start: Variables
+    gains: Tensor
+
+
+class Received(TypedDict):
+    """What the server sends to one client.
+
+    Attributes:
+        models: Variables of M other clients, stacked: leaves [M, ...].
+        chosen: Their ids, int64 [M].
+        exists: Which of them are models of clients, bool [M].
+    """
+
+    models: Variables
+    chosen: Tensor
+    exists: Tensor
+
+
+class FedFomoUpload(Variables):
+    """Upload of a client.
+
+    Attributes:
+        chosen: As in `Received`.
+        gains: As in `FedFomoClient`.
+    """
+
+    chosen: Tensor
+    gains: Tensor
 
 
 @declare("personal", title="FedFomo", needs=("val",))
@@ -72,61 +130,83 @@ class FedFomo:
     def build(self, context: BuildContext) -> Method:
         """Return Local that begins each round with a mixture, equations 3 and 4."""
         base, network, total = recipe(context, local=all_weights), context.network, context.clients
-        local, count = single_pass(base), min(self.models, total - 1)
+        local: Pass = single_pass(base)
+        count = min(self.models, total - 1)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedFomoServer, FedFomoClient]:
             server, client = base.init(variables)
             leaf = trees.leaves(variables["params"])[0]
             key = torch.tensor(rng.torch_seed(context.seed, "fedfomo"), device=leaf.device)
             first, zero = select(variables, all_weights), torch.zeros_like(key)
-            state = {MODELS: trees.repeat(first, total), UPLOADED: zero.repeat(total) > 0}
-            state |= {AFFINITY: leaf.new_zeros((total, total)), "key": key, "round": zero}
-            return {**server, **state}, {**client, START: first, GAINS: leaf.new_zeros(count)}
+            return {
+                **server,
+                "models": trees.repeat(first, total),
+                "uploaded": zero.repeat(total) > 0,
+                "affinity": leaf.new_zeros((total, total)),
+                "key": key,
+                "round": zero,
+            }, {**client, "start": first, "gains": leaf.new_zeros(count)}
 
-        def payload(server: Tree, client: Tree) -> Tree:
+        def payload(server: FedFomoServer, client: FedFomoClient) -> Received:
             own_id = client["id"].reshape(1)
-            is_available = server[UPLOADED] & (torch.arange(total, device=own_id.device) != own_id)
+            is_available = server["uploaded"] & (
+                torch.arange(total, device=own_id.device) != own_id
+            )
             epsilon = (self.epsilon - self.epsilon_decay * server["round"]).clamp(min=0)
             key = keyed.derive_keys(server["key"] + server["round"], 0) + client["id"]
-            affinity = server[AFFINITY].index_select(0, own_id)[0]
+            affinity = server["affinity"].index_select(0, own_id)[0]
             ids, exists = epsilon_greedy(affinity, is_available, count, epsilon, key)
-            models = trees.apply(lambda leaf: leaf.index_select(0, ids), server[MODELS])
-            return {MODELS: models, CHOSEN: ids, EXISTS: exists}
+            models = trees.apply(lambda leaf: leaf.index_select(0, ids), server["models"])
+            return {"models": models, "chosen": ids, "exists": exists}
 
-        def models_of(client: Tree) -> tuple[Tree, list[Tree]]:
+        def models_of(client: FedFomoClient) -> tuple[Variables, list[Variables]]:
             """Return the reference, and the client's own model followed by those of others."""
             own_model = select(client, all_weights)
-            received = [trees.take(client[PAYLOAD][MODELS], number) for number in range(count)]
-            return client[START] if self.reference == "start" else own_model, [own_model, *received]
+            received = [trees.take(client["payload"]["models"], number) for number in range(count)]
+            return client["start"] if self.reference == "start" else own_model, [
+                own_model,
+                *received,
+            ]
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def look(server: FedFomoServer, client: FedFomoClient, upload: Tree, batch: Batch) -> Tree:
             reference, models = models_of(client)
             values = losses_by_model(network, (reference, *models), batch)
             weight = batch["weight"].to(values.dtype)
             return {"losses": weight @ values, "count": weight.sum()}
 
-        def mix(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        def mix(
+            server: FedFomoServer, client: FedFomoClient, upload: Tree, totals: Tree
+        ) -> tuple[FedFomoClient, Tree]:
             reference, models = models_of(client)
             losses = totals["losses"] / totals["count"].clamp(min=1)
             gains = gains_by_distance(losses, reference, models)
-            received_gains = gains[1:] * client[PAYLOAD][EXISTS]
+            received_gains = gains[1:] * client["payload"]["exists"]
             begin = gain_step(reference, models, torch.cat([gains[:1], received_gains]))
-            return {**client, **begin, START: begin, GAINS: received_gains}, {}
+            return {**client, **begin, "start": begin, "gains": received_gains}, {}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, _ = local.end(server, client, work)
-            sent = {CHOSEN: client[PAYLOAD][CHOSEN], GAINS: client[GAINS]}
-            return client_state, {**select(client_state, all_weights), **sent}
+        def end(
+            server: FedFomoServer, client: FedFomoClient, work: RecipeWork
+        ) -> tuple[FedFomoClient, FedFomoUpload]:
+            client, _ = local.end(server, client, work)
+            chosen, gains = client["payload"]["chosen"], client["gains"]
+            return client, {**select(client, all_weights), "chosen": chosen, "gains": gains}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: FedFomoServer, clients: FedFomoClient, uploads: FedFomoUpload, n: Tensor
+        ) -> tuple[FedFomoServer, FedFomoClient]:
             ids = clients["id"]
-            models = trees.replace_clients(server[MODELS], ids, select(uploads, all_weights))
-            uploaded = torch.zeros_like(server[UPLOADED]).index_fill(0, ids, True)
-            pairs = ids[:, None].expand_as(uploads[CHOSEN]), uploads[CHOSEN]
-            affinity = server[AFFINITY].index_put(pairs, uploads[GAINS], accumulate=True)
-            state = {MODELS: models, UPLOADED: uploaded, AFFINITY: affinity}
-            return {**server, **state, "round": server["round"] + 1}, dict(clients)
+            models = trees.replace_clients(server["models"], ids, select(uploads, all_weights))
+            uploaded = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
+            pairs = ids[:, None].expand_as(uploads["chosen"]), uploads["chosen"]
+            affinity = server["affinity"].index_put(pairs, uploads["gains"], accumulate=True)
+            return {
+                **server,
+                "models": models,
+                "uploaded": uploaded,
+                "affinity": affinity,
+                "round": server["round"] + 1,
+            }, clients
 
         passes = (Sweep(look, mix, split="val"), replace(local, end=end))
-        send = send_all_but(MODELS, UPLOADED, AFFINITY, "key", "round")
+        send = send_all_but("models", "uploaded", "affinity", "key", "round")
         return Method(init, passes, aggregate, base.views, send=send, payload=payload)

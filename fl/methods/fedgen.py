@@ -24,21 +24,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
     BuildContext,
     Count,
     Forward,
     Method,
     NonNegative,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     ServerWork,
     Tree,
+    Variables,
     cross_entropy,
     declare,
     keyed,
     recipe,
     rng,
-    shared,
+    shared_model,
     single_pass,
     trees,
     weighted_mean,
@@ -55,8 +58,23 @@ from fl.blocks.feature_generator import (
 from fl.blocks.keyed_random import keyed_normal
 from fl.blocks.linear_layers import feature_width, head_outputs, head_parameters
 
-GENERATOR, SHARES = "generator", "label_shares"
 STREAM = keyed.stream_number("generated features")
+
+
+class FedGenServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        generator: State of the generator, see `fl.blocks.feature_generator`; clients get its
+            ``params`` alone.
+        label_shares: Share of each class in the samples of the last round's clients, [C]; zeros
+            before round 1.
+        round: Number of finished rounds, int64 []; it stays on the server.
+    """
+
+    generator: Tree
+    label_shares: Tensor
+    round: Tensor
 
 
 @declare("global", title="FedGen")
@@ -86,7 +104,7 @@ class FedGen:
         base = recipe(context, terms=(cross_entropy, self.of_generated))
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedGenServer, RecipeClient]:
             server, client = base.init(variables)
             leaf, seed = (
                 trees.leaves(variables["params"])[0],
@@ -96,10 +114,14 @@ class FedGen:
                 seed, leaf, classes, feature_width(network, variables["params"])
             )
             number = torch.zeros((), dtype=torch.int64, device=leaf.device)
-            state = {GENERATOR: generator, SHARES: leaf.new_zeros(classes), "round": number}
-            return {**server, **state}, client
+            return {
+                **server,
+                "generator": generator,
+                "label_shares": leaf.new_zeros(classes),
+                "round": number,
+            }, client
 
-        def learned(server: Tree, heads: Tree, counts: Tensor, steps: int) -> Tree:
+        def learned(server: FedGenServer, heads: Tree, counts: Tensor, steps: int) -> Tree:
             def loss(params: Tree, labels: Tensor, noise: Tensor) -> Tensor:
                 features = generated(params, noise, labels)
                 value = ensemble_loss(heads, counts, features, labels, self.teachers)
@@ -107,24 +129,31 @@ class FedGen:
 
             seed = rng.torch_seed(context.seed, "fedgen", int(server["round"]) + 1)
             budget = steps, self.server_batch, self.server_lr
-            return train_generator(server[GENERATOR], loss, counts.sum(0), *budget, seed)
+            return train_generator(server["generator"], loss, counts.sum(0), *budget, seed)
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            counts, models = clients[COUNTS], [trees.take(uploads, row) for row in range(len(n))]
+        def aggregate(
+            server: FedGenServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedGenServer, RecipeClient]:
+            counts, models = clients["counts"], [trees.take(uploads, row) for row in range(len(n))]
             heads = trees.stack([head_parameters(network, model["params"]) for model in models])
             generator = learned(server, heads, counts, self.server_steps)
-            shares = (counts.sum(0) / counts.sum()).to(server[SHARES])
-            state = {GENERATOR: generator, SHARES: shares, "round": server["round"] + 1}
-            return {**server, **trees.mean(uploads, n), **state}, dict(clients)
+            shares = (counts.sum(0) / counts.sum()).to(server["label_shares"])
+            return {
+                **server,
+                **trees.mean(uploads, n),
+                "generator": generator,
+                "label_shares": shares,
+                "round": server["round"] + 1,
+            }, clients
 
-        def one_step(server: Tree) -> Tree:
+        def one_step(server: FedGenServer) -> Tree:
             clients = context.training.participants(context.participants)
             heads = trees.repeat(head_parameters(network, server["params"]), clients)
             return learned(server, heads, torch.ones(clients, classes), 1)
 
-        def send(server: Tree) -> Tree:
+        def send(server: FedGenServer) -> Tree:
             download = {key: leaf for key, leaf in server.items() if key != "round"}
-            return {**download, GENERATOR: server[GENERATOR]["params"]}
+            return {**download, "generator": server["generator"]["params"]}
 
         return replace(
             base,
@@ -132,18 +161,19 @@ class FedGen:
             passes=(replace(local, sampling=replace(local.sampling, needs_keys=True)),),
             aggregate=aggregate,
             send=send,
-            views={"global": shared},
+            views={"global": shared_model},
             server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
         )
 
     def of_generated(self, forward: Forward) -> Tensor:
         """Alpha CE(h(G(y, e)), y) for labels y and noise e; 0 until the generator has learned."""
-        batch, shares = forward.batch, forward.shared[SHARES]
+        server: FedGenServer = forward.server
+        batch, shares = forward.batch, server["label_shares"]
         keys = keyed.derive_keys(batch["key"], STREAM)
         thresholds = shares.cumsum(0)[:-1]
         labels = (keyed.uniform(keys, 0)[:, None].to(thresholds) >= thresholds).sum(-1)
         noise = keyed_normal(keys, 1, (NOISE,)).to(shares.dtype)
-        features = generated(forward.shared[GENERATOR], noise, labels)
+        features = generated(server["generator"], noise, labels)
         outputs = head_outputs(head_parameters(forward.network, forward.params), features)
         losses = F.cross_entropy(outputs, labels, reduction="none")
         return self.alpha * weighted_mean(losses, batch) * (shares.sum() > 0)

@@ -15,6 +15,7 @@ and PFLlib's takes one epoch at rate 1.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 from torch import Tensor
 
@@ -22,18 +23,34 @@ from fl.api import (
     BuildContext,
     Count,
     Method,
+    Pass,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     ServerWork,
     Tree,
+    Weights,
     classification_loss,
     declare,
     recipe,
     single_pass,
     weights_not_in,
 )
-from fl.blocks.anchor_exchange import ANCHORS, class_means_sweep, keep_trained_model
+from fl.blocks.anchor_exchange import class_means_sweep, keep_trained_model
+from fl.blocks.anchors import Anchors
 from fl.blocks.linear_layers import head_outputs, head_parameters
 from fl.blocks.server_learning import descend, empty_class_means, labels_of_means
+
+
+class FedGHUpload(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        anchors: Its mean feature and number of samples by class.
+    """
+
+    anchors: Anchors
 
 
 @declare("personal", title="FedGH")
@@ -52,25 +69,29 @@ class FedGH:
         """Return Local that begins rounds with the shared head and uploads class means."""
         network = context.network
         base = recipe(context, local=weights_not_in(network.head))
-        local = single_pass(base)
+        local: Pass = single_pass(base)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(
+            server: RecipeServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, Tree]:
             return local.end(server, client, work)[0], {}
 
-        def trained_head(params: Tree, uploads: Tree, steps: int) -> Tree:
+        def trained_head(params: Weights, uploads: Anchors, steps: int) -> Weights:
             class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
 
-            def loss(head: Tree) -> Tensor:
+            def loss(head: Weights) -> Tensor:
                 outputs = head_outputs(head_parameters(network, head), class_means)
                 return classification_loss(outputs, {"y": labels, "weight": weight})
 
             return descend(params, loss, steps, self.server_lr)
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            head = trained_head(server["params"], uploads[ANCHORS], self.server_steps)
-            return {**server, "params": head}, dict(clients)
+        def aggregate(
+            server: RecipeServer, clients: RecipeClient, uploads: FedGHUpload, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
+            head = trained_head(server["params"], uploads["anchors"], self.server_steps)
+            return {**server, "params": head}, clients
 
-        def one_step(server: Tree) -> Tree:
+        def one_step(server: RecipeServer) -> Weights:
             weight = head_parameters(network, server["params"])["weight"]
             return trained_head(server["params"], empty_class_means(context, weight), 1)
 

@@ -17,6 +17,7 @@ exponentials, and its training of s before g, are left out.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -29,14 +30,67 @@ from fl.api import (
     NonNegative,
     Pass,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     Sampling,
     Tree,
+    Variables,
+    Weights,
     adamw,
     declare,
     recipe,
     trees,
 )
 from fl.blocks.exchange import send_all_but
+
+
+class FedLAWServer(RecipeServer):
+    """State of the server; what it adds stays on the server.
+
+    Attributes:
+        gamma: Factor gamma of the last mean, [].
+        round: Number of finished rounds, int64 [].
+    """
+
+    gamma: Tensor
+    round: Tensor
+
+
+class Uploaded(TypedDict):
+    """What the server's pass begins with.
+
+    Attributes:
+        models: Parameters of the round's clients, stacked: leaves [K, ...].
+        buffers: Their mean buffers, by name.
+        samples: Their numbers of training samples, [K].
+    """
+
+    models: Weights
+    buffers: Weights
+    samples: Tensor
+
+
+class LearningWork(Uploaded):
+    """State of the server's pass.
+
+    Attributes:
+        params: ``g``, the logarithm of gamma, [], and ``s``, whose softmax is lambda, [K].
+        optimizer: State of Adam.
+    """
+
+    params: Weights
+    optimizer: Tree
+
+
+class WeightedModel(Variables):
+    """What the server's pass ends with.
+
+    Attributes:
+        gamma: As in `FedLAWServer`.
+    """
+
+    gamma: Tensor
 
 
 @declare("global", title="FedLAW", needs=("server",))
@@ -57,18 +111,20 @@ class FedLAW:
         base = recipe(context)
         learning = weights_pass(context, self.server_epochs, self.server_lr)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedLAWServer, RecipeClient]:
             server, client = base.init(variables)
             gamma = torch.ones_like(trees.leaves(variables["params"])[0].sum())
             return {**server, "gamma": gamma, "round": torch.zeros((), dtype=torch.int64)}, client
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: FedLAWServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedLAWServer, RecipeClient]:
             assert context.server_training is not None
             number = server["round"] + 1
             buffers = trees.mean(uploads, n)["buffers"]
-            learner = {"models": uploads["params"], "buffers": buffers, "samples": n}
-            model = context.server_training(learning, learner, int(number))
-            return {**server, **model, "round": number}, dict(clients)
+            learner: Uploaded = {"models": uploads["params"], "buffers": buffers, "samples": n}
+            model: WeightedModel = context.server_training(learning, learner, int(number))
+            return {**server, **model, "round": number}, clients
 
         return replace(
             base,
@@ -80,10 +136,7 @@ class FedLAW:
 
 
 def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
-    """Return the server's pass that learns gamma and the weights of models.
-
-    It begins with a tree of ``models``, stacked parameters, their mean ``buffers``, and their
-    numbers of ``samples``, [K]. It ends with ``params``, ``buffers`` and ``gamma``.
+    """Return the server's pass from `Uploaded` to `WeightedModel`.
 
     Args:
         context: The context in which the method is built.
@@ -92,25 +145,27 @@ def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
     """
     network, adam = context.network, adamw(betas=(0.5, 0.999))
 
-    def begin(server: Tree, client: Tree) -> Tree:
+    def begin(server: object, client: Uploaded) -> LearningWork:
         example = trees.leaves(client["models"])[0]
         shares = client["samples"].to(example.dtype) / client["samples"].sum()
-        params = {"g": torch.zeros_like(example.sum()), "s": shares.log()}
+        params: Weights = {"g": torch.zeros_like(example.sum()), "s": shares.log()}
         return {**client, "params": params, "optimizer": adam.init(params)}
 
-    def mixture(work: Tree) -> Tree:
+    def mixture(work: LearningWork) -> Weights:
         weights = work["params"]["g"].exp() * work["params"]["s"].softmax(0)
         return trees.apply(lambda w: torch.tensordot(weights.to(w), w, dims=1), work["models"])
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def loss(server: object, work: LearningWork, batch: Batch) -> tuple[Tensor, Tree]:
         output = network.train(mixture(work), work["buffers"], batch["x"], key=batch.get("key"))
         return context.task.loss(output.outputs, batch), {"buffers": output.buffers}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def update(
+        server: object, work: LearningWork, grads: Tree, aux: Tree, lr: Rate
+    ) -> LearningWork:
         params, state = adam.step(work["params"], grads, work["optimizer"], rate + 0 * lr)
         return {**work, "params": params, "optimizer": state, "buffers": aux["buffers"]}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def end(server: object, client: Uploaded, work: LearningWork) -> tuple[WeightedModel, Tree]:
         gamma = work["params"]["g"].exp()
         return {"params": mixture(work), "buffers": work["buffers"], "gamma": gamma}, {}
 

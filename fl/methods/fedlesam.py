@@ -25,15 +25,51 @@ from fl.api import (
     BuildContext,
     Method,
     NonNegative,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Tree,
+    Variables,
     WeightedAverage,
+    Weights,
     declare,
     recipe,
     single_pass,
     trees,
 )
-from fl.blocks.participation import ROUNDS, with_participation
+from fl.blocks.participation import with_participation
 from fl.blocks.sharpness import MIN_NORM, tree_norm
+
+
+class FedLESAMServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        previous: Parameters before the last round, with `direction` ``server``.
+    """
+
+    previous: Weights
+
+
+class FedLESAMClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        previous: Parameters that it was sent last, with `direction` ``client``.
+    """
+
+    previous: Weights
+
+
+class FedLESAMWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        perturbation: rho (w_old - w^t) / ||w_old - w^t||, of the shapes of all parameters.
+    """
+
+    perturbation: Weights
 
 
 @declare("global", title="FedLESAM", tasks="any")
@@ -55,37 +91,40 @@ class FedLESAM:
         base = with_participation(recipe(context)) if of_client else recipe(context)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[RecipeServer, RecipeClient]:
             server, client = base.init(variables)
-            previous = {"previous": variables["params"]}
-            if of_client:
-                return server, {**client, **previous}
-            return {**server, **previous}, client
+            client_state: FedLESAMClient = {**client, "previous": variables["params"]}
+            server_state: FedLESAMServer = {**server, "previous": variables["params"]}
+            return (server, client_state) if of_client else (server_state, client)
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            old = (client if of_client else server)["previous"]
+        def begin(server: FedLESAMServer, client: FedLESAMClient) -> FedLESAMWork:
+            old = client["previous"] if of_client else server["previous"]
             direction = trees.apply(torch.sub, old, server["params"])
             length = tree_norm(direction).clamp(min=MIN_NORM)
             scale = self.rho / length
             if of_client:
-                scale = scale * (client[ROUNDS] > 0).to(length.dtype)
+                scale = scale * (client["rounds"] > 0).to(length.dtype)
             step = trees.apply(lambda d: scale * d, direction)
             return {**local.begin(server, client), "perturbation": step}
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def loss(server: FedLESAMServer, work: FedLESAMWork, batch: Batch) -> tuple[Tensor, Tree]:
             params = trees.apply(torch.add, work["params"], work["perturbation"])
             return local.loss(server, {**work, "params": params}, batch)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
+        def end(
+            server: FedLESAMServer, client: FedLESAMClient, work: FedLESAMWork
+        ) -> tuple[FedLESAMClient, RecipeUpload]:
+            client, upload = local.end(server, client, work)
             if not of_client:
-                return client_state, upload
-            return {**client_state, "previous": server["params"]}, upload
+                return client, upload
+            return {**client, "previous": server["params"]}, upload
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            next_server, client_states = base.aggregate(server, clients, uploads, n)
-            server_state = {} if of_client else {"previous": server["params"]}
-            return {**next_server, **server_state}, client_states
+        def aggregate(
+            server: FedLESAMServer, clients: FedLESAMClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
+            next_server, clients = base.aggregate(server, clients, uploads, n)
+            server_state: FedLESAMServer = {**next_server, "previous": server["params"]}
+            return next_server if of_client else server_state, clients
 
         step = replace(local, begin=begin, loss=loss, end=end)
         return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))

@@ -24,6 +24,10 @@ from fl.api import (
     Method,
     NonNegative,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    StepResults,
     Tree,
     WeightedAverage,
     declare,
@@ -32,8 +36,18 @@ from fl.api import (
     task_loss,
     trees,
 )
-from fl.blocks.path_length import check_sgd, path_divisor, start_path, step_path
+from fl.blocks.path_length import PathWork, check_sgd, path_divisor, start_path, step_path
 from fl.blocks.proximal import proximal_term
+
+
+class FedNovaUpload(RecipeUpload):
+    """Upload of a client; ``params`` has w - w_k divided by the path.
+
+    Attributes:
+        path: Length of the client's path, [].
+    """
+
+    path: Tensor
 
 
 @declare("global", tasks="any")
@@ -52,25 +66,31 @@ class FedNova:
         base = recipe(context, terms=(task_loss, *([proximal_term(self.mu)] if self.mu else [])))
         local, momentum = single_pass(base), context.training.momentum
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: RecipeServer, client: RecipeClient) -> PathWork:
             return start_path(local.begin(server, client))
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            return step_path(local.update(server, work, grads, aux, lr), momentum, lr, self.mu)
+        def update(
+            server: RecipeServer, work: PathWork, grads: Tree, aux: StepResults, lr: Rate
+        ) -> PathWork:
+            work = {**work, **local.update(server, work, grads, aux, lr)}
+            return step_path(work, momentum, lr, self.mu)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(
+            server: RecipeServer, client: RecipeClient, work: PathWork
+        ) -> tuple[RecipeClient, FedNovaUpload]:
             client, upload = local.end(server, client, work)
             moved = trees.apply(torch.sub, server["params"], upload["params"])
             direction = trees.apply(lambda d: d / path_divisor(work), moved)
             return client, {**upload, "params": direction, "path": work["path"]}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = {**trees.mean(uploads, n)}
-            path = mean.pop("path")
+        def aggregate(
+            server: RecipeServer, clients: RecipeClient, uploads: FedNovaUpload, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
+            mean = trees.mean(uploads, n)
             params = trees.apply(
-                lambda w, d: w - path.to(w.dtype) * d, server["params"], mean["params"]
+                lambda w, d: w - mean["path"].to(w.dtype) * d, server["params"], mean["params"]
             )
-            return {**server, **mean, "params": params}, dict(clients)
+            return {**server, "params": params, "buffers": mean["buffers"]}, clients
 
         step = replace(local, begin=begin, update=update, end=end)
         return replace(base, passes=(step,), aggregate=WeightedAverage(aggregate))

@@ -18,14 +18,30 @@ from fl.api import (
     BuildContext,
     Method,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     Share,
-    Tree,
+    Variables,
     WeightedAverage,
+    Weights,
     declare,
     recipe,
     trees,
 )
 from fl.blocks.exchange import send_all_but
+
+
+class FedOptServer(RecipeServer):
+    """State of the server; what it adds stays on the server.
+
+    Attributes:
+        change: Mean change m, of the names and shapes of all parameters.
+        square: Mean square v, of the same shapes.
+    """
+
+    change: Weights
+    square: Weights
 
 
 @declare("global", tasks="any", modalities=True)
@@ -56,14 +72,16 @@ class FedOpt:
         """
         base = recipe(context)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedOptServer, RecipeClient]:
             server, client = base.init(variables)
             params = variables["params"]
             square = trees.apply(lambda w: torch.full_like(w, self.tau**2), params)
             return {**server, "change": trees.zeros_like(params), "square": square}, client
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, client_state = base.aggregate(server, clients, uploads, n)
+        def aggregate(
+            server: FedOptServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedOptServer, RecipeClient]:
+            mean, clients = base.aggregate(server, clients, uploads, n)
             change = trees.apply(
                 lambda m, new, w: self.beta1 * m + (1 - self.beta1) * (new - w),
                 server["change"],
@@ -82,7 +100,7 @@ class FedOpt:
                 change,
                 square,
             )
-            return {**mean, "params": params, "change": change, "square": square}, client_state
+            return {**mean, "params": params, "change": change, "square": square}, clients
 
         return replace(
             base,

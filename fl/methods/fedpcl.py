@@ -29,21 +29,56 @@ from fl.api import (
     Output,
     Positive,
     Predictor,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     TrainingPass,
     Tree,
+    Variables,
     all_weights,
     declare,
-    personal,
+    personal_model,
     recipe,
     single_pass,
     weighted_mean,
     weights_not_in,
 )
-from fl.blocks.anchor_exchange import ANCHORS, class_means_sweep, keep_trained_model
-from fl.blocks.anchors import anchor_scores, has_anchor, uniform_anchors, zero_anchors
+from fl.blocks.anchor_exchange import class_means_sweep, keep_trained_model
+from fl.blocks.anchors import Anchors, anchor_scores, has_anchor, uniform_anchors, zero_anchors
 
-PROTOTYPES = "prototypes"
 """Key in the server's tree: each client's prototypes, [clients, C, d]; zeros where it has none."""
+
+
+class FedPCLServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        prototypes: Prototypes of every client, [clients, C, d]; zeros where it has none.
+        anchors: Their means, [C, d].
+    """
+
+    prototypes: Tensor
+    anchors: Tensor
+
+
+class FedPCLUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        anchors: Its mean unit feature and number of samples by class.
+    """
+
+    anchors: Anchors
+
+
+class FedPCLModel(Variables):
+    """Model of a client that is scored.
+
+    Attributes:
+        prototypes: Its own prototypes, [C, d]; the means before it has some.
+    """
+
+    prototypes: Tensor
 
 
 @declare("personal", title="FedPCL")
@@ -63,26 +98,28 @@ class FedPCL:
         base = recipe(context, terms=(self.contrasts,), local=all_weights, passes=body)
         passes = (keep_trained_model(single_pass(base)), class_means_sweep(context, unit_features))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedPCLServer, RecipeClient]:
             server, client = base.init(variables)
             averages = zero_anchors(network, variables, context.classes)
             sets = averages.expand(context.clients, *averages.shape).clone()
-            return {**server, PROTOTYPES: sets, ANCHORS: averages}, client
+            return {**server, "prototypes": sets, "anchors": averages}, client
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            sets = server[PROTOTYPES].index_copy(0, clients["id"], uploads[ANCHORS]["means"])
+        def aggregate(
+            server: FedPCLServer, clients: RecipeClient, uploads: FedPCLUpload, n: Tensor
+        ) -> tuple[FedPCLServer, RecipeClient]:
+            sets = server["prototypes"].index_copy(0, clients["id"], uploads["anchors"]["means"])
             averages = uniform_anchors(sets, has_anchor(sets))
-            return {**server, PROTOTYPES: sets, ANCHORS: averages}, dict(clients)
+            return {**server, "prototypes": sets, "anchors": averages}, clients
 
-        def with_prototypes(server: Tree, client: Tree | None) -> Tree:
-            number = (client or {})["id"].reshape(1)
-            prototypes = server[PROTOTYPES].index_select(0, number)[0]
-            prototypes = torch.where(has_anchor(prototypes).any(), prototypes, server[ANCHORS])
-            return {**personal(server, client), PROTOTYPES: prototypes}
+        def with_prototypes(server: FedPCLServer, client: RecipeClient) -> FedPCLModel:
+            number = client["id"].reshape(1)
+            prototypes = server["prototypes"].index_select(0, number)[0]
+            prototypes = torch.where(has_anchor(prototypes).any(), prototypes, server["anchors"])
+            return {**personal_model(server, client), "prototypes": prototypes}
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def predict(variables: FedPCLModel, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
-            return anchor_scores(unit_features(output), variables[PROTOTYPES])
+            return anchor_scores(unit_features(output), variables["prototypes"])
 
         views = {"personal": Predictor(with_prototypes, predict, is_per_sample=True)}
         return replace(base, init=init, passes=passes, aggregate=aggregate, views=views)
@@ -90,7 +127,8 @@ class FedPCL:
     def contrasts(self, forward: Forward) -> Tensor:
         """Return the contrast with the means plus the mean contrast with a client's prototypes."""
         features, labels = unit_features(forward.output), forward.batch["y"]
-        sets, averages = forward.shared[PROTOTYPES], forward.shared[ANCHORS]
+        server: FedPCLServer = forward.server
+        sets, averages = server["prototypes"], server["anchors"]
         exists = has_anchor(sets)
         filled = torch.where(exists[..., None], sets, averages)
         is_client = exists.any(-1).to(features.dtype)

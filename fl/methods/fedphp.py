@@ -23,24 +23,50 @@ from fl.api import (
     BuildContext,
     Forward,
     Method,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     ReferencePass,
     ReferenceTerm,
     Share,
-    Tree,
+    Variables,
     all_weights,
     cross_entropy,
     declare,
     recipe,
     select,
-    shared,
+    shared_model,
     single_pass,
     trees,
     weighted_mean,
 )
-from fl.blocks.participation import ROUNDS, with_participation
+from fl.blocks.participation import with_participation
 
 TEMPERATURE = 4.0
 TEACHER = "outputs of the inherited model"
+
+
+class FedPHPClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        inherited: Variables v of its private model.
+    """
+
+    inherited: Variables
+
+
+class FedPHPWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        inherited: As in `FedPHPClient`.
+        rounds: Number of rounds in which the client took part, [].
+    """
+
+    inherited: Variables
+    rounds: Tensor
 
 
 @declare("global", "personal", title="FedPHP")
@@ -61,29 +87,31 @@ class FedPHP:
         local = single_pass(base)
         expected = max(1, int(context.training.participation * context.training.rounds))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[RecipeServer, FedPHPClient]:
             server, client = base.init(variables)
             return server, {**client, "inherited": select(variables, all_weights)}
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            client_trees = {key: client[key] for key in ("inherited", ROUNDS)}
-            return {**local.begin(server, client), **client_trees}
+        def begin(server: RecipeServer, client: FedPHPClient) -> FedPHPWork:
+            work = local.begin(server, client)
+            return {**work, "inherited": client["inherited"], "rounds": client["rounds"]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            mu = (self.mu * client[ROUNDS] / expected).clamp(max=self.mu)
+        def end(
+            server: RecipeServer, client: FedPHPClient, work: FedPHPWork
+        ) -> tuple[FedPHPClient, RecipeUpload]:
+            mu = (self.mu * client["rounds"] / expected).clamp(max=self.mu)
+            client, upload = local.end(server, client, work)
             inherited = trees.apply(
                 lambda v, w: mu * v + (1 - mu) * w if w.is_floating_point() else w,
                 client["inherited"],
                 select(upload, all_weights),
             )
-            return {**client_state, "inherited": inherited}, upload
+            return {**client, "inherited": inherited}, upload
 
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            return dict((client or {})["inherited"])
+        def personal(server: RecipeServer, client: FedPHPClient) -> Variables:
+            return client["inherited"]
 
         step = replace(local, begin=begin, end=end)
-        views = {"global": shared, "personal": personal}
+        views = {"global": shared_model, "personal": personal}
         return replace(base, init=init, passes=(step,), views=views)
 
 
@@ -101,7 +129,8 @@ def inherited_term(lam: Share) -> ReferenceTerm:
         outputs, batch = forward.output.outputs, forward.batch
         teacher = F.softmax(batch["reference"][TEACHER] / TEMPERATURE, dim=-1)
         distilled = weighted_mean(-(teacher * outputs.log_softmax(-1)).sum(-1), batch)
-        share = lam * (forward.work[ROUNDS] > 0).to(outputs.dtype)
+        work: FedPHPWork = forward.work
+        share = lam * (work["rounds"] > 0).to(outputs.dtype)
         return (1 - share) * cross_entropy(forward) + share * distilled
 
     return ReferenceTerm(term, reference)

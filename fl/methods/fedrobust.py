@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     Batch,
     BuildContext,
     FedloomError,
@@ -29,7 +28,12 @@ from fl.api import (
     NonNegative,
     Positive,
     Rate,
+    RecipeServer,
+    RecipeWork,
+    StepResults,
     Tree,
+    Variables,
+    Weights,
     declare,
     recipe,
     single_pass,
@@ -65,7 +69,7 @@ class FedRobust:
                 f"inputs of at most {LARGEST} numbers"
             )
 
-        def identity_shift(variables: Tree) -> Tree:
+        def identity_shift(variables: Variables) -> Weights:
             template = trees.leaves(variables["params"])[0]
             diagonal = template.new_ones(size)
             matrix = torch.diag(diagonal) if self.matrix == "full" else diagonal
@@ -74,20 +78,22 @@ class FedRobust:
         base = recipe(context, personal_params=identity_shift)
         local = single_pass(base)
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-            shift = work["params"][PERSONAL_PARAMS]
+        def loss(server: RecipeServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
+            shift = work["params"]["personal_params"]
             x = shifted(batch["x"], shift["matrix"], shift["shift"])
             value, aux = local.loss(server, work, {**batch, "x": x})
             return value - self.lam * strength(shift["matrix"], shift["shift"]), aux
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def update(
+            server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
+        ) -> RecipeWork:
             updated = local.update(server, work, grads, aux, lr)
             up = trees.apply(
                 lambda p, g: p + self.eta2 * g,
-                work["params"][PERSONAL_PARAMS],
-                grads[PERSONAL_PARAMS],
+                work["params"]["personal_params"],
+                grads["personal_params"],
             )
-            return {**updated, "params": {**updated["params"], PERSONAL_PARAMS: up}}
+            return {**updated, "params": {**updated["params"], "personal_params": up}}
 
         return replace(base, passes=(replace(local, loss=loss, update=update),))
 

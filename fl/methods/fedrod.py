@@ -20,22 +20,34 @@ from typing import Literal
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     BuildContext,
     Forward,
     Method,
     Predictor,
+    RecipeClient,
+    RecipeServer,
     Tree,
+    Variables,
     View,
     classification_loss,
     declare,
-    personal,
+    personal_model,
     recipe,
-    shared,
+    shared_model,
     weights_in,
 )
 from fl.blocks import linear_layers
 from fl.blocks.calibration import balanced_logits, calibrated_loss, with_class_counts
+
+
+class FedRoDModel(Variables):
+    """Model of a client that is scored.
+
+    Attributes:
+        personal_params: Parameters of its own head: ``weight`` [C, d] and ``bias`` [C].
+    """
+
+    personal_params: Tree
 
 
 @declare("global", "personal")
@@ -59,17 +71,18 @@ class FedRoD:
             personal_params=lambda variables: linear_layers.zero_head(network, variables["params"]),
         )
 
-        def personal_view(server: Tree, client: Tree | None) -> Tree:
-            model = personal(server, client) if self.head == "local" else shared(server, None)
-            return {**model, PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
+        def personal_view(server: RecipeServer, client: RecipeClient) -> FedRoDModel:
+            is_local = self.head == "local"
+            model = personal_model(server, client) if is_local else shared_model(server, None)
+            return {**model, "personal_params": client["personal_params"]}
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def predict(variables: FedRoDModel, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
             return output.outputs + linear_layers.head_outputs(
-                variables[PERSONAL_PARAMS], output.features
+                variables["personal_params"], output.features
             )
 
-        views: dict[str, View] = {"global": shared} if self.head == "shared" else {}
+        views: dict[str, View] = {"global": shared_model} if self.head == "shared" else {}
         views["personal"] = Predictor(
             personal_view, predict, serves_absent_clients=True, is_per_sample=True
         )

@@ -24,14 +24,61 @@ from fl.api import (
     Method,
     NonNegative,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Tree,
+    Variables,
+    Weights,
     declare,
     recipe,
+    shared_model,
     single_pass,
     trees,
 )
 from fl.blocks.dual_correction import with_dual_correction
-from fl.blocks.sharpness import MIN_NORM, PERTURBATION, sharpness_aware, tree_norm
+from fl.blocks.sharpness import MIN_NORM, sharpness_aware, tree_norm
+
+
+class FedSMOOServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        perturbation: Shared perturbation s, of the names and shapes of all parameters.
+    """
+
+    perturbation: Weights
+
+
+class FedSMOOClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        mu: Dual variable mu_k of the perturbation, of the same shapes.
+    """
+
+    mu: Weights
+
+
+class FedSMOOWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        mu: As in `FedSMOOClient`.
+    """
+
+    mu: Weights
+
+
+class FedSMOOUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        mu: As in `FedSMOOClient`.
+    """
+
+    mu: Weights
 
 
 @declare("global", title="FedSMOO", tasks="any")
@@ -51,36 +98,42 @@ class FedSMOO:
         base = recipe(context)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedSMOOServer, FedSMOOClient]:
             server, client = base.init(variables)
             zeros = trees.zeros_like(variables["params"])
-            return {**server, PERTURBATION: zeros}, {**client, "mu": zeros}
+            return {**server, "perturbation": zeros}, {**client, "mu": zeros}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: FedSMOOServer, client: FedSMOOClient) -> FedSMOOWork:
             return {**local.begin(server, client), "mu": client["mu"]}
 
-        def direction(server: Tree, work: Tree, gradient: Tree) -> Tree:
+        def direction(server: FedSMOOServer, work: FedSMOOWork, gradient: Tree) -> Tree:
             return trees.apply(
-                lambda g, mu, s: g - mu - s, gradient, work["mu"], server[PERTURBATION]
+                lambda g, mu, s: g - mu - s, gradient, work["mu"], server["perturbation"]
             )
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def update(
+            server: FedSMOOServer, work: FedSMOOWork, grads: Tree, aux: Tree, lr: Rate
+        ) -> FedSMOOWork:
             mu = trees.apply(
-                lambda mu, e, s: mu + e - s, work["mu"], aux[PERTURBATION], server[PERTURBATION]
+                lambda mu, e, s: mu + e - s, work["mu"], aux["perturbation"], server["perturbation"]
             )
             return {**sharp.update(server, work, grads, aux, lr), "mu": mu}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            return {**client_state, "mu": work["mu"]}, {**upload, "mu": work["mu"]}
+        def end(
+            server: FedSMOOServer, client: FedSMOOClient, work: FedSMOOWork
+        ) -> tuple[FedSMOOClient, FedSMOOUpload]:
+            client, upload = local.end(server, client, work)
+            return {**client, "mu": work["mu"]}, {**upload, "mu": work["mu"]}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            models = {key: tree for key, tree in uploads.items() if key != "mu"}
-            next_server, client_states = base.aggregate(server, clients, models, n)
+        def aggregate(
+            server: FedSMOOServer, clients: FedSMOOClient, uploads: FedSMOOUpload, n: Tensor
+        ) -> tuple[FedSMOOServer, FedSMOOClient]:
+            models = shared_model(uploads, None)
+            next_server, clients = base.aggregate(server, clients, models, n)
             mean = trees.mean(uploads["mu"], torch.ones_like(n))
             scale = self.rho / tree_norm(mean).clamp(min=MIN_NORM)
             perturbation = trees.apply(lambda mu: scale * mu, mean)
-            return {**next_server, PERTURBATION: perturbation}, client_states
+            return {**next_server, "perturbation": perturbation}, clients
 
         sharp = sharpness_aware(local, self.rho, direction=direction)
         step = replace(sharp, begin=begin, update=update, end=end)

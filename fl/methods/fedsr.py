@@ -23,28 +23,62 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     BuildContext,
     Forward,
     Method,
     NonNegative,
     Predictor,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Tree,
+    Variables,
+    Weights,
     classification_loss,
     declare,
     keyed,
     recipe,
     rng,
-    shared,
+    shared_model,
     single_pass,
     trees,
     weighted_mean,
 )
 from fl.blocks.linear_layers import feature_width, head_outputs, head_parameters
 
-ENCODER = "encoder"
 NOISE = 0
 """Stream of a sample's key."""
+
+
+class FedSRServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        encoder: ``weight`` [2 d, d] and ``bias`` [2 d] of the probabilistic layer.
+    """
+
+    encoder: Weights
+
+
+class FedSRUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        encoder: As in `FedSRServer`.
+    """
+
+    encoder: Weights
+
+
+class FedSRModel(Variables):
+    """Model that is scored.
+
+    Attributes:
+        encoder: As in `FedSRServer`.
+    """
+
+    encoder: Weights
 
 
 @declare("global")
@@ -64,41 +98,41 @@ class FedSR:
         """FedAvg of a model with a probabilistic layer."""
         network = context.network
 
-        def personal_params(variables: Tree) -> Tree:
+        def personal_params(variables: Variables) -> Tree:
             template = trees.leaves(variables["params"])[0]
             size = feature_width(network, variables["params"])
             table = template.new_zeros((context.classes, size))
             reference = {"mu": table, "sigma": table + 1, "scale": template.new_ones(())}
-            return {ENCODER: encoder(size, context.seed, template), "reference": reference}
+            return {"encoder": encoder(size, context.seed, template), "reference": reference}
 
         base = recipe(context, terms=(self.term,), personal_params=personal_params)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedSRServer, RecipeClient]:
             server, client = base.init(variables)
-            client_params = dict(client[PERSONAL_PARAMS])
-            return {**server, ENCODER: client_params.pop(ENCODER)}, {
-                **client,
-                PERSONAL_PARAMS: client_params,
-            }
+            client_params = dict(client["personal_params"])
+            client["personal_params"] = client_params
+            return {**server, "encoder": client_params.pop("encoder")}, client
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            client_params = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
-            return local.begin(server, {**client, PERSONAL_PARAMS: client_params})
+        def begin(server: FedSRServer, client: RecipeClient) -> RecipeWork:
+            client_params = {"encoder": server["encoder"], **client["personal_params"]}
+            return local.begin(server, {**client, "personal_params": client_params})
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            client_params = dict(client_state[PERSONAL_PARAMS])
-            trained = client_params.pop(ENCODER)
-            return {**client_state, PERSONAL_PARAMS: client_params}, {**upload, ENCODER: trained}
+        def end(
+            server: FedSRServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, FedSRUpload]:
+            client, upload = local.end(server, client, work)
+            client_params = dict(client["personal_params"])
+            trained = client_params.pop("encoder")
+            return {**client, "personal_params": client_params}, {**upload, "encoder": trained}
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def predict(variables: FedSRModel, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
-            mean, _ = distribution(variables[ENCODER], output.features.flatten(1))
+            mean, _ = distribution(variables["encoder"], output.features.flatten(1))
             return head_outputs(head_parameters(network, variables["params"]), mean)
 
-        def view(server: Tree, client: Tree | None) -> Tree:
-            return {**shared(server, None), ENCODER: server[ENCODER]}
+        def view(server: FedSRServer, client: object) -> FedSRModel:
+            return {**shared_model(server, None), "encoder": server["encoder"]}
 
         step = replace(
             local, begin=begin, end=end, sampling=replace(local.sampling, needs_keys=True)
@@ -109,7 +143,7 @@ class FedSR:
     def term(self, forward: Forward) -> Tensor:
         """CE + alpha_l2r E||z|| + alpha_cmi KL(p(z|x) || r(z|y)), the mean over the batch."""
         params, batch = forward.personal_params, forward.batch
-        mu, sigma = distribution(params[ENCODER], forward.output.features.flatten(1))
+        mu, sigma = distribution(params["encoder"], forward.output.features.flatten(1))
         z = mu + sigma * normal(batch["key"], mu)
         logits = head_outputs(head_parameters(forward.network, forward.params), z)
         norms = weighted_mean(z.norm(dim=1), batch)
@@ -130,7 +164,7 @@ def encoder(size: int, seed: int, template: Tensor) -> dict[str, Tensor]:
     return {"weight": uniform(2 * size, size), "bias": uniform(2 * size)}
 
 
-def distribution(layer: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
+def distribution(layer: Weights, features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of the representation, [b, d] each, of features [b, d]."""
     outputs = F.linear(features, layer["weight"], layer["bias"])
     size = features.shape[1]

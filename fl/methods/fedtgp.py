@@ -17,6 +17,7 @@ root has a floor.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -29,25 +30,75 @@ from fl.api import (
     NonNegative,
     Positive,
     Predictor,
+    RecipeClient,
+    RecipeServer,
     ServerWork,
     Tree,
+    Variables,
+    Weights,
     all_weights,
     classification_loss,
     cross_entropy,
     declare,
-    personal,
+    personal_model,
     recipe,
     rng,
     trees,
 )
-from fl.blocks.anchor_exchange import ANCHOR_ROUND, ANCHORS, anchors_after_training
-from fl.blocks.anchors import towards_anchors, uniform_anchors
+from fl.blocks.anchor_exchange import ANCHOR_ROUND, anchors_after_training
+from fl.blocks.anchors import Anchors, towards_anchors, uniform_anchors, zero_anchors
 from fl.blocks.exchange import send_all_but
 from fl.blocks.linear_layers import feature_width, linear_parameters
 from fl.blocks.server_learning import descend, empty_class_means, labels_of_means
 
 SMALLEST_SQUARE = 1e-12
 """Floor of squared distances."""
+
+
+class Generator(TypedDict):
+    """Parameters of the server's generator of prototypes.
+
+    Attributes:
+        classes: A vector for each class, [C, d].
+        hidden: The layer behind it: ``weight`` [d, d] and ``bias`` [d].
+        out: The last layer, as ``hidden``.
+    """
+
+    classes: Tensor
+    hidden: Weights
+    out: Weights
+
+
+class FedTGPServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        anchors: Prototypes of all classes, [C, d]; zeros before round 1.
+        prototypes: The generator; it stays on the server.
+    """
+
+    anchors: Tensor
+    prototypes: Generator
+
+
+class FedTGPUpload(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        anchors: Its mean feature and number of samples by class.
+    """
+
+    anchors: Anchors
+
+
+class FedTGPModel(Variables):
+    """Model of a client that is scored.
+
+    Attributes:
+        anchors: As in `FedTGPServer`.
+    """
+
+    anchors: Tensor
 
 
 @declare("personal", title="FedTGP")
@@ -71,17 +122,21 @@ class FedTGP:
         network = context.network
         terms = (cross_entropy, towards_anchors(self.lam))
         base = recipe(context, terms=terms, local=all_weights)
-        shared = anchors_after_training(base, context, lambda previous, uploads: previous)
+        exchange = anchors_after_training(base, context, lambda previous, uploads: previous)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = shared.init(variables)
-            return {**server, "prototypes": self.generator(context, variables)}, client
+        def init(variables: Variables) -> tuple[FedTGPServer, RecipeClient]:
+            server, client = exchange.init(variables)
+            return {
+                **server,
+                "anchors": zero_anchors(network, variables, context.classes),
+                "prototypes": self.generator(context, variables),
+            }, client
 
-        def learned(params: Tree, uploads: Tree, steps: int) -> Tree:
+        def learned(params: Generator, uploads: Anchors, steps: int) -> Generator:
             class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
             margin = self.margin_of(uploads)
 
-            def loss(params: Tree) -> Tensor:
+            def loss(params: Generator) -> Tensor:
                 distances = distances_between(class_means, prototypes(params))
                 is_own_class = F.one_hot(labels, context.classes).to(distances.dtype)
                 return classification_loss(
@@ -90,27 +145,29 @@ class FedTGP:
 
             return descend(params, loss, steps, self.server_lr)
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            next_server, client_states = shared.aggregate(server, clients, uploads, n)
-            params = learned(server["prototypes"], uploads[ANCHORS], self.server_steps)
+        def aggregate(
+            server: FedTGPServer, clients: RecipeClient, uploads: FedTGPUpload, n: Tensor
+        ) -> tuple[FedTGPServer, RecipeClient]:
+            next_server, clients = exchange.aggregate(server, clients, uploads, n)
+            params = learned(server["prototypes"], uploads["anchors"], self.server_steps)
             return {
                 **next_server,
                 "prototypes": params,
-                ANCHORS: prototypes(params),
-            }, client_states
+                "anchors": prototypes(params),
+            }, clients
 
-        def one_step(server: Tree) -> Tree:
-            return learned(server["prototypes"], empty_class_means(context, server[ANCHORS]), 1)
+        def one_step(server: FedTGPServer) -> Generator:
+            return learned(server["prototypes"], empty_class_means(context, server["anchors"]), 1)
 
-        def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def nearest(variables: FedTGPModel, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
-            return -distances_between(features.flatten(1), variables[ANCHORS])
+            return -distances_between(features.flatten(1), variables["anchors"])
 
-        def with_prototypes(server: Tree, client: Tree | None) -> Tree:
-            return {**personal(server, client), ANCHORS: server[ANCHORS]}
+        def with_prototypes(server: FedTGPServer, client: RecipeClient) -> FedTGPModel:
+            return {**personal_model(server, client), "anchors": server["anchors"]}
 
         return replace(
-            shared,
+            exchange,
             init=init,
             aggregate=aggregate,
             send=send_all_but("prototypes", ANCHOR_ROUND),
@@ -118,7 +175,7 @@ class FedTGP:
             server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
         )
 
-    def generator(self, context: BuildContext, variables: Tree) -> Tree:
+    def generator(self, context: BuildContext, variables: Variables) -> Generator:
         """First vectors of classes, [C, d], and the two layers behind them."""
         leaf = trees.leaves(variables["params"])[0]
         width = feature_width(context.network, variables["params"])
@@ -130,7 +187,7 @@ class FedTGP:
             "out": linear_parameters(draws, leaf, width, width),
         }
 
-    def margin_of(self, uploads: Tree) -> Tensor:
+    def margin_of(self, uploads: Anchors) -> Tensor:
         """Largest distance of a class's mean prototype to its nearest other, at most ``margin``."""
         counts = uploads["counts"]
         class_means, exists = uniform_anchors(uploads["means"], counts), counts.sum(0) > 0
@@ -141,7 +198,7 @@ class FedTGP:
         return torch.where(nearest.isfinite(), nearest, 0).amax().clamp(max=self.margin)
 
 
-def prototypes(params: Tree) -> Tensor:
+def prototypes(params: Generator) -> Tensor:
     """Return the prototypes of all classes, [C, d]."""
     first, second = params["hidden"], params["out"]
     hidden = F.relu(F.linear(params["classes"], first["weight"], first["bias"]))

@@ -15,23 +15,25 @@ over samples.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
-    SHARED_PARAMS,
     BuildContext,
     Forward,
     Method,
     NonNegative,
     Predictor,
+    RecipeClient,
+    RecipeServer,
     Tree,
+    Variables,
+    Weights,
     classification_loss,
     declare,
-    personal,
     recipe,
     rng,
     trees,
@@ -51,6 +53,33 @@ SMALLEST_SQUARE = 1e-12
 """Floor below square roots, so that equal vectors have a gradient."""
 
 
+class Conditions(TypedDict):
+    """Shared parameters.
+
+    Attributes:
+        embeddings: Embedding e of each class, [C, d].
+        gamma: Layer that makes the scale of a condition: ``weight`` [d, d], ``bias`` [d], and the
+            ``scale`` [d] and ``shift`` [d] of its normalisation.
+        beta: Layer that makes the shift, as ``gamma``.
+    """
+
+    embeddings: Tensor
+    gamma: Weights
+    beta: Weights
+
+
+class GPFLModel(Variables):
+    """Model of a client that is scored.
+
+    Attributes:
+        shared_params: The server's `Conditions`.
+        condition: The client's condition, [d].
+    """
+
+    shared_params: Conditions
+    condition: Tensor
+
+
 @declare("personal", title="GPFL")
 class GPFL:
     """FedAvg of the body with shared class embeddings and conditions.
@@ -67,15 +96,15 @@ class GPFL:
         """Return FedAvg of the body; loss CE(h(z_P)) + CE(cos(z_G, e)) + lam ||z_G - e_y||."""
         network = context.network
 
-        def start(variables: Tree) -> Tree:
+        def start(variables: Variables) -> Conditions:
             return self.shared_parameters(context, variables)
 
         def loss(forward: Forward) -> Tensor:
             params, batch = forward.shared_params, forward.batch
             features = forward.output.features.flatten(1)
-            embeddings = forward.shared[SHARED_PARAMS]["embeddings"]
+            embeddings = forward.server["shared_params"]["embeddings"]
             personal_features = conditioned(
-                params, features, personal_condition(forward.work[COUNTS], embeddings)
+                params, features, personal_condition(forward.work["counts"], embeddings)
             )
             head = head_parameters(network, forward.params)
             of_head = classification_loss(head_outputs(head, personal_features), batch)
@@ -93,23 +122,23 @@ class GPFL:
 
         base = recipe(context, terms=(loss,), local=weights_in(network.head), shared_params=start)
 
-        def own_model(server: Tree, client: Tree | None) -> Tree:
-            client_tree = client or {}
-            shared = server[SHARED_PARAMS]
-            condition = personal_condition(client_tree[COUNTS], shared["embeddings"])
-            return {**personal(server, client), SHARED_PARAMS: dict(shared), "condition": condition}
+        def own_model(server: RecipeServer, client: RecipeClient) -> GPFLModel:
+            shared: Conditions = server["shared_params"]
+            condition = personal_condition(client["counts"], shared["embeddings"])
+            model = personal_model(server, client)
+            return {**model, "shared_params": shared, "condition": condition}
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def predict(variables: GPFLModel, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
             features = conditioned(
-                variables[SHARED_PARAMS], output.features.flatten(1), variables["condition"]
+                variables["shared_params"], output.features.flatten(1), variables["condition"]
             )
             return head_outputs(head_parameters(network, variables["params"]), features)
 
         views = {"personal": Predictor(own_model, predict, is_per_sample=True)}
         return replace(with_class_counts(base), views=views)
 
-    def shared_parameters(self, context: BuildContext, variables: Tree) -> dict[str, Tree | Tensor]:
+    def shared_parameters(self, context: BuildContext, variables: Variables) -> Conditions:
         """Embeddings [C, d], and two layers that make scale and shift of a condition."""
         leaf = trees.leaves(variables["params"])[0]
         width = feature_width(context.network, variables["params"])
@@ -136,7 +165,7 @@ def conditioned(params: Tree, features: Tensor, condition: Tensor) -> Tensor:
     return F.relu((1 + gamma) * features + beta)
 
 
-def _conditional(layer: Tree, condition: Tensor) -> Tensor:
+def _conditional(layer: Weights, condition: Tensor) -> Tensor:
     """A linear layer, ReLU and layer normalisation of a vector [d]."""
     hidden = F.relu(linear_outputs(layer, condition))
     return F.layer_norm(hidden, hidden.shape[-1:], layer["scale"], layer["shift"])

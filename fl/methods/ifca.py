@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -27,8 +28,12 @@ from fl.api import (
     Method,
     NonNegative,
     Predictor,
+    RecipeClient,
+    RecipeUpload,
+    RecipeWork,
     Sweep,
     Tree,
+    Variables,
     all_weights,
     declare,
     recipe,
@@ -38,6 +43,46 @@ from fl.api import (
     trees,
 )
 from fl.blocks.candidate_models import losses_by_model
+
+
+class IFCAServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        models: Variables of all models, stacked: leaves [models, ...].
+    """
+
+    models: Variables
+
+
+class IFCAClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        cluster: Number of its model, int64 [].
+    """
+
+    cluster: Tensor
+
+
+class IFCAUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        cluster: Number of the model that it trained, int64 [].
+    """
+
+    cluster: Tensor
+
+
+class Candidates(Variables):
+    """View of a client: the model of its cluster, and all models, for clients that train no more.
+
+    Attributes:
+        models: As in `IFCAServer`.
+    """
+
+    models: Variables
 
 
 @declare("personal", title="IFCA")
@@ -58,7 +103,7 @@ class IFCA:
         base, network = recipe(context), context.network
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[IFCAServer, IFCAClient]:
             first = select(variables, all_weights)
             noise = torch.Generator().manual_seed(rng.torch_seed(context.seed, "ifca"))
             copies = [first, *(self.perturbed(first, noise) for _ in range(self.models - 1))]
@@ -66,55 +111,60 @@ class IFCA:
             number = torch.zeros((), dtype=torch.int64)
             return {"models": trees.stack(copies)}, {**client, "cluster": number}
 
-        def losses(models: Tree, batch: Batch) -> Tensor:
+        def losses(models: Variables, batch: Batch) -> Tensor:
             """Cross-entropy of each sample by each model, [b, models]."""
             copies = [trees.take(models, number) for number in range(self.models)]
             return losses_by_model(network, copies, batch)
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def look(server: IFCAServer, client: IFCAClient, upload: Tree, batch: Batch) -> Tree:
             values = losses(server["models"], batch)
             return {"losses": batch["weight"].to(values.dtype) @ values}
 
-        def choose(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        def choose(
+            server: IFCAServer, client: IFCAClient, upload: Tree, totals: Tree
+        ) -> tuple[IFCAClient, Tree]:
             return {**client, "cluster": totals["losses"].argmin()}, {}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: IFCAServer, client: IFCAClient) -> RecipeWork:
             return local.begin(chosen(server, client), client)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(chosen(server, client), client, work)
-            return client_state, {**upload, "cluster": client["cluster"]}
+        def end(
+            server: IFCAServer, client: IFCAClient, work: RecipeWork
+        ) -> tuple[IFCAClient, IFCAUpload]:
+            client, upload = local.end(chosen(server, client), client, work)
+            return client, {**upload, "cluster": client["cluster"]}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: IFCAServer, clients: IFCAClient, uploads: IFCAUpload, n: Tensor
+        ) -> tuple[IFCAServer, IFCAClient]:
             cluster = uploads["cluster"]
-            models = {key: tree for key, tree in uploads.items() if key != "cluster"}
+            models: Variables = {"params": uploads["params"], "buffers": uploads["buffers"]}
             mean_models = []
             for number in range(self.models):
                 weights, previous = n * (cluster == number), trees.take(server["models"], number)
                 mean_models.append(trees.mean(models, weights) if weights.any() else previous)
-            return {"models": trees.stack(mean_models)}, dict(clients)
+            return {"models": trees.stack(mean_models)}, clients
 
-        def with_models(server: Tree, client: Tree | None) -> Tree:
+        def with_models(server: IFCAServer, client: IFCAClient) -> Candidates:
             return {**chosen(server, client), "models": server["models"]}
 
-        def look_at_samples(variables: Tree, batch: Batch) -> Tree:
+        def look_at_samples(variables: Candidates, batch: Batch) -> Tree:
             return {"losses": losses(variables["models"], batch)}
 
-        def choose_again(variables: Tree, values: Mapping[str, Tree]) -> Tree:
+        def choose_again(variables: Candidates, values: Mapping[str, Tree]) -> Tree:
             if "train" not in values:
                 return {}
             return {"cluster": values["train"]["losses"].mean(0).argmin()}
 
-        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
-            model = chosen(variables, memory) if memory else variables
+        def predict(variables: Candidates, memory: Tree, x: Inputs) -> Tensor:
+            model = model_at(variables["models"], memory["cluster"]) if memory else variables
             return network.eval(model["params"], model["buffers"], x).outputs
 
         passes = (Sweep(look, choose), replace(local, begin=begin, end=end))
         view = Predictor(with_models, predict, look_at_samples, choose_again)
-        method = replace(base, init=init, passes=passes, aggregate=aggregate)
-        return replace(method, views={"personal": view})
+        return Method(init, passes, aggregate, {"personal": view})
 
-    def perturbed(self, model: Tree, generator: torch.Generator) -> Tree:
+    def perturbed(self, model: Variables, generator: torch.Generator) -> Variables:
         """Return a model with noise on its parameters."""
 
         def noisy(w: Tensor) -> Tensor:
@@ -125,7 +175,16 @@ class IFCA:
         return {**model, "params": trees.apply(noisy, model["params"])}
 
 
-def chosen(server: Tree, client: Tree | None) -> Tree:
-    """Return the model, of the ``models`` of a tree, that a client's ``cluster`` names."""
-    number = (client or {})["cluster"].reshape(1)
-    return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["models"])
+def chosen(server: IFCAServer, client: IFCAClient) -> Variables:
+    """Return the model of a client's cluster."""
+    return model_at(server["models"], client["cluster"])
+
+
+def model_at(models: Variables, number: Tensor) -> Variables:
+    """Return one model of a stack.
+
+    Args:
+        models: Leaves [models, ...].
+        number: Number of the model, int64 [].
+    """
+    return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], models)

@@ -25,15 +25,39 @@ from fl.api import (
     Method,
     NonNegative,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     ReferencePass,
     ReferenceTerm,
-    Tree,
+    Variables,
     cross_entropy,
     declare,
     recipe,
     single_pass,
     weighted_mean,
 )
+
+
+class MOONClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        previous: Variables of the model that it sent last.
+    """
+
+    previous: Variables
+
+
+class MOONWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        previous: As in `MOONClient`.
+    """
+
+    previous: Variables
 
 
 @declare("global", modalities=True)
@@ -60,14 +84,16 @@ class MOON:
         base = recipe(context, terms=(cross_entropy, model_contrast(self.mu, self.tau, "previous")))
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[RecipeServer, MOONClient]:
             server, client = base.init(variables)
             return server, {**client, "previous": variables}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: RecipeServer, client: MOONClient) -> MOONWork:
             return {**local.begin(server, client), "previous": client["previous"]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(
+            server: RecipeServer, client: MOONClient, work: MOONWork
+        ) -> tuple[MOONClient, RecipeUpload]:
             client, upload = local.end(server, client, work)
             return {**client, "previous": upload}, upload
 

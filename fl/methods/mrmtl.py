@@ -20,12 +20,15 @@ from fl.api import (
     BuildContext,
     Method,
     NonNegative,
-    Tree,
+    Pass,
+    RecipeClient,
+    RecipeWork,
+    Variables,
     all_weights,
     declare,
     recipe,
     select,
-    shared,
+    shared_model,
     single_pass,
     task_loss,
 )
@@ -46,17 +49,21 @@ class MRMTL:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
         terms = (task_loss, proximal_term(self.lam))
         base = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
-        local = single_pass(base)
+        local: Pass = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[Variables, RecipeClient]:
             return select(variables, all_weights), base.init(variables)[1]
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, _ = local.end(server, client, work)
-            return client_state, select(client_state, all_weights)
+        def end(
+            server: Variables, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, Variables]:
+            client, _ = local.end(server, client, work)
+            return client, select(client, all_weights)
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: Variables, clients: RecipeClient, uploads: Variables, n: Tensor
+        ) -> tuple[Variables, RecipeClient]:
             return base.aggregate(server, clients, uploads, torch.ones_like(n))
 
-        views = {"global": shared, **base.views}
+        views = {"global": shared_model, **base.views}
         return Method(init, (replace(local, end=end),), aggregate, views)

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    VARIABLE_GROUPS,
     BuildContext,
     Count,
     Forward,
@@ -30,19 +29,38 @@ from fl.api import (
     NonNegative,
     Positive,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    StepResults,
     Term,
     Tree,
+    Variables,
     WeightedAverage,
+    Weights,
     all_weights,
     declare,
-    personal,
+    personal_model,
     recipe,
     select,
-    shared,
+    shared_model,
     single_pass,
     task_loss,
     trees,
 )
+
+
+class PFedMeWork(RecipeWork):
+    """State of a client's pass; ``params`` has its personal model theta.
+
+    Attributes:
+        centre: The client's copy w of the shared parameters.
+        done: Number of steps so far, [].
+    """
+
+    centre: Weights
+    done: Tensor
 
 
 @declare("global", "personal", title="pFedMe", tasks="any")
@@ -68,16 +86,18 @@ class PFedMe:
         base = recipe(context, terms=(task_loss, near(self.lam)))
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[RecipeServer, RecipeClient]:
             server, client = base.init(variables)
             return server, {**client, **select(variables, all_weights)}
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            work = local.begin(server, {**client, **{kind: {} for kind in VARIABLE_GROUPS}})
+        def begin(server: RecipeServer, client: RecipeClient) -> PFedMeWork:
+            work = local.begin(server, {**client, "params": {}, "buffers": {}})
             zero = trees.leaves(work["params"])[0].new_zeros(())
-            return {**work, "centre": dict(server["params"]), "done": zero}
+            return {**work, "centre": server["params"], "done": zero}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def update(
+            server: RecipeServer, work: PFedMeWork, grads: Tree, aux: StepResults, lr: Rate
+        ) -> PFedMeWork:
             next_work = local.update(server, work, grads, aux, self.inner_lr)
             step_count = work["done"] + 1
             last = torch.remainder(step_count, self.steps) == 0
@@ -90,21 +110,26 @@ class PFedMe:
             )
             return {**next_work, "centre": centre, "done": step_count}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, trained = local.end(server, client, work)
-            upload = {**trained, "params": dict(work["centre"])}
-            return {**client_state, **(trained if self.scored == "theta" else upload)}, upload
+        def end(
+            server: RecipeServer, client: RecipeClient, work: PFedMeWork
+        ) -> tuple[RecipeClient, RecipeUpload]:
+            client, trained = local.end(server, client, work)
+            upload: RecipeUpload = {**trained, "params": work["centre"]}
+            scored = trained if self.scored == "theta" else upload
+            return {**client, "params": scored["params"], "buffers": scored["buffers"]}, upload
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, client_state = base.aggregate(server, clients, uploads, n)
+        def aggregate(
+            server: RecipeServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
+            mean, clients = base.aggregate(server, clients, uploads, n)
             params = trees.apply(
                 lambda w, m: (1 - self.beta) * w + self.beta * m, server["params"], mean["params"]
             )
-            return {**mean, "params": params}, client_state
+            return {**mean, "params": params}, clients
 
         draws = replace(local.sampling, steps_per_batch=self.steps)
         step = replace(local, begin=begin, update=update, end=end, sampling=draws)
-        views = {"global": shared, "personal": personal}
+        views = {"global": shared_model, "personal": personal_model}
         return Method(init, (step,), WeightedAverage(aggregate), views)
 
 
@@ -112,6 +137,7 @@ def near(lam: float) -> Term:
     """(lam/2) ||theta - w||^2, with w the client's copy of the shared model."""
 
     def term(forward: Forward) -> Tensor:
-        return lam / 2 * trees.squared_distance(forward.params, forward.work["centre"])
+        work: PFedMeWork = forward.work
+        return lam / 2 * trees.squared_distance(forward.params, work["centre"])
 
     return term

@@ -13,18 +13,24 @@ are averaged by samples.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
     BuildContext,
     Method,
     NonNegative,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    StepResults,
     Tree,
     WeightedAverage,
+    Weights,
     declare,
     recipe,
     single_pass,
@@ -35,6 +41,39 @@ from fl.blocks.shared_loss import shared_loss_sweep
 
 MIN_LOSS = 1e-10
 """Added to losses, as in the authors' code, so that powers of a loss of 0 are finite."""
+
+
+class QFFLWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        rate: Learning rate of its last step, []; 0 before the first.
+    """
+
+    rate: Tensor
+
+
+class QFFLUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        rate: As in `QFFLWork`.
+    """
+
+    rate: Tensor
+
+
+class QFFLMoves(TypedDict):
+    """Upload of a client after the sweep that measures its loss F_k.
+
+    Attributes:
+        buffers: Buffers by name.
+        summed: ``values`` with ``delta``, its Delta_k = F_k^q L (w - w_k) by weight, and ``h``, its
+            h_k, []; see `unweighted_upload`.
+    """
+
+    buffers: Weights
+    summed: Tree
 
 
 @declare("global", title="q-FFL", tasks=("classification", "regression"))
@@ -52,19 +91,25 @@ class QFFL:
         base = recipe(context)
         local = single_pass(base)
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: RecipeServer, client: RecipeClient) -> QFFLWork:
             work = local.begin(server, client)
             return {**work, "rate": trees.leaves(work["params"])[0].new_zeros(())}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def update(
+            server: RecipeServer, work: QFFLWork, grads: Tree, aux: StepResults, lr: Rate
+        ) -> QFFLWork:
             next_work = local.update(server, work, grads, aux, lr)
             return {**next_work, "rate": 0 * work["rate"] + lr}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            return client_state, {**upload, "rate": work["rate"]}
+        def end(
+            server: RecipeServer, client: RecipeClient, work: QFFLWork
+        ) -> tuple[RecipeClient, QFFLUpload]:
+            client, upload = local.end(server, client, work)
+            return client, {**upload, "rate": work["rate"]}
 
-        def combine(server: Tree, client: Tree, upload: Tree, loss: Tensor) -> Tree:
+        def combine(
+            server: RecipeServer, client: RecipeClient, upload: QFFLUpload, loss: Tensor
+        ) -> QFFLMoves:
             rate = upload["rate"]
             # A client without a step counts for nothing.
             lipschitz = torch.where(rate > 0, 1 / torch.where(rate > 0, rate, 1), 0)
@@ -76,17 +121,19 @@ class QFFL:
             delta = trees.apply(lambda g: loss**self.q * g, gradient)
             h = self.q * loss ** (self.q - 1) * squared + loss**self.q * lipschitz
             summed = unweighted_upload(
-                {"delta": delta, "h": h}, client[COUNTS].sum(), context.training
+                {"delta": delta, "h": h}, client["counts"].sum(), context.training
             )
             return {"buffers": upload["buffers"], "summed": summed}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = {**trees.mean(uploads, n)}
+        def aggregate(
+            server: RecipeServer, clients: RecipeClient, uploads: QFFLMoves, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
+            mean = trees.mean(uploads, n)
             # The numbers of clients in both means cancel.
-            sums = mean.pop("summed")["values"]
+            sums = mean["summed"]["values"]
             h = sums["h"] + (sums["h"] == 0)
             params = trees.apply(lambda w, d: w - d / h, server["params"], sums["delta"])
-            return {**server, **mean, "params": params}, dict(clients)
+            return {**server, "params": params, "buffers": mean["buffers"]}, clients
 
         step = replace(local, begin=begin, update=update, end=end)
         passes = (step, shared_loss_sweep(context, combine))
