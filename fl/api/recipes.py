@@ -81,10 +81,10 @@ class RecipeServer(Variables):
     """State of the server: the weights that clients share.
 
     Attributes:
-        shared_params: Parameters in addition to the network's, if the method has some.
+        shared_params: Parameters in addition to the network's, if the method has some: a tree.
     """
 
-    shared_params: NotRequired[Tree]
+    shared_params: NotRequired[Any]
 
 
 class AddedStates(TypedDict, total=False):
@@ -103,11 +103,11 @@ class RecipeClient(ClientFacts, Variables, AddedStates):
     """State of a client: the weights that stay with it.
 
     Attributes:
-        personal_params: Parameters in addition to the network's, if the method has some.
+        personal_params: Parameters in addition to the network's, if the method has some: a tree.
         optimizer: State of the optimizer, such as momentum by weight, if it is kept between rounds.
     """
 
-    personal_params: NotRequired[Tree]
+    personal_params: NotRequired[Any]
     optimizer: NotRequired[Tree]
 
 
@@ -132,10 +132,10 @@ class RecipeUpload(Variables):
     """Upload of a client: the weights that clients share, as its training left them.
 
     Attributes:
-        shared_params: Parameters in addition to the network's, if the method has some.
+        shared_params: Parameters in addition to the network's, if the method has some: a tree.
     """
 
-    shared_params: NotRequired[Tree]
+    shared_params: NotRequired[Any]
 
 
 Recipe = Method[RecipeServer, RecipeClient, RecipeWork, RecipeUpload]

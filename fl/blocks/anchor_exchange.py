@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from fl.api import (
     Output,
     Pass,
     Phase,
+    RecipeServer,
     Sweep,
     Tree,
     Variables,
@@ -32,8 +33,8 @@ from fl.api import (
 from fl.blocks.anchors import Anchors, features_of, local_anchors, sums_by_class, zero_anchors
 
 
-class AnchorServer(TypedDict):
-    """What the server of a method with anchors has in addition.
+class AnchorServer(RecipeServer):
+    """State of the server of a method with anchors.
 
     Attributes:
         anchors: Anchors of all classes, [C, d]; zeros for a class without an anchor.
@@ -133,7 +134,7 @@ def anchors_after_training(
 def class_means_sweep(
     context: BuildContext, quantity: Callable[[Output], Tensor] = features_of
 ) -> Sweep:
-    """Return a sweep that adds, under ``anchors``, means by class of the trained model to an upload.
+    """Return a sweep that adds means by class of the trained model to an upload (``anchors``).
 
     The model is in evaluation mode. The sweep follows a pass of `keep_trained_model`.
 

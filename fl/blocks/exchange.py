@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
 
-from fl.api import PAYLOAD, Batch, Pass, Rate, Refresh, Tree
+from fl.api import AnyTree, Batch, Pass, Rate, Refresh, Tree
+
+AnyPass = TypeVar("AnyPass", bound=Pass)
 
 
 def send_all_but(*keys: str) -> Callable[[Tree], Tree]:
@@ -15,35 +18,37 @@ def send_all_but(*keys: str) -> Callable[[Tree], Tree]:
     return lambda server: {key: leaf for key, leaf in server.items() if key not in keys}
 
 
-def aggregate_nothing(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-    """Aggregate of a phase in which clients send nothing; both trees stay as they are."""
-    return dict(server), dict(clients)
+def aggregate_nothing(
+    server: AnyTree, clients: Tree, uploads: object, n: Tensor
+) -> tuple[AnyTree, Tree]:
+    """Aggregate of a phase in which clients send nothing; both states stay as they are."""
+    return server, clients
 
 
-def train_from_payload(pass_: Pass) -> Pass:
-    """Return the pass with the client's `PAYLOAD` tree in place of the server's tree.
+def train_from_payload(pass_: AnyPass) -> AnyPass:
+    """Return the pass with the client's ``payload`` in place of the server's state.
 
     A proximal term, for example, then pulls towards the model that the server made for this client.
     """
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return {**pass_.begin(client[PAYLOAD], client), PAYLOAD: client[PAYLOAD]}
+        return {**pass_.begin(client["payload"], client), "payload": client["payload"]}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        return pass_.loss(work[PAYLOAD], work, batch)
+        return pass_.loss(work["payload"], work, batch)
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        return pass_.update(work[PAYLOAD], work, grads, aux, lr)
+        return pass_.update(work["payload"], work, grads, aux, lr)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        return pass_.end(client[PAYLOAD], client, work)
+        return pass_.end(client["payload"], client, work)
 
     def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-        return payload_reference(work[PAYLOAD], work, batch)
+        return payload_reference(work["payload"], work, batch)
 
     def refresh_on_payload(refresh: Refresh) -> Refresh:
         def look(server: Tree, work: Tree, batch: Batch) -> Tree:
-            return refresh.look(work[PAYLOAD], work, batch)
+            return refresh.look(work["payload"], work, batch)
 
         return replace(refresh, look=look)
 

@@ -9,6 +9,8 @@ unweighted mean has a = 1.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,7 +43,7 @@ def weighted_upload(tree: Tree, a: Tensor, samples: Tensor, training: Training) 
     return {"share": share, "values": trees.apply(lambda leaf: _scaled(leaf, share), tree)}
 
 
-def reweighted_mean(mean: Tree) -> Tree:
+def reweighted_mean(mean: Tree) -> Any:
     """Return the mean of trees from the mean of their `unweighted_upload` or `weighted_upload`."""
     return trees.apply(lambda leaf: _scaled(leaf, 1 / mean["share"]), mean["values"])
 

@@ -7,14 +7,25 @@ for their baselines, of later papers do this.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, TypedDict, TypeVar
 
-from fl.api import Method, Tree, all_weights, select, single_pass
+from fl.api import Method, RecipeWork, Tree, Variables, shared_model, single_pass
 from fl.base.schema import PERSONAL
 
-TRAINED = "trained"
+AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 
-def with_trained_view(method: Method) -> Method:
+class TrainedModel(TypedDict):
+    """What a client keeps in addition.
+
+    Attributes:
+        trained: Variables of the model with which its latest training ended.
+    """
+
+    trained: Variables
+
+
+def with_trained_view(method: AnyMethod) -> AnyMethod:
     """Return the method with the clients' latest trained models as its personal models.
 
     Before the first training they are the initial ones. The method must have one pass, which trains
@@ -22,19 +33,17 @@ def with_trained_view(method: Method) -> Method:
     """
     pass_ = single_pass(method)
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[Tree, Tree]:
         server, client = method.init(variables)
-        return server, {**client, TRAINED: select(variables, all_weights)}
+        return server, {**client, "trained": shared_model(variables, None)}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        client_state, upload = pass_.end(server, client, work)
-        return {
-            **client_state,
-            TRAINED: {"params": work["params"], "buffers": work["buffers"]},
-        }, upload
+    def end(server: Tree, client: Tree, work: RecipeWork) -> tuple[Tree, Any]:
+        client, upload = pass_.end(server, client, work)
+        trained = {"params": work["params"], "buffers": work["buffers"]}
+        return {**client, "trained": trained}, upload
 
-    def trained_model(server: Tree, client: Tree | None) -> Tree:
-        return dict((client or {})[TRAINED])
+    def trained_model(server: object, client: TrainedModel) -> Variables:
+        return client["trained"]
 
     views = {**method.views, PERSONAL: trained_model}
     return replace(method, init=init, passes=(replace(pass_, end=end),), views=views)

@@ -15,6 +15,8 @@ two samples takes no part.
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import torch
 from torch import Tensor
 
@@ -29,12 +31,15 @@ from fl.api import (
     Share,
     Sweep,
     Tree,
+    Variables,
+    Weights,
     all_weights,
     classification_loss,
     declare,
     rng,
     select,
-    shared,
+    shared_model,
+    trees,
 )
 from fl.blocks.anchors import class_sums
 from fl.blocks.exchange import aggregate_nothing
@@ -43,6 +48,20 @@ from fl.blocks.server_learning import descend
 
 JITTER = 1e-6
 """Added to a covariance, relative to its mean variance, so that it has a root."""
+
+
+class ClassSums(TypedDict):
+    """Upload of a client: sums over its samples of each class, in double precision.
+
+    Attributes:
+        sums: Of features z, [C, d].
+        counts: Numbers of samples, [C].
+        products: Of zz', [C, d * d].
+    """
+
+    sums: Tensor
+    counts: Tensor
+    products: Tensor
 
 
 @declare("global", title="CCVR", starts="any", training={"rounds": 1, "local_epochs": 1})
@@ -65,10 +84,10 @@ class CCVR:
         """Return a phase in which all clients send sums and the server trains the head."""
         network, classes = context.network, context.classes
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[Variables, Tree]:
             return select(variables, all_weights), {}
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> ClassSums:
             output = network.eval(server["params"], server["buffers"], batch["x"])
             z = output.features.flatten(1).double()
             products = (z[:, :, None] * z[:, None]).flatten(1)
@@ -76,16 +95,20 @@ class CCVR:
             squares, _ = class_sums(products, batch["y"], batch["weight"], classes)
             return {"sums": sums, "counts": counts, "products": squares}
 
-        def send(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return dict(client), totals
+        def send(
+            server: Variables, client: Tree, upload: Tree, totals: ClassSums
+        ) -> tuple[Tree, ClassSums]:
+            return client, totals
 
-        def calibrate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            totals = {key: leaf.sum(0) for key, leaf in uploads.items()}
+        def calibrate(
+            server: Variables, clients: Tree, uploads: ClassSums, n: Tensor
+        ) -> tuple[Variables, Tree]:
+            totals = trees.apply(lambda leaf: leaf.sum(0), uploads)
             features, weight = self.drawn(totals, context.seed)
             params = self.trained(context, server["params"], features, weight, self.steps)
-            return {**server, "params": params}, dict(clients)
+            return {**server, "params": params}, clients
 
-        def one_step(server: Tree) -> Tree:
+        def one_step(server: Variables) -> Weights:
             head = head_parameters(network, server["params"])["weight"]
             features = head.new_zeros((classes, self.samples, head.shape[1]))
             return self.trained(context, server["params"], features, head.new_ones(classes), 1)
@@ -95,12 +118,12 @@ class CCVR:
             init,
             (),
             aggregate_nothing,
-            {"global": shared},
+            {"global": shared_model},
             earlier_phases=(phase,),
             server_work=(ServerWork(lambda round_: self.steps, one_step),),
         )
 
-    def drawn(self, totals: Tree, seed: int) -> tuple[Tensor, Tensor]:
+    def drawn(self, totals: ClassSums, seed: int) -> tuple[Tensor, Tensor]:
         """Draw features [C, samples, d] in double precision, and weights [C] of the classes."""
         counts = totals["counts"].double()
         n = counts.clamp(min=2)[:, None, None]
@@ -119,8 +142,8 @@ class CCVR:
         return mean[:, None] + normal @ roots, (counts >= 2).to(mean.dtype)
 
     def trained(
-        self, context: BuildContext, params: Tree, features: Tensor, weight: Tensor, steps: int
-    ) -> dict[str, Tensor]:
+        self, context: BuildContext, params: Weights, features: Tensor, weight: Tensor, steps: int
+    ) -> Weights:
         """Train the head of ``params`` on features [C, m, d] with weights [C] of classes."""
         network = context.network
         head = {name: params[name] for name in network.names["params"] if name in network.head}
@@ -128,7 +151,7 @@ class CCVR:
         labels = torch.arange(len(weight), device=rows.device).repeat_interleave(features.shape[1])
         batch = {"y": labels, "weight": weight.to(rows)[labels]}
 
-        def loss(head: Tree) -> Tensor:
+        def loss(head: Weights) -> Tensor:
             outputs = head_outputs(head_parameters(network, head), rows)
             return classification_loss(outputs, batch)
 

@@ -19,7 +19,7 @@ complete linkage.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -30,16 +30,34 @@ from fl.api import (
     Index,
     Method,
     NonNegative,
-    Tree,
+    RecipeClient,
+    RecipeUpload,
+    Variables,
     declare,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     trees,
 )
 from fl.blocks.exchange import train_from_payload
 from fl.blocks.mixing import client_rows, cosines
 from fl.blocks.trained_view import with_trained_view
+
+
+class CFLServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        models: Variables of the clusters' models, stacked: leaves [most, ...].
+        cluster: Number of each client's cluster, int64 [clients].
+        scale: Largest norm of an update in round 1, or 1, float64 [].
+        round: Number of finished rounds, int64 [].
+    """
+
+    models: Variables
+    cluster: Tensor
+    scale: Tensor
+    round: Tensor
 
 
 @declare("personal", tasks="any")
@@ -70,21 +88,23 @@ class CFL:
         base = recipe(context)
         local = train_from_payload(single_pass(base))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[CFLServer, RecipeClient]:
             template = trees.leaves(variables["params"])[0]
-            server = {
-                "models": trees.repeat(shared(variables, None), self.most),
+            server: CFLServer = {
+                "models": trees.repeat(shared_model(variables, None), self.most),
                 "cluster": torch.zeros(context.clients, dtype=torch.int64, device=template.device),
                 "scale": torch.zeros((), dtype=torch.float64, device=template.device),
                 "round": torch.zeros((), dtype=torch.int64, device=template.device),
             }
             return server, base.init(variables)[1]
 
-        def payload(server: Tree, client: Tree) -> Tree:
+        def payload(server: CFLServer, client: RecipeClient) -> Variables:
             cluster = server["cluster"].index_select(0, client["id"].reshape(1))
             return trees.apply(lambda leaf: leaf.index_select(0, cluster)[0], server["models"])
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: CFLServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[CFLServer, RecipeClient]:
             ids = clients["id"]
             previous_models = trees.take(server["models"]["params"], server["cluster"][ids])
             update = client_rows(trees.apply(torch.sub, uploads["params"], previous_models))
@@ -107,17 +127,18 @@ class CFL:
                     models = trees.replace_clients(
                         models, index, trees.apply(lambda leaf: leaf[None], mean)
                     )
-            state = {"models": models, "cluster": cluster, "scale": scale}
-            return {**state, "round": server["round"] + 1}, dict(clients)
-
-        def model_of(server: Tree, client: Tree | None) -> Tree:
-            return payload(server, client or {})
+            return {
+                "models": models,
+                "cluster": cluster,
+                "scale": scale,
+                "round": server["round"] + 1,
+            }, clients
 
         method = Method(
             init,
             (local,),
             aggregate,
-            {"personal": model_of},
+            {"personal": payload},
             send=lambda server: {},
             payload=payload,
             trace=clusters,
@@ -131,7 +152,7 @@ class CFL:
         return not ((mean >= self.eps1 * scale) | is_uniform)
 
 
-def clusters(server: Tree) -> dict[str, Tensor]:
+def clusters(server: CFLServer) -> dict[str, Tensor]:
     """The cluster of every client, by id."""
     return {"cluster": server["cluster"]}
 

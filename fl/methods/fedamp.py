@@ -15,23 +15,26 @@ batch normalisation are not mixed.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    PAYLOAD,
     BuildContext,
     Method,
     NonNegative,
+    Pass,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Share,
-    Tree,
+    Variables,
+    Weights,
     all_weights,
     declare,
     recipe,
-    select,
     single_pass,
     task_loss,
     trees,
@@ -39,6 +42,26 @@ from fl.api import (
 from fl.blocks.exchange import train_from_payload
 from fl.blocks.mixing import cosines, mix, squared_distances
 from fl.blocks.proximal import proximal_term
+
+
+class FedAMPServer(RecipeServer):
+    """State of the server, with `of` ``moves``.
+
+    Attributes:
+        origin: Parameters before round 1, by name.
+    """
+
+    origin: Weights
+
+
+class FedAMPUpload(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        params: Parameters of its own model, by name.
+    """
+
+    params: Weights
 
 
 @declare("personal", tasks="any")
@@ -67,28 +90,32 @@ class FedAMP:
         """Local training under a proximal term to what the server mixed for the client."""
         terms = (task_loss, proximal_term(self.lam / self.alpha))
         base = recipe(context, terms=terms, local=all_weights)
-        local = train_from_payload(single_pass(base))
+        local: Pass = train_from_payload(single_pass(base))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[RecipeServer, RecipeClient]:
             server, client = base.init(variables)
-            if self.of == "moves":
-                server = {**server, "origin": variables["params"]}
-            return server, {**client, PAYLOAD: {"params": variables["params"], "buffers": {}}}
+            client["payload"] = {"params": variables["params"], "buffers": {}}
+            with_origin: FedAMPServer = {**server, "origin": variables["params"]}
+            return with_origin if self.of == "moves" else server, client
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, _ = local.end(server, client, work)
-            return client_state, {"params": select(client_state, all_weights)["params"]}
+        def end(
+            server: RecipeServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, FedAMPUpload]:
+            client, _ = local.end(server, client, work)
+            return client, {"params": client["params"]}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: FedAMPServer, clients: RecipeClient, uploads: FedAMPUpload, n: Tensor
+        ) -> tuple[RecipeServer, RecipeClient]:
             compared = uploads["params"]
             if self.of == "moves":
                 compared = trees.apply(torch.sub, compared, server["origin"])
             mixed = mix(self.weights(compared), uploads["params"])
-            return dict(server), {**clients, PAYLOAD: {"params": mixed, "buffers": {}}}
+            return server, {**clients, "payload": {"params": mixed, "buffers": {}}}
 
         return Method(init, (replace(local, end=end),), aggregate, base.views)
 
-    def weights(self, models: Tree) -> Tensor:
+    def weights(self, models: Weights) -> Tensor:
         """xi, [K, K], from models or moves: rows sum to 1."""
         if self.attention == "cosine":
             return softmax_of_others(self.sigma * cosines(models), self.own)
@@ -102,7 +129,7 @@ class FedAMP:
 
 
 def softmax_of_others(scores: Tensor, own_weight: float) -> Tensor:
-    """Rows that give ``kept`` to the client itself, and the rest to the others by softmax."""
+    """Rows that give ``own_weight`` to the client itself, and the rest to the others by softmax."""
     identity = torch.eye(len(scores), dtype=scores.dtype, device=scores.device)
     if len(scores) == 1:
         return identity

@@ -16,14 +16,13 @@ with the model that it trained last, unless ``scored`` says otherwise.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from fl.api import (
-    COUNTS,
     Batch,
     BuildContext,
     Count,
@@ -32,12 +31,18 @@ from fl.api import (
     NonNegative,
     Pass,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Sampling,
+    StepResults,
     Sweep,
     Tree,
     WeightedAverage,
+    Weights,
     declare,
-    personal,
+    personal_model,
     recipe,
     single_pass,
     trees,
@@ -45,12 +50,64 @@ from fl.api import (
     weights_in,
 )
 from fl.blocks.anchors import means_from_sums, sums_by_class
-from fl.blocks.participation import ROUNDS, with_participation
+from fl.blocks.participation import with_participation
 from fl.blocks.reweighting import reweighted_mean, weighted_upload
-from fl.blocks.trained_view import TRAINED, with_trained_view
+from fl.blocks.trained_view import TrainedModel, with_trained_view
 
-PROTOTYPES = "prototypes"
 """Key of a client's mean features by class, [C, d], under its last body."""
+
+
+class FedASClient(RecipeClient, TrainedModel):
+    """State of a client.
+
+    Attributes:
+        prototypes: Mean feature of each class by the body that it trained last, [C, d]; from the
+            begin of a round to its alignment.
+        aligned: Parameters of the body after its alignment, by name; until it trains.
+    """
+
+    prototypes: NotRequired[Tensor]
+    aligned: NotRequired[Weights]
+
+
+class AlignedClient(TypedDict):
+    """The part of a client's state that its alignment needs, see `FedASClient`.
+
+    Attributes:
+        prototypes: As there.
+        params: Parameters of its head, by name.
+        rounds: Number of rounds in which it took part, [].
+    """
+
+    prototypes: Tensor
+    params: Weights
+    rounds: Tensor
+
+
+class AlignmentWork(TypedDict):
+    """State of the pass that aligns the body.
+
+    Attributes:
+        params: Parameters of the body, by name.
+        buffers: Buffers by name.
+        client_state: What it needs of the client.
+    """
+
+    params: Weights
+    buffers: Weights
+    client_state: AlignedClient
+
+
+class Information(TypedDict):
+    """Sums of the samples' squared gradients.
+
+    Attributes:
+        trace: Sum of ||grad of a sample's loss||^2, [].
+        count: Number of samples, [].
+    """
+
+    trace: Tensor
+    count: Tensor
 
 
 @declare("personal", title="FedAS")
@@ -74,19 +131,23 @@ class FedAS:
         base = with_trained_view(with_participation(plain))
         local = single_pass(base)
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            return sums_by_class(context.network, client[TRAINED], batch, context.classes)
+        def look(server: RecipeServer, client: FedASClient, upload: Tree, batch: Batch) -> Tree:
+            return sums_by_class(context.network, client["trained"], batch, context.classes)
 
-        def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        def keep(
+            server: RecipeServer, client: FedASClient, upload: Tree, totals: Tree
+        ) -> tuple[FedASClient, Tree]:
             class_means, _ = means_from_sums(totals["sums"], totals["counts"])
-            return {**client, PROTOTYPES: class_means}, {}
+            return {**client, "prototypes": class_means}, {}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: RecipeServer, client: FedASClient) -> RecipeWork:
             return local.begin({**server, "params": client["aligned"]}, client)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            return {key: leaf for key, leaf in client_state.items() if key != "aligned"}, upload
+        def end(
+            server: RecipeServer, client: FedASClient, work: RecipeWork
+        ) -> tuple[FedASClient, RecipeUpload]:
+            client, upload = local.end(server, client, work)
+            return without(client, "aligned"), upload
 
         passes = (
             Sweep(look, keep),
@@ -94,7 +155,7 @@ class FedAS:
             replace(local, begin=begin, end=end),
             fisher_sweep(context),
         )
-        views = base.views if self.scored == "trained" else {"personal": personal}
+        views = base.views if self.scored == "trained" else {"personal": personal_model}
         aggregate = WeightedAverage(reweighted_average)
         return replace(base, passes=passes, aggregate=aggregate, views=views)
 
@@ -102,30 +163,39 @@ class FedAS:
         """Return the pass that moves the body towards the client's prototypes."""
         network = context.network
 
-        def begin_alignment(server: Tree, client: Tree) -> Tree:
-            client_state = {key: client[key] for key in (PROTOTYPES, "params", ROUNDS)}
+        def begin_alignment(server: RecipeServer, client: FedASClient) -> AlignmentWork:
+            client_state: AlignedClient = {
+                "prototypes": client["prototypes"],
+                "params": client["params"],
+                "rounds": client["rounds"],
+            }
             return {
                 "params": server["params"],
                 "buffers": server["buffers"],
                 "client_state": client_state,
             }
 
-        def misalignment(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def misalignment(
+            server: RecipeServer, work: AlignmentWork, batch: Batch
+        ) -> tuple[Tensor, Tree]:
             params = {**work["client_state"]["params"], **work["params"]}
             output = network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
-            targets = work["client_state"][PROTOTYPES][batch["y"]]
+            targets = work["client_state"]["prototypes"][batch["y"]]
             distances = (output.features.flatten(1) - targets).square().mean(1)
             # Before its first training a client has no body of its own.
-            value = weighted_mean(distances, batch) * (work["client_state"][ROUNDS] > 0)
+            value = weighted_mean(distances, batch) * (work["client_state"]["rounds"] > 0)
             return value, {"buffers": output.buffers}
 
-        def align(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        def align(
+            server: RecipeServer, work: AlignmentWork, grads: Weights, aux: StepResults, lr: Rate
+        ) -> AlignmentWork:
             params = trees.apply(lambda w, g: w - self.align_lr * g, work["params"], grads)
             return {**work, "params": params, "buffers": aux["buffers"]}
 
-        def end_alignment(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            state = {key: leaf for key, leaf in client.items() if key != PROTOTYPES}
-            return {**state, "aligned": work["params"]}, {}
+        def end_alignment(
+            server: RecipeServer, client: FedASClient, work: AlignmentWork
+        ) -> tuple[FedASClient, Tree]:
+            return {**without(client, "prototypes"), "aligned": work["params"]}, {}
 
         sampling = Sampling(epochs=self.align_epochs)
         return Pass(begin_alignment, misalignment, align, end_alignment, sampling)
@@ -138,10 +208,12 @@ def fisher_sweep(context: BuildContext) -> Sweep:
     """
     network = context.network
 
-    def information(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-        model = client[TRAINED]
+    def information(
+        server: RecipeServer, client: FedASClient, upload: RecipeUpload, batch: Batch
+    ) -> Information:
+        model = client["trained"]
 
-        def loss(params: Tree, x: Inputs, y: Tensor) -> Tensor:
+        def loss(params: Weights, x: Inputs, y: Tensor) -> Tensor:
             sample = trees.map_inputs(lambda tensor: tensor[None], x)
             output = network.eval(params, model["buffers"], sample, nested=True)
             single_batch = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
@@ -152,15 +224,27 @@ def fisher_sweep(context: BuildContext) -> Sweep:
         weight = batch["weight"].to(squares[0].dtype)
         return {"trace": weight @ torch.stack(squares).sum(0), "count": weight.sum()}
 
-    def send_weighted(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+    def send_weighted(
+        server: RecipeServer, client: FedASClient, upload: RecipeUpload, totals: Information
+    ) -> tuple[FedASClient, Tree]:
         trace = totals["trace"] / totals["count"].clamp(min=1)
         trace = trace.clamp(min=torch.finfo(trace.dtype).tiny)
-        samples = client[COUNTS].sum()
-        return dict(client), weighted_upload(upload, trace, samples, context.training)
+        samples = client["counts"].sum()
+        return client, weighted_upload(upload, trace, samples, context.training)
 
     return Sweep(information, send_weighted)
 
 
-def reweighted_average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+def reweighted_average(
+    server: RecipeServer, clients: FedASClient, uploads: Tree, n: Tensor
+) -> tuple[RecipeServer, FedASClient]:
     """Average the uploads of `fl.blocks.reweighting.weighted_upload`."""
-    return {**server, **reweighted_mean(trees.mean(uploads, n))}, dict(clients)
+    mean: RecipeUpload = reweighted_mean(trees.mean(uploads, n))
+    return {**server, **mean}, clients
+
+
+def without(client: FedASClient, key: Literal["aligned", "prototypes"]) -> FedASClient:
+    """Return a client's state without what one step of a round leaves for the next one."""
+    state = client.copy()
+    del state[key]
+    return state

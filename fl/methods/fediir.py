@@ -16,12 +16,12 @@ classifiers have up to three layers, while here the gradient is that of the last
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 from torch import Tensor
 from torch.func import grad
 
 from fl.api import (
-    VARIABLE_GROUPS,
     Batch,
     BuildContext,
     Forward,
@@ -29,20 +29,32 @@ from fl.api import (
     NonNegative,
     Output,
     Phase,
+    RecipeClient,
+    RecipeServer,
     Share,
     Sweep,
     Task,
     Tree,
+    Variables,
     WeightedAverage,
+    Weights,
     declare,
     recipe,
+    shared_model,
     task_loss,
     trees,
 )
 from fl.blocks.linear_layers import head_parameters, zero_head
 
-GRADIENT = "mean gradient"
 """Key in the server's tree: the moving mean of gradients, ``weight`` [C, d] and ``bias`` [C]."""
+
+
+Mean = TypedDict("Mean", {"mean gradient": Weights})
+"""The moving mean g of the clients' gradients by the last layer's ``weight`` and ``bias``."""
+
+
+class FedIIRServer(RecipeServer, Mean):
+    """State of the server."""
 
 
 @declare("global", title="FedIIR")
@@ -64,37 +76,42 @@ class FedIIR:
 
         def distance(forward: Forward) -> Tensor:
             slopes = head_gradient(task, forward.output, forward.batch)
-            mean = forward.shared[GRADIENT]
+            server: FedIIRServer = forward.server
+            mean = server["mean gradient"]
             return self.penalty * trees.squared_distance({k: slopes[k] for k in mean}, mean)
 
         base = recipe(context, terms=(task_loss, distance))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedIIRServer, RecipeClient]:
             server, client = base.init(variables)
-            return {**server, GRADIENT: zero_head(network, variables["params"])}, client
+            return {**server, "mean gradient": zero_head(network, variables["params"])}, client
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> Tree:
             output = network.eval(server["params"], server["buffers"], batch["x"])
             slopes, count = head_gradient(task, output, batch), batch["weight"].sum()
             names = head_parameters(network, server["params"])
             return {"count": count, "sum": {key: slopes[key] * count for key in names}}
 
-        def send_mean(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        def send_mean(
+            server: Variables, client: Tree, upload: Tree, totals: Tree
+        ) -> tuple[Tree, Mean]:
             count = totals["count"].clamp(min=1)
-            return dict(client), {GRADIENT: trees.apply(lambda g: g / count, totals["sum"])}
+            return client, {"mean gradient": trees.apply(lambda g: g / count, totals["sum"])}
 
-        def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def renew(
+            server: FedIIRServer, clients: RecipeClient, uploads: Mean, n: Tensor
+        ) -> tuple[FedIIRServer, RecipeClient]:
             mean = trees.apply(
                 lambda old, new: self.decay * old + (1 - self.decay) * new,
-                server[GRADIENT],
-                trees.mean(uploads, n)[GRADIENT],
+                server["mean gradient"],
+                trees.mean(uploads, n)["mean gradient"],
             )
-            return {**server, GRADIENT: mean}, dict(clients)
+            return {**server, "mean gradient": mean}, clients
 
         phase = Phase(
             (Sweep(look, send_mean),),
             WeightedAverage(renew),
-            send=lambda server: {kind: server[kind] for kind in VARIABLE_GROUPS},
+            send=lambda server: shared_model(server, None),
         )
         return replace(base, init=init, earlier_phases=(phase,))
 

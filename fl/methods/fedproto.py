@@ -25,16 +25,28 @@ from fl.api import (
     Method,
     NonNegative,
     Predictor,
+    RecipeClient,
     Tree,
+    Variables,
     View,
     all_weights,
     cross_entropy,
     declare,
-    personal,
+    personal_model,
     recipe,
 )
-from fl.blocks.anchor_exchange import anchors_after_training
+from fl.blocks.anchor_exchange import AnchorServer, anchors_after_training
 from fl.blocks.anchors import AnchorAverage, anchor_average, anchor_scores, towards_anchors
+
+
+class FedProtoModel(Variables):
+    """Model of a client that is scored.
+
+    Attributes:
+        anchors: Prototypes of all classes, [C, d]; zeros for a class without one.
+    """
+
+    anchors: Tensor
 
 
 @declare("personal")
@@ -57,16 +69,16 @@ class FedProto:
         """Local with one more term, whose clients send prototypes."""
         network = context.network
         base = recipe(context, terms=(cross_entropy, towards_anchors(self.lam)), local=all_weights)
-        shared = anchors_after_training(base, context, anchor_average(self.prototypes))
+        exchange = anchors_after_training(base, context, anchor_average(self.prototypes))
 
-        def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def nearest(variables: FedProtoModel, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
             return anchor_scores(features.flatten(1), variables["anchors"])
 
-        def with_anchors(server: Tree, client: Tree | None) -> Tree:
-            return {**personal(server, client), "anchors": server["anchors"]}
+        def with_anchors(server: AnchorServer, client: RecipeClient) -> FedProtoModel:
+            return {**personal_model(server, client), "anchors": server["anchors"]}
 
-        view: View = personal
+        view: View = personal_model
         if self.predict == "prototype":
             view = Predictor(with_anchors, nearest, is_per_sample=True)
-        return replace(shared, views={"personal": view})
+        return replace(exchange, views={"personal": view})

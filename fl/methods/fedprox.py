@@ -20,6 +20,7 @@ training samples; the analysis `dissimilarity` draws them. With mu 0 they are Fe
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -32,7 +33,10 @@ from fl.api import (
     NonNegative,
     Phase,
     Positive,
+    RecipeClient,
+    RecipeServer,
     Tree,
+    Variables,
     WeightedAverage,
     declare,
     recipe,
@@ -44,8 +48,35 @@ from fl.blocks.gradient_dissimilarity import with_dissimilarity
 from fl.blocks.proximal import proximal_term
 from fl.blocks.shared_loss import shared_loss_sweep
 
-SERVER_STATE = ("mu", "loss", "falls", "rounds")
-"""What the server keeps to adapt mu."""
+
+class Penalty(TypedDict):
+    """What the server keeps to adapt mu; all but ``mu`` stays on the server.
+
+    Attributes:
+        mu: Weight of the proximal term, [].
+        loss: Mean training loss at the begin of the last round, [].
+        falls: Number of successive rounds in which it fell, [].
+        rounds: Number of rounds so far, [].
+    """
+
+    mu: Tensor
+    loss: Tensor
+    falls: Tensor
+    rounds: Tensor
+
+
+class AdaptiveServer(RecipeServer, Penalty):
+    """State of the server, with `adapt`."""
+
+
+class LossUpload(TypedDict):
+    """Upload of a client before the round.
+
+    Attributes:
+        loss: Its training loss, [].
+    """
+
+    loss: Tensor
 
 
 @declare("global", tasks="any", modalities=True)
@@ -74,19 +105,22 @@ class FedProx:
 
     def _adapting(self, context: BuildContext) -> Method:
         """With a phase before each round in which mu is adapted."""
-        base = recipe(context, terms=(task_loss, weighted))
+        base = recipe(context, terms=(task_loss, adaptive_proximal_term))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[AdaptiveServer, RecipeClient]:
             server, client = base.init(variables)
             zero = trees.leaves(variables["params"])[0].new_zeros(())
-            return {**server, **dict.fromkeys(SERVER_STATE, zero), "mu": zero + self.mu}, client
+            penalty: Penalty = {"mu": zero + self.mu, "loss": zero, "falls": zero, "rounds": zero}
+            return {**server, **penalty}, client
 
-        def loss_alone(server: Tree, client: Tree, upload: Tree, loss: Tensor) -> Tree:
+        def loss_alone(server: Variables, client: Tree, upload: Tree, loss: Tensor) -> LossUpload:
             return {"loss": loss}
 
-        def adapt(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def adapt(
+            server: AdaptiveServer, clients: RecipeClient, uploads: LossUpload, n: Tensor
+        ) -> tuple[AdaptiveServer, RecipeClient]:
             loss = trees.mean(uploads, n)["loss"]
-            return {**server, **self.adapted(server, loss)}, dict(clients)
+            return {**server, **self.adapted(server, loss)}, clients
 
         measured = Phase(
             (shared_loss_sweep(context, loss_alone),),
@@ -101,8 +135,8 @@ class FedProx:
             trace=lambda server: {"mu": server["mu"]},
         )
 
-    def adapted(self, state: Tree, loss: Tensor) -> dict[str, Tensor]:
-        """`KEPT` after a round that began with that training loss."""
+    def adapted(self, state: Penalty, loss: Tensor) -> Penalty:
+        """Return the state after a round that began with that training loss, []."""
         has_previous = state["rounds"] > 0
         rose, fell = has_previous & (loss > state["loss"]), has_previous & (loss < state["loss"])
         falls = (state["falls"] + 1) * fell
@@ -116,6 +150,7 @@ class FedProx:
         }
 
 
-def weighted(forward: Forward) -> Tensor:
+def adaptive_proximal_term(forward: Forward) -> Tensor:
     """`fl.blocks.proximal.proximal_term`, with the ``mu`` that the server sent."""
-    return proximal_term(1.0)(forward) * forward.shared["mu"]
+    server: AdaptiveServer = forward.server
+    return proximal_term(1.0)(forward) * server["mu"]

@@ -23,14 +23,29 @@ from fl.api import (
     Count,
     Method,
     Pass,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     TrainingPass,
     Tree,
+    Weights,
     declare,
     recipe,
     training_passes,
     weights_in,
     weights_not_in,
 )
+
+
+class FedRepClient(RecipeClient):
+    """State of a client, between its two passes.
+
+    Attributes:
+        moved: Buffers as the pass of the head left them, by name.
+    """
+
+    moved: Weights
 
 
 @declare("personal", tasks=("classification", "regression"), modalities=True)
@@ -59,7 +74,7 @@ class FedRep:
         if self.head_steps is not None:
             first = replace(first, sampling=replace(first.sampling, steps=self.steps_of_round))
         if self.statistics == "both":
-            first, second = _handing_over(first, second)
+            first, second = _with_both_statistics(first, second)
         return replace(method, passes=(first, second))
 
     def steps_of_round(self, round_: int) -> int:
@@ -67,17 +82,23 @@ class FedRep:
         return self.head_steps or 0
 
 
-def _handing_over(first: Pass, second: Pass) -> tuple[Pass, Pass]:
+def _with_both_statistics(
+    first: Pass[RecipeWork, RecipeUpload], second: Pass[RecipeWork, RecipeUpload]
+) -> tuple[Pass, Pass]:
     """Two passes; the second goes on from the buffers that the first has moved."""
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        client_state, upload = first.end(server, client, work)
-        return {**client_state, "moved": work["buffers"]}, upload
+    def end(
+        server: RecipeServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[Tree, RecipeUpload]:
+        client, upload = first.end(server, client, work)
+        return {**client, "moved": work["buffers"]}, upload
 
-    def begin(server: Tree, client: Tree) -> Tree:
+    def begin(server: RecipeServer, client: FedRepClient) -> RecipeWork:
         return {**second.begin(server, client), "buffers": client["moved"]}
 
-    def finish(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def finish(
+        server: RecipeServer, client: FedRepClient, work: RecipeWork
+    ) -> tuple[Tree, RecipeUpload]:
         client_state, upload = second.end(server, client, work)
         return {name: tree for name, tree in client_state.items() if name != "moved"}, upload
 

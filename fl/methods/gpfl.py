@@ -34,6 +34,7 @@ from fl.api import (
     Weights,
     classification_loss,
     declare,
+    personal_model,
     recipe,
     rng,
     trees,

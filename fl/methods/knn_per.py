@@ -18,7 +18,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -34,12 +34,46 @@ from fl.api import (
     Predictor,
     Share,
     Tree,
+    Variables,
     all_weights,
     declare,
     select,
-    shared,
+    shared_model,
 )
 from fl.blocks.distances import pairwise_distances
+from fl.blocks.exchange import aggregate_nothing
+
+
+class Seen(TypedDict):
+    """What a model computes of samples.
+
+    Attributes:
+        features: Features, [n, d].
+        model: Probabilities of the classes, [n, C].
+    """
+
+    features: Tensor
+    model: Tensor
+
+
+class Remembered(Seen):
+    """The same, with labels.
+
+    Attributes:
+        y: Labels, int64 [n].
+    """
+
+    y: Tensor
+
+
+class Memory(Remembered):
+    """Memory of a client: its training samples.
+
+    Attributes:
+        lam: Its lambda, [].
+    """
+
+    lam: Tensor
 
 
 @declare(
@@ -72,24 +106,21 @@ class KNNPer:
         """The stored model as it is, with a view that remembers samples."""
         network = context.network
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[Variables, Tree]:
             return select(variables, all_weights), {}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            return dict(server), dict(clients)
-
-        def features_and_predictions(variables: Tree, x: Inputs) -> Tree:
+        def features_and_predictions(variables: Variables, x: Inputs) -> Seen:
             output = network.eval(variables["params"], variables["buffers"], x)
             predicted = F.softmax(output.outputs, dim=-1)
             return {"features": output.features.flatten(1), "model": predicted}
 
-        def look(variables: Tree, batch: Batch) -> Tree:
+        def look(variables: Variables, batch: Batch) -> Remembered:
             return {**features_and_predictions(variables, batch["x"]), "y": batch["y"]}
 
-        def build_memory(variables: Tree, values: Mapping[str, Tree]) -> Tree:
+        def build_memory(variables: Variables, values: Mapping[str, Remembered]) -> Tree:
             if "train" not in values:
                 return {}
-            memory = dict(values["train"])
+            memory = values["train"]
             if self.lam is not None or "val" not in values:
                 lam = 0.5 if self.lam is None else self.lam
                 return {**memory, "lam": memory["model"].new_tensor(lam)}
@@ -97,7 +128,7 @@ class KNNPer:
             neighbour_probabilities = self.neighbours(memory, val["features"], context.classes)
             return {**memory, "lam": best_share(neighbour_probabilities, val["model"], val["y"])}
 
-        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+        def predict(variables: Variables, memory: Memory, x: Inputs) -> Tensor:
             outputs = features_and_predictions(variables, x)
             mixed = outputs["model"]
             if memory:
@@ -109,11 +140,11 @@ class KNNPer:
             return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
         view = Predictor(
-            shared, predict, look, build_memory, ("train", "val"), serves_absent_clients=True
+            shared_model, predict, look, build_memory, ("train", "val"), serves_absent_clients=True
         )
-        return Method(init, (), aggregate, {"personal": view})
+        return Method(init, (), aggregate_nothing, {"personal": view})
 
-    def neighbours(self, memory: Tree, features: Tensor, classes: int) -> Tensor:
+    def neighbours(self, memory: Remembered, features: Tensor, classes: int) -> Tensor:
         """Probabilities [b, C] by the k nearest samples that are remembered, equation 9."""
         distances = pairwise_distances(features, memory["features"])
         if self.distances == "mean":

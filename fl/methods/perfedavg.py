@@ -27,7 +27,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fl.api import (
-    ALTERATION_STATES,
     Alterations,
     Batch,
     BuildContext,
@@ -35,7 +34,10 @@ from fl.api import (
     Method,
     Output,
     Positive,
+    RecipeServer,
+    RecipeWork,
     Tree,
+    Weights,
     declare,
     recipe,
     single_pass,
@@ -74,15 +76,13 @@ class PerFedAvg:
         local, alterations = single_pass(base), Alterations(context.alterations)
         network.alter(alterations.layers)
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def loss(server: RecipeServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
             # Every other sample, so that what fills up a last batch falls to both halves.
             halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
             inner, outer = map(alterations.change_batch, halves)
 
-            def forward(params: Tree, buffers: Tree, half_batch: Batch) -> tuple[Output, Tree]:
-                alter, observations = alterations.functions(
-                    work.get(ALTERATION_STATES, {}), half_batch
-                )
+            def forward(params: Tree, buffers: Weights, half_batch: Batch) -> tuple[Output, Tree]:
+                alter, observations = alterations.functions(work.get("alterations", {}), half_batch)
                 x, key = half_batch["x"], half_batch.get("key")
                 return network.train(
                     params, buffers, x, nested=True, key=key, alter=alter
@@ -92,7 +92,7 @@ class PerFedAvg:
                 output, _ = forward(params, work["buffers"], inner)
                 return context.task.loss(output.outputs, inner), output.buffers
 
-            def outer_loss(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
+            def outer_loss(params: Tree, buffers: Weights) -> tuple[Tensor, Tree]:
                 output, observations = forward(params, buffers, outer)
                 aux = {"buffers": output.buffers, "alterations": observations}
                 return context.task.loss(output.outputs, outer), aux
@@ -109,7 +109,7 @@ class PerFedAvg:
         return replace(base, passes=(replace(local, loss=loss),))
 
     def free(
-        self, inner_loss: Judge, outer_loss: Any, params: Tree, adapted: Tree, buffers: Tree
+        self, inner_loss: Judge, outer_loss: Any, params: Tree, adapted: Tree, buffers: Weights
     ) -> tuple[Tensor, Tree]:
         """A scalar with the outer loss's value and the gradient d - alpha H d.
 

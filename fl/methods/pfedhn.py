@@ -16,22 +16,27 @@ client.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PAYLOAD,
     BuildContext,
     Count,
     Method,
     NonNegative,
+    Pass,
     Positive,
+    RecipeClient,
+    RecipeWork,
     Share,
     Tree,
+    Variables,
+    Weights,
     declare,
     recipe,
     rng,
@@ -42,6 +47,44 @@ from fl.api import (
 from fl.blocks.exchange import train_from_payload
 from fl.blocks.linear_layers import linear_parameters
 from fl.blocks.trained_view import with_trained_view
+
+
+class Hypernetwork(TypedDict):
+    """Parameters of the hypernetwork.
+
+    Attributes:
+        clients: Embeddings of all clients, [clients, e].
+        hidden: Hidden layers by number: ``weight`` and ``bias`` of each.
+        heads: A linear layer for each parameter of the network, by its name, likewise.
+    """
+
+    clients: Tensor
+    hidden: Mapping[str, Weights]
+    heads: Mapping[str, Weights]
+
+
+class PFedHNServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        hyper: The hypernetwork.
+        optimizer: State of its optimizer.
+        like: Zeros of the names and shapes of the network's parameters.
+    """
+
+    hyper: Hypernetwork
+    optimizer: Tree
+    like: Weights
+
+
+class PFedHNUpload(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        moved: What its training took off its generated weights, by name.
+    """
+
+    moved: Weights
 
 
 @declare("personal", title="pFedHN", tasks="any")
@@ -72,36 +115,44 @@ class PFedHN:
     def build(self, context: BuildContext) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
         base = recipe(context, local=lambda name: name in context.network.names["buffers"])
-        local = train_from_payload(single_pass(base))
+        local: Pass = train_from_payload(single_pass(base))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[PFedHNServer, RecipeClient]:
             weights = self.hypernetwork(context, variables["params"])
             shapes = trees.apply(torch.zeros_like, variables["params"])
-            server = {"hyper": weights, "optimizer": optimizer.init(weights), "like": shapes}
+            server: PFedHNServer = {
+                "hyper": weights,
+                "optimizer": optimizer.init(weights),
+                "like": shapes,
+            }
             return server, base.init(variables)[1]
 
-        def payload(server: Tree, client: Tree) -> Tree:
+        def payload(server: PFedHNServer, client: RecipeClient) -> Variables:
             row = server["hyper"]["clients"].index_select(0, client["id"].reshape(1))
             weights = generate_weights(server["hyper"], row, server["like"])
             return {"params": {name: leaf[0] for name, leaf in weights.items()}, "buffers": {}}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, trained = local.end(server, client, work)
-            changes = trees.apply(torch.sub, client[PAYLOAD]["params"], trained["params"])
-            return client_state, {"moved": changes}
+        def end(
+            server: PFedHNServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, PFedHNUpload]:
+            generated = client["payload"]["params"]
+            client, trained = local.end(server, client, work)
+            changes = trees.apply(torch.sub, generated, trained["params"])
+            return client, {"moved": changes}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: PFedHNServer, clients: RecipeClient, uploads: PFedHNUpload, n: Tensor
+        ) -> tuple[PFedHNServer, RecipeClient]:
             grads = self.gradient(server, clients["id"], uploads["moved"])
             with torch.no_grad():
                 hyper, state = optimizer.step(
                     server["hyper"], grads, server["optimizer"], self.hyper_lr
                 )
-            return {**server, "hyper": hyper, "optimizer": state}, dict(clients)
+            return {**server, "hyper": hyper, "optimizer": state}, clients
 
-        def model_of(server: Tree, client: Tree | None) -> Tree:
-            client_tree = client or {}
-            return {**payload(server, client_tree), "buffers": dict(client_tree["buffers"])}
+        def model_of(server: PFedHNServer, client: RecipeClient) -> Variables:
+            return {**payload(server, client), "buffers": client["buffers"]}
 
         step = replace(local, end=end)
         method = Method(
@@ -114,7 +165,7 @@ class PFedHN:
         )
         return with_trained_view(method) if self.scored == "trained" else method
 
-    def gradient(self, server: Tree, ids: Tensor, changes: Tree) -> Tree:
+    def gradient(self, server: PFedHNServer, ids: Tensor, changes: Weights) -> Hypernetwork:
         """The mean over clients of (d theta / d hyper)^T moved, no longer than ``clip``."""
         hyper = trees.apply(lambda leaf: leaf.detach().requires_grad_(), server["hyper"])
         with torch.enable_grad():
@@ -126,7 +177,7 @@ class PFedHN:
         scale = (self.clip / size.clamp(min=1e-12)).clamp(max=1.0)
         return trees.unflatten(hyper, [g * scale for g in gradients])
 
-    def hypernetwork(self, context: BuildContext, params: Tree) -> Tree:
+    def hypernetwork(self, context: BuildContext, params: Weights) -> Hypernetwork:
         """Embeddings of all clients, hidden layers, and a linear head for each of the weights."""
         template = trees.leaves(params)[0]
         generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "hypernetwork"))
@@ -145,7 +196,7 @@ class PFedHN:
         return {"clients": normal.to(template), "hidden": hidden, "heads": heads}
 
 
-def generate_weights(hyper: Tree, rows: Tensor, template: Tree) -> dict[str, Tensor]:
+def generate_weights(hyper: Hypernetwork, rows: Tensor, template: Weights) -> Weights:
     """The weights for embeddings [K, e], with shape [K, ...] each."""
     inner = rows
     for number, layer in enumerate(hyper["hidden"].values()):

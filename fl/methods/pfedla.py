@@ -18,6 +18,9 @@ here. Running statistics stay with the client.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypedDict
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +30,10 @@ from fl.api import (
     Count,
     Method,
     NonNegative,
-    Tree,
+    RecipeClient,
+    RecipeUpload,
+    Variables,
+    Weights,
     declare,
     recipe,
     rng,
@@ -37,6 +43,34 @@ from fl.api import (
 )
 from fl.blocks.exchange import train_from_payload
 from fl.blocks.linear_layers import linear_parameters
+
+
+class Hypernetwork(TypedDict):
+    """Parameters of a client's hypernetwork.
+
+    Attributes:
+        hidden: Hidden layers by number: ``weight`` and ``bias`` of each.
+        heads: ``weight`` [layers, clients, h] and ``bias`` [layers, clients] of the last layer.
+        embedding: The client's embedding, [e].
+        own: 1 for the client itself, else 0, [clients].
+    """
+
+    hidden: Mapping[str, Weights]
+    heads: Weights
+    embedding: Tensor
+    own: Tensor
+
+
+class PFedLAServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        models: Parameters of all clients, stacked: leaves [clients, ...].
+        hyper: Their hypernetworks, stacked likewise.
+    """
+
+    models: Weights
+    hyper: Hypernetwork
 
 
 @declare("personal", title="pFedLA", tasks="any")
@@ -58,33 +92,34 @@ class PFedLA:
         base = recipe(context, local=weights_in(context.network.names["buffers"]))
         local = train_from_payload(single_pass(base))
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[PFedLAServer, RecipeClient]:
             models = trees.repeat(variables["params"], context.clients)
             hyper = self.hypernetworks(context, variables["params"])
             return {"models": models, "hyper": hyper}, base.init(variables)[1]
 
-        def payload(server: Tree, client: Tree) -> Tree:
+        def payload(server: PFedLAServer, client: RecipeClient) -> Variables:
             number = client["id"].reshape(1)
             hyper = trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["hyper"])
             return {"params": mixture(hyper, server["models"]), "buffers": {}}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: PFedLAServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[PFedLAServer, RecipeClient]:
             numbers, trained = clients["id"], uploads["params"]
             hyper = trees.take(server["hyper"], numbers)
             slopes = gradients(hyper, server["models"], trained)
             hyper = trees.apply(lambda w, g: w - self.hyper_lr * g, hyper, slopes)
             models = trees.replace_clients(server["models"], numbers, trained)
             hypers = trees.replace_clients(server["hyper"], numbers, hyper)
-            return {"models": models, "hyper": hypers}, dict(clients)
+            return {"models": models, "hyper": hypers}, clients
 
-        def mixed(server: Tree, client: Tree | None) -> Tree:
-            client = client or {}
-            return {**payload(server, client), "buffers": dict(client["buffers"])}
+        def mixed(server: PFedLAServer, client: RecipeClient) -> Variables:
+            return {**payload(server, client), "buffers": client["buffers"]}
 
         views = {"personal": mixed}
         return Method(init, (local,), aggregate, views, send=lambda server: {}, payload=payload)
 
-    def hypernetworks(self, context: BuildContext, params: Tree) -> Tree:
+    def hypernetworks(self, context: BuildContext, params: Weights) -> Hypernetwork:
         """Return the hypernetworks of all clients, which differ in their embeddings alone."""
         leaf = trees.leaves(params)[0]
         generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "hypernetwork"))
@@ -94,17 +129,21 @@ class PFedLA:
         weight = torch.rand(layers, clients, self.hidden, generator=generator, dtype=torch.float64)
         heads = {"weight": weight.to(leaf), "bias": leaf.new_zeros(layers, clients)}
         normal = torch.randn(clients, self.embedding, generator=generator, dtype=torch.float64)
-        inputs = {"embedding": normal.to(leaf), "own": torch.eye(clients).to(leaf)}
-        return {**trees.repeat({"hidden": hidden, "heads": heads}, clients), **inputs}
+        return {
+            "hidden": trees.repeat(hidden, clients),
+            "heads": trees.repeat(heads, clients),
+            "embedding": normal.to(leaf),
+            "own": torch.eye(clients).to(leaf),
+        }
 
 
-def layers_of(params: Tree) -> dict[str, int]:
+def layers_of(params: Weights) -> dict[str, int]:
     """Return the number of each module with weights, by name, in order."""
     names = dict.fromkeys(name.rpartition(".")[0] for name in params)
     return {name: number for number, name in enumerate(names)}
 
 
-def layer_weights(hyper: Tree) -> Tensor:
+def layer_weights(hyper: Hypernetwork) -> Tensor:
     """Return alpha of ONE client, [layers, clients], in which each row has the sum 1."""
     inner = hyper["embedding"]
     for layer in hyper["hidden"].values():
@@ -114,7 +153,7 @@ def layer_weights(hyper: Tree) -> Tensor:
     return torch.where(total > 0, weights / torch.where(total > 0, total, 1), hyper["own"].detach())
 
 
-def mixture(hyper: Tree, models: Tree) -> dict[str, Tensor]:
+def mixture(hyper: Hypernetwork, models: Weights) -> Weights:
     """Return the model of ONE client, from the models of all, leaves [clients, ...]."""
     alpha, numbers = layer_weights(hyper), layers_of(models)
     return {
@@ -123,7 +162,7 @@ def mixture(hyper: Tree, models: Tree) -> dict[str, Tensor]:
     }
 
 
-def gradients(hyper: Tree, models: Tree, trained: Tree) -> Tree:
+def gradients(hyper: Hypernetwork, models: Weights, trained: Weights) -> Hypernetwork:
     """Return the gradients of |mixture - trained|^2 / 2 by the hypernetworks of some clients."""
     leaves = trees.apply(lambda leaf: leaf.detach().requires_grad_(), hyper)
     with torch.enable_grad():

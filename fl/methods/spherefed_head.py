@@ -14,6 +14,8 @@ is a choice made here.
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,10 +29,11 @@ from fl.api import (
     Predictor,
     Sweep,
     Tree,
+    Variables,
     all_weights,
     declare,
     select,
-    shared,
+    shared_model,
 )
 from fl.blocks.anchors import class_sums
 from fl.blocks.exchange import aggregate_nothing
@@ -38,6 +41,18 @@ from fl.blocks.fixed_heads import head_by_name, predict_by_cosines
 from fl.blocks.subspaces import feature_moments
 
 TRAINING = {"rounds": 1, "local_epochs": 1}
+
+
+class Sums(TypedDict):
+    """Upload of a client, with its unit features Z [n, d] and labels Y [n, C].
+
+    Attributes:
+        products: Z'Z, [d, d].
+        sums: Y'Z, [C, d].
+    """
+
+    products: Tensor
+    sums: Tensor
 
 
 @declare("global", title="SphereFed, calibrated", starts=("spherefed",), training=TRAINING)
@@ -54,25 +69,27 @@ class SphereFedHead:
         """Return a phase in which all clients send sums and the server solves for the head."""
         network, classes = context.network, context.classes
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[Variables, Tree]:
             return select(variables, all_weights), {}
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> Sums:
             features = network.eval(server["params"], server["buffers"], batch["x"]).features
             z = F.normalize(features.flatten(1).double(), dim=-1)
             sums, _ = class_sums(z, batch["y"], batch["weight"], classes)
             return {"products": feature_moments(z, batch)["second"], "sums": sums}
 
-        def send(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return dict(client), totals
+        def send(server: Variables, client: Tree, upload: Tree, totals: Sums) -> tuple[Tree, Sums]:
+            return client, totals
 
-        def calibrate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def calibrate(
+            server: Variables, clients: Tree, uploads: Sums, n: Tensor
+        ) -> tuple[Variables, Tree]:
             weight = self.solution(uploads["products"].sum(0), uploads["sums"].sum(0))
             head = head_by_name(network, server, weight)
-            return {**server, "params": {**server["params"], **head}}, dict(clients)
+            return {**server, "params": {**server["params"], **head}}, clients
 
         predict = predict_by_cosines(network)
-        view = Predictor(shared, predict, serves_absent_clients=True, is_per_sample=True)
+        view = Predictor(shared_model, predict, serves_absent_clients=True, is_per_sample=True)
         phase = Phase((Sweep(look, send),), calibrate, all_clients=True)
         return Method(init, (), aggregate_nothing, {"global": view}, earlier_phases=(phase,))
 

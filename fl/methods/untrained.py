@@ -8,9 +8,17 @@ Family: reference. Exchanged: nothing. Local: nothing. Key: none.
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from fl.api import BuildContext, Method, Tree, all_weights, declare, select, shared
+from fl.api import (
+    BuildContext,
+    Method,
+    Tree,
+    Variables,
+    all_weights,
+    declare,
+    select,
+    shared_model,
+)
+from fl.blocks.exchange import aggregate_nothing
 
 
 @declare("global", tasks="any", training={"rounds": 1, "local_epochs": 1})
@@ -20,10 +28,7 @@ class Untrained:
     def build(self, context: BuildContext) -> Method:
         """No pass at all."""
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[Variables, Tree]:
             return select(variables, all_weights), {}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            return dict(server), dict(clients)
-
-        return Method(init, (), aggregate, {"global": shared})
+        return Method(init, (), aggregate_nothing, {"global": shared_model})
