@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fl.api import COUNTS, Forward, Method, Pass, Term, Tree, classification_loss
+from fl.api import ClientFacts, Forward, Method, Pass, Term, Tree, classification_loss
+
+AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 Calibrate = Callable[[Tensor, Tensor], Tensor]
 """Function from logits [b, C] and numbers of samples by class [C] to logits [b, C]."""
@@ -26,7 +29,7 @@ def calibrated_loss(calibrate: Calibrate) -> Term:
 
     def term(forward: Forward) -> Tensor:
         outputs = forward.output.outputs
-        counts = forward.work[COUNTS].to(outputs.dtype)
+        counts = forward.work["counts"].to(outputs.dtype)
         return classification_loss(calibrate(outputs, counts), forward.batch)
 
     return term
@@ -54,12 +57,12 @@ def restricted_logits(outputs: Tensor, counts: Tensor, alpha: float) -> Tensor:
     return torch.where(counts > 0, outputs, alpha * outputs)
 
 
-def with_class_counts(method: Method) -> Method:
-    """Return the method whose passes have the client's `COUNTS` in their work trees."""
+def with_class_counts(method: AnyMethod) -> AnyMethod:
+    """Return the method whose passes have the client's class counts in their state, ``counts``."""
 
     def counting(pass_: Pass) -> Pass:
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {**pass_.begin(server, client), COUNTS: client[COUNTS]}
+        def begin(server: Tree, client: ClientFacts) -> Tree:
+            return {**pass_.begin(server, client), "counts": client["counts"]}
 
         return replace(pass_, begin=begin)
 

@@ -12,14 +12,58 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, MeanBased, Method, Rate, Tree, single_pass, trees
+from fl.api import (
+    BuildContext,
+    MeanBased,
+    Method,
+    Rate,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    StepResults,
+    Tree,
+    Variables,
+    Weights,
+    single_pass,
+    trees,
+)
 from fl.blocks.exchange import send_all_but
 
-DUAL = "dual"
+
+class DualServer(RecipeServer):
+    """State of the server, with ``of_all``.
+
+    Attributes:
+        dual: Mean of the dual variables of all clients, by name; it stays on the server.
+    """
+
+    dual: Weights
+
+
+class DualClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        dual: Dual variable u_k, of the names and shapes of all parameters.
+    """
+
+    dual: Weights
+
+
+class DualWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        dual: As in `DualClient`.
+    """
+
+    dual: Weights
 
 
 def with_dual_correction(
-    base: Method, context: BuildContext, lam: float, of_all: bool = False
+    base: Recipe, context: BuildContext, lam: float, of_all: bool = False
 ) -> Method:
     """Return a method of one pass with dual variables, with lam for the papers' 1/lambda.
 
@@ -34,45 +78,54 @@ def with_dual_correction(
     """
     local = single_pass(base)
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[RecipeServer, DualClient]:
         server, client = base.init(variables)
         zeros = trees.zeros_like(variables["params"])
-        return {**server, **({DUAL: zeros} if of_all else {})}, {**client, DUAL: zeros}
+        with_dual: DualServer = {**server, "dual": zeros}
+        return with_dual if of_all else server, {**client, "dual": zeros}
 
-    def begin(server: Tree, client: Tree) -> Tree:
-        return {**local.begin(server, client), DUAL: client[DUAL]}
+    def begin(server: DualServer, client: DualClient) -> DualWork:
+        return {**local.begin(server, client), "dual": client["dual"]}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def update(
+        server: DualServer, work: DualWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> DualWork:
         corrected = trees.apply(
             lambda g, w, sent, u: g + lam * (w - sent + u),
             grads,
             work["params"],
             server["params"],
-            work[DUAL],
+            work["dual"],
         )
-        return local.update(server, work, corrected, aux, lr)
+        return {**work, **local.update(server, work, corrected, aux, lr)}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        client_state, upload = local.end(server, client, work)
+    def end(
+        server: DualServer, client: DualClient, work: DualWork
+    ) -> tuple[DualClient, RecipeUpload]:
+        previous = client["dual"]
+        client, upload = local.end(server, client, work)
         moved = trees.apply(torch.sub, upload["params"], server["params"])
-        dual = trees.apply(torch.add, client[DUAL], moved)
+        dual = trees.apply(torch.add, previous, moved)
         if of_all:
-            return {**client_state, DUAL: dual}, upload
+            return {**client, "dual": dual}, upload
         params = trees.apply(torch.add, upload["params"], dual)
-        return {**client_state, DUAL: dual}, {**upload, "params": params}
+        return {**client, "dual": dual}, {**upload, "params": params}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        next_server, client_states = base.aggregate(server, clients, uploads, n)
+    def aggregate(
+        server: DualServer, clients: DualClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[RecipeServer, DualClient]:
+        next_server, clients = base.aggregate(server, clients, uploads, n)
         params = trees.mean(uploads["params"], torch.ones_like(n))
         if not of_all:
-            return {**next_server, "params": params}, client_states
+            return {**next_server, "params": params}, clients
         share = len(n) / context.participants
         dual = trees.apply(
-            lambda h, w, sent: h + share * (w - sent), server[DUAL], params, server["params"]
+            lambda h, w, sent: h + share * (w - sent), server["dual"], params, server["params"]
         )
         params = trees.apply(torch.add, params, dual)
-        return {**next_server, "params": params, DUAL: dual}, client_states
+        with_dual: DualServer = {**next_server, "params": params, "dual": dual}
+        return with_dual, clients
 
     step = replace(local, begin=begin, update=update, end=end)
-    send = send_all_but(DUAL) if of_all else base.send
+    send = send_all_but("dual") if of_all else base.send
     return replace(base, init=init, passes=(step,), aggregate=MeanBased(aggregate), send=send)

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    SHARED_PARAMS,
     BuildContext,
     FedloomError,
     Inputs,
     Method,
     Network,
     Predictor,
+    RecipeServer,
     Tree,
+    Variables,
+    Weights,
     rng,
 )
+from fl.api.protocols import Predict
 from fl.blocks.exchange import send_all_but
 from fl.blocks.linear_layers import head_parameters
 
-FIXED_HEAD = "fixed_head"
-"""Key of the head's parameters in the server's tree, by name."""
+AnyMethod = TypeVar("AnyMethod", bound=Method)
+
+
+class FixedHeadServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        fixed_head: Parameters of the head, by name.
+    """
+
+    fixed_head: Weights
 
 
 def with_fixed_head(
-    method: Method,
+    method: AnyMethod,
     network: Network,
-    head: Callable[[Tree], Mapping[str, Tensor]],
-    predict: Callable[[Tree, Tree, Inputs], Tensor],
-) -> Method:
+    head: Callable[[Variables], Weights],
+    predict: Predict,
+) -> AnyMethod:
     """Return a method that shares the body, with a head that all know and nobody trains or sends.
 
     Args:
@@ -42,19 +55,21 @@ def with_fixed_head(
         predict: Prediction with the shared model, see `fl.api.protocols.Predict`.
     """
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[Tree, Tree]:
         server, client = method.init(variables)
         parameters = head(variables)
-        return {**server, FIXED_HEAD: parameters}, {**client, "params": parameters}
+        return {**server, "fixed_head": parameters}, {**client, "params": parameters}
 
-    def model(server: Tree, client: Tree | None) -> Tree:
-        params = {**server["params"], **server[FIXED_HEAD]}
+    def model(server: FixedHeadServer, client: object) -> Variables:
+        params = {**server["params"], **server["fixed_head"]}
         ordered = {name: params[name] for name in network.names["params"]}
-        added = {key: dict(server[key]) for key in (SHARED_PARAMS,) if key in server}
-        return {"params": ordered, "buffers": dict(server["buffers"]), **added}
+        scored: RecipeServer = {"params": ordered, "buffers": server["buffers"]}
+        if "shared_params" in server:
+            scored["shared_params"] = server["shared_params"]
+        return scored
 
     views = {"global": Predictor(model, predict, serves_absent_clients=True, is_per_sample=True)}
-    return replace(method, init=init, send=send_all_but(FIXED_HEAD), views=views)
+    return replace(method, init=init, send=send_all_but("fixed_head"), views=views)
 
 
 def cosine_outputs(features: Tensor, weight: Tensor) -> Tensor:
@@ -62,10 +77,10 @@ def cosine_outputs(features: Tensor, weight: Tensor) -> Tensor:
     return F.linear(F.normalize(features.flatten(1), dim=-1), weight)
 
 
-def predict_by_cosines(network: Network) -> Callable[[Tree, Tree, Inputs], Tensor]:
+def predict_by_cosines(network: Network) -> Predict:
     """Return a prediction by `cosine_outputs`."""
 
-    def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+    def predict(variables: Variables, memory: Tree, x: Inputs) -> Tensor:
         features = network.eval(variables["params"], variables["buffers"], x).features
         return cosine_outputs(features, head_parameters(network, variables["params"])["weight"])
 
@@ -90,7 +105,7 @@ def orthonormal_columns(context: BuildContext, rows: int, columns: int) -> Tenso
     return q * torch.where(r.diagonal() < 0, -1, 1)
 
 
-def simplex_etf(context: BuildContext, variables: Tree) -> dict[str, Tensor]:
+def simplex_etf(context: BuildContext, variables: Variables) -> Weights:
     """Return the head's parameters by name: a simplex equiangular tight frame without bias.
 
     The weight is the transpose of M = sqrt(C/(C-1)) P (I - 11'/C), with P [d, C] orthonormal
@@ -107,7 +122,7 @@ def simplex_etf(context: BuildContext, variables: Tree) -> dict[str, Tensor]:
     return head_by_name(context.network, variables, frame.T)
 
 
-def orthonormal_head(context: BuildContext, variables: Tree) -> dict[str, Tensor]:
+def orthonormal_head(context: BuildContext, variables: Variables) -> Weights:
     """Return the head's parameters by name: a weight [C, d] of orthonormal rows, without bias.
 
     Raises:
@@ -118,7 +133,7 @@ def orthonormal_head(context: BuildContext, variables: Tree) -> dict[str, Tensor
     return head_by_name(context.network, variables, weight)
 
 
-def head_by_name(network: Network, variables: Tree, weight: Tensor) -> dict[str, Tensor]:
+def head_by_name(network: Network, variables: Variables, weight: Tensor) -> Weights:
     """Return the parameters of a head by name, with this weight [C, d] and without bias."""
     example = head_parameters(network, variables["params"])
     parameters = {"weight": weight.contiguous().to(example["weight"])}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from fl.api import (
-    VARIABLE_GROUPS,
     Batch,
     BuildContext,
     FedloomError,
@@ -22,7 +22,10 @@ from fl.api import (
     Phase,
     Sweep,
     Tree,
+    Variables,
     WeightedAverage,
+    Weights,
+    shared_model,
     trees,
 )
 from fl.blocks.exchange import send_all_but
@@ -30,12 +33,35 @@ from fl.blocks.exchange import send_all_but
 TreePair = tuple[Tree, Tree]
 
 DISSIMILARITY_MEASURES = ("variance", "dissimilarity")
-"""Keys in the server's tree and in traces, for the model at the beginning of a measured round.
+"""Names in `MeasuredServer` and in traces."""
 
-They are E||grad F_k - grad f||^2, and B = sqrt(E||grad F_k||^2 / ||grad f||^2), which is 1 if all
-gradients are equal. The mean E is over all clients that may take part, weighted as in the mean of
-models. Both are 0 before the first measurement.
-"""
+
+class MeasuredServer(TypedDict):
+    """What the server has in addition, for the model at the begin of a measured round.
+
+    The mean E is over all clients that may take part, weighted as in the mean of models. Both are 0
+    before the first measurement, float64 [].
+
+    Attributes:
+        variance: E||grad F_k - grad f||^2.
+        dissimilarity: B = sqrt(E||grad F_k||^2 / ||grad f||^2), which is 1 if all gradients are
+            equal.
+    """
+
+    variance: Tensor
+    dissimilarity: Tensor
+
+
+class MeanGradient(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        gradient: Its mean gradient, float64, by name.
+        square: The squared norm of that, [].
+    """
+
+    gradient: Weights
+    square: Tensor
 
 
 def with_dissimilarity(method: Method, context: BuildContext) -> Method:
@@ -53,13 +79,15 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
             advice="choose a partition with one modality",
         )
 
-    def init(variables: Tree) -> TreePair:
+    def init(variables: Variables) -> TreePair:
         server, client = method.init(variables)
         zero = trees.leaves(variables["params"])[0].new_zeros((), dtype=torch.float64)
         return {**server, **dict.fromkeys(DISSIMILARITY_MEASURES, zero)}, client
 
-    def measure(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        return {**server, **dissimilarity_measures(trees.mean(uploads, n))}, dict(clients)
+    def measure(
+        server: MeasuredServer, clients: Tree, uploads: MeanGradient, n: Tensor
+    ) -> TreePair:
+        return {**server, **dissimilarity_measures(trees.mean(uploads, n))}, clients
 
     inner_send, inner_trace = method.send, method.trace
     send_without_measures = send_all_but(*DISSIMILARITY_MEASURES)
@@ -67,7 +95,7 @@ def with_dissimilarity(method: Method, context: BuildContext) -> Method:
         (gradient_sweep(context),),
         WeightedAverage(measure),
         is_active=is_evaluated(context),
-        send=lambda server: {kind: server[kind] for kind in VARIABLE_GROUPS},
+        send=lambda server: shared_model(server, None),
         all_clients=True,
     )
     return replace(
@@ -92,11 +120,11 @@ def is_evaluated(context: BuildContext) -> Callable[[int], bool]:
 
 
 def gradient_sweep(context: BuildContext) -> Sweep:
-    """Return a sweep that uploads a client's mean ``gradient`` and its squared norm, ``square``."""
+    """Return a sweep that uploads `MeanGradient`."""
     network, task = context.network, context.task
 
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-        def loss(params: Tree) -> Tensor:
+    def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        def loss(params: Weights) -> Tensor:
             output = network.eval(params, server["buffers"], batch["x"], nested=True)
             return task.loss(output.outputs, batch)
 
@@ -104,15 +132,17 @@ def gradient_sweep(context: BuildContext) -> Sweep:
         slopes = grad(loss)(dict(server["params"]))
         return {"sum": trees.apply(lambda g: g.double() * count, slopes), "count": count}
 
-    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> TreePair:
+    def end(
+        server: Variables, client: Tree, upload: Tree, totals: Tree
+    ) -> tuple[Tree, MeanGradient]:
         gradient = trees.apply(lambda g: g / totals["count"].clamp(min=1), totals["sum"])
-        return dict(client), {"gradient": gradient, "square": trees.squared_norm(gradient)}
+        return client, {"gradient": gradient, "square": trees.squared_norm(gradient)}
 
     return Sweep(look, end)
 
 
-def dissimilarity_measures(mean: Tree) -> dict[str, Tensor]:
-    """Compute the `DISSIMILARITY_MEASURES` from the mean ``gradient`` and the mean ``square``."""
+def dissimilarity_measures(mean: MeanGradient) -> MeasuredServer:
+    """Compute the measures from the mean over clients."""
     common = trees.squared_norm(mean["gradient"])
     return {
         "variance": (mean["square"] - common).clamp(min=0),

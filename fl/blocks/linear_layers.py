@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fl.api import FedloomError, Network, Tree, trees
+from fl.api import FedloomError, Network, Weights, trees
 from fl.pytorch.folding import linear
 
 
@@ -33,7 +33,7 @@ def linear_parameters(
     return {"weight": uniform(outputs, inputs), "bias": uniform(outputs)}
 
 
-def head_parameters(network: Network, params: Tree) -> Tree:
+def head_parameters(network: Network, params: Weights) -> Weights:
     """Return the classifier's ``weight`` [classes, d] and its ``bias`` [classes], if it has one.
 
     Of a model with a classifier for each modality, it is the last one.
@@ -53,21 +53,21 @@ def head_parameters(network: Network, params: Tree) -> Tree:
     return layer
 
 
-def zero_head(network: Network, params: Tree) -> Tree:
+def zero_head(network: Network, params: Weights) -> Weights:
     """Return a classifier of the network's shape whose parameters are all zeros."""
     return trees.zeros_like(head_parameters(network, params))
 
 
-def head_outputs(head: Tree, features: Tensor) -> Tensor:
+def head_outputs(head: Weights, features: Tensor) -> Tensor:
     """Apply a classifier to features [b, ...]; the outputs are [b, classes]."""
     return linear_outputs(head, features.flatten(1))
 
 
-def linear_outputs(layer: Tree, x: Tensor) -> Tensor:
+def linear_outputs(layer: Weights, x: Tensor) -> Tensor:
     """Apply a linear layer to inputs, [b, in] or [in]; a stack of clients needs one product."""
     return linear(x, layer["weight"], layer.get("bias"))
 
 
-def feature_width(network: Network, params: Tree) -> int:
+def feature_width(network: Network, params: Weights) -> int:
     """Return the number of features that enter the classifier."""
     return int(head_parameters(network, params)["weight"].shape[1])

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     AdaptiveTerm,
     Batch,
     BuildContext,
     Forward,
-    Method,
     Output,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
     Tree,
+    Variables,
+    Weights,
     recipe,
-    shared,
+    shared_model,
     weighted_mean,
 )
-
-PRIVATE_MODEL = "private_model"
 
 
 def with_private_model(
     context: BuildContext,
     loss: Callable[[Forward, Output], Tensor],
-    added: Callable[[Tree], Mapping[str, Tensor]] = lambda variables: {},
-) -> Method:
+    added: Callable[[Variables], Weights] = lambda variables: {},
+) -> Recipe:
     """Return FedAvg with a private model, of the same architecture, on the same batches.
 
     Args:
@@ -49,7 +50,7 @@ def with_private_model(
         return loss(forward, private), {"buffers": private.buffers}
 
     mutual = AdaptiveTerm(
-        PRIVATE_MODEL,
+        "private_model",
         lambda variables: {"buffers": variables["buffers"]},
         term,
         lambda state, statistics: statistics,
@@ -60,14 +61,14 @@ def with_private_model(
         personal_params=lambda variables: {**variables["params"], **added(variables)},
     )
 
-    def personal(server: Tree, client: Tree | None) -> Tree:
-        client_tree = client or {}
+    def personal(server: RecipeServer, client: RecipeClient) -> Variables:
+        params: Weights = client["personal_params"]
         return {
-            "params": {name: client_tree[PERSONAL_PARAMS][name] for name in names},
-            "buffers": dict(client_tree["terms"][PRIVATE_MODEL]["buffers"]),
+            "params": {name: params[name] for name in names},
+            "buffers": client["terms"]["private_model"]["buffers"],
         }
 
-    return replace(base, views={"global": shared, "personal": personal})
+    return replace(base, views={"global": shared_model, "personal": personal})
 
 
 def divergence(teacher: Tensor, student: Tensor, batch: Batch) -> Tensor:

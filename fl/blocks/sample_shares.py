@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from torch import Tensor
 
-from fl.api import Batch, Phase, Sweep, Tree
+from fl.api import (
+    Batch,
+    ClientFacts,
+    Phase,
+    Sweep,
+    Tree,
+)
 
-SHARES = "shares"
-"""Key in the server's tree: each client's share of all training samples, [clients]."""
+
+class SharesServer(TypedDict):
+    """What the server has in addition.
+
+    Attributes:
+        shares: Each client's share of all training samples, [clients].
+    """
+
+    shares: Tensor
+
+
+class Samples(TypedDict):
+    """Upload of a client.
+
+    Attributes:
+        samples: Its number of training samples, [].
+    """
+
+    samples: Tensor
 
 
 def share_samples() -> Phase:
@@ -16,16 +41,18 @@ def share_samples() -> Phase:
     The shares of clients that take part in no round are as ``init`` made them.
     """
 
-    def count(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+    def count(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Samples:
         return {"samples": batch["weight"].sum()}
 
-    def report(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-        return dict(client), dict(totals)
+    def report(server: Tree, client: Tree, upload: Tree, totals: Samples) -> tuple[Tree, Samples]:
+        return client, totals
 
-    def divide(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        shares = (uploads["samples"] / uploads["samples"].sum()).to(server[SHARES])
-        all_shares = server[SHARES].index_copy(0, clients["id"], shares)
-        return {**server, SHARES: all_shares}, dict(clients)
+    def divide(
+        server: SharesServer, clients: ClientFacts, uploads: Samples, n: Tensor
+    ) -> tuple[SharesServer, ClientFacts]:
+        shares = (uploads["samples"] / uploads["samples"].sum()).to(server["shares"])
+        all_shares = server["shares"].index_copy(0, clients["id"], shares)
+        return {**server, "shares": all_shares}, clients
 
     return Phase(
         (Sweep(count, report),),

@@ -6,12 +6,47 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api import BuildContext, Method, Rate, Tree, WeightedAverage, single_pass, trees
-from fl.blocks.path_length import start_path, step_path
+from fl.api import (
+    BuildContext,
+    Method,
+    Rate,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    StepResults,
+    Tree,
+    Variables,
+    WeightedAverage,
+    Weights,
+    single_pass,
+    trees,
+)
+from fl.blocks.path_length import PathWork, start_path, step_path
+
+
+class DirectionServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        direction: D, of the names and shapes of all parameters.
+    """
+
+    direction: Weights
+
+
+class PathUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        path: Length of its path, [].
+    """
+
+    path: Tensor
 
 
 def with_server_direction(
-    base: Method, context: BuildContext, alpha: float, eta_g: float
+    base: Recipe, context: BuildContext, alpha: float, eta_g: float
 ) -> Method:
     """Return a method of one pass whose clients step along alpha g + (1 - alpha) D.
 
@@ -26,31 +61,42 @@ def with_server_direction(
     """
     local, momentum = single_pass(base), context.training.momentum
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[DirectionServer, RecipeClient]:
         server, client = base.init(variables)
         return {**server, "direction": trees.zeros_like(variables["params"])}, client
 
-    def begin(server: Tree, client: Tree) -> Tree:
+    def begin(server: DirectionServer, client: RecipeClient) -> PathWork:
         return start_path(local.begin(server, client))
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def update(
+        server: DirectionServer, work: PathWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> PathWork:
         blended = trees.apply(lambda g, d: alpha * g + (1 - alpha) * d, grads, server["direction"])
-        return step_path(local.update(server, work, blended, aux, lr), momentum, lr)
+        work = {**work, **local.update(server, work, blended, aux, lr)}
+        return step_path(work, momentum, lr)
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        client_state, upload = local.end(server, client, work)
-        return client_state, {**upload, "path": work["path"]}
+    def end(
+        server: DirectionServer, client: RecipeClient, work: PathWork
+    ) -> tuple[RecipeClient, PathUpload]:
+        client, upload = local.end(server, client, work)
+        return client, {**upload, "path": work["path"]}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+    def aggregate(
+        server: DirectionServer, clients: RecipeClient, uploads: PathUpload, n: Tensor
+    ) -> tuple[DirectionServer, RecipeClient]:
         mean = trees.mean(uploads, n)
         path = mean["path"]
-        model = {key: leaf for key, leaf in mean.items() if key != "path"}
         moved = trees.apply(lambda w, m: w - m, server["params"], mean["params"])
         # Without a step nothing has moved.
         divisor = path + (path == 0)
         direction = trees.apply(lambda d: d / divisor.to(d.dtype), moved)
         params = trees.apply(lambda w, d: w - eta_g * d, server["params"], moved)
-        return {**server, **model, "params": params, "direction": direction}, dict(clients)
+        return {
+            **server,
+            "params": params,
+            "buffers": mean["buffers"],
+            "direction": direction,
+        }, clients
 
     step = replace(local, begin=begin, update=update, end=end)
     return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))

@@ -15,7 +15,9 @@ the default. A term that a study adds counts, for a model, as much as the model'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from torch import Tensor
 from fl.api import (
     Batch,
     BuildContext,
+    ClientFacts,
     Count,
     Inputs,
     Method,
@@ -30,6 +33,7 @@ from fl.api import (
     Predictor,
     Sweep,
     Tree,
+    Variables,
     WeightedAverage,
     declare,
     recipe,
@@ -39,7 +43,34 @@ from fl.api import (
 )
 from fl.blocks.joint_passes import joint_pass
 
-MIXTURE, SHARE = "mixture", "share"
+FedEMServer = Mapping[str, Variables]
+"""State of the server: the variables of each model, by its name ``model0``, ``model1``, ..."""
+
+
+class Mixture(TypedDict):
+    """What a client has in addition to its state in each model's method, under the model's name.
+
+    Attributes:
+        mixture: Its weights of the models, [M], of sum 1.
+    """
+
+    mixture: Tensor
+
+
+class FedEMClient(ClientFacts, Mixture):
+    """State of a client."""
+
+
+class FedEMModels(Variables):
+    """What is scored; ``params`` and ``buffers`` are those of the first model.
+
+    Attributes:
+        models: Variables of each model, by its name.
+        mixture: As in `Mixture`.
+    """
+
+    models: FedEMServer
+    mixture: Tensor
 
 
 @declare("personal", title="FedEM")
@@ -59,15 +90,15 @@ class FedEM:
         local = with_shares(single_pass(base))
         joint = joint_pass(dict.fromkeys(names, local), has_server_parts=True)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedEMServer, Tree]:
             seeds = (rng.torch_seed(context.seed, "fedem", name) for name in names[1:])
             fresh = (trees.apply(Tensor.to, network.init(seed), variables) for seed in seeds)
             starts = dict(zip(names, map(base.init, (variables, *fresh)), strict=True))
             mixture = trees.leaves(variables["params"])[0].new_full((len(names),), 1 / len(names))
-            client = {name: start for name, (_, start) in starts.items()} | {MIXTURE: mixture}
+            client = {name: start for name, (_, start) in starts.items()} | {"mixture": mixture}
             return {name: server for name, (server, _) in starts.items()}, client
 
-        def log_probabilities(models: Tree, x: Inputs) -> Tensor:
+        def log_probabilities(models: FedEMServer, x: Inputs) -> Tensor:
             """Logarithms of the probabilities of the classes by each model, [b, models, C]."""
             outputs = [
                 network.eval(models[name]["params"], models[name]["buffers"], x).outputs
@@ -75,36 +106,40 @@ class FedEM:
             ]
             return torch.stack(outputs, dim=1).log_softmax(-1)
 
-        def shares(server: Tree, mixture: Tensor, batch: Batch) -> Tensor:
+        def shares(server: FedEMServer, mixture: Tensor, batch: Batch) -> Tensor:
             labels = batch["y"][:, None, None].expand(-1, len(names), 1)
             likelihood = log_probabilities(server, batch["x"]).gather(-1, labels).squeeze(-1)
             return responsibilities(likelihood, mixture)
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {**joint.begin(server, client), MIXTURE: client[MIXTURE]}
+        def begin(server: FedEMServer, client: FedEMClient) -> Tree:
+            return {**joint.begin(server, client), "mixture": client["mixture"]}
 
-        def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
-            q = shares(server, work[MIXTURE], batch)
+        def reference(server: FedEMServer, work: Tree, batch: Batch) -> Tree:
+            q = shares(server, work["mixture"], batch)
             added = joint.reference(server, work, batch) if joint.reference else {}
-            return {name: {**added.get(name, {}), SHARE: q[:, m]} for m, name in enumerate(names)}
+            return {name: {**added.get(name, {}), "share": q[:, m]} for m, name in enumerate(names)}
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            q = shares(server, client[MIXTURE], batch)
+        def look(server: FedEMServer, client: FedEMClient, upload: Tree, batch: Batch) -> Tree:
+            q = shares(server, client["mixture"], batch)
             return {"shares": batch["weight"].to(q.dtype) @ q}
 
-        def renew(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+        def renew(
+            server: FedEMServer, client: FedEMClient, upload: Tree, totals: Tree
+        ) -> tuple[FedEMClient, Tree]:
             count = totals["shares"].sum()
             mean = totals["shares"] / (count + (count == 0))
-            return {**client, MIXTURE: torch.where(count > 0, mean, client[MIXTURE])}, dict(upload)
+            return {**client, "mixture": torch.where(count > 0, mean, client["mixture"])}, upload
 
-        def average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            return trees.mean(uploads, n), dict(clients)
+        def average(
+            server: FedEMServer, clients: FedEMClient, uploads: Tree, n: Tensor
+        ) -> tuple[FedEMServer, FedEMClient]:
+            return trees.mean(uploads, n), clients
 
-        def mixed(server: Tree, client: Tree | None) -> Tree:
-            return {**server[names[0]], "models": server, MIXTURE: (client or {})[MIXTURE]}
+        def mixed(server: FedEMServer, client: FedEMClient) -> FedEMModels:
+            return {**server[names[0]], "models": server, "mixture": client["mixture"]}
 
-        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
-            weights = variables[MIXTURE].log()[:, None]
+        def predict(variables: FedEMModels, memory: Tree, x: Inputs) -> Tensor:
+            weights = variables["mixture"].log()[:, None]
             return (log_probabilities(variables["models"], x) + weights).logsumexp(1)
 
         step = replace(joint, begin=begin, reference=reference)
@@ -119,7 +154,7 @@ def with_shares(pass_: Pass) -> Pass:
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         weight = batch["weight"]
-        shared_weight = weight * batch["reference"][SHARE]
+        shared_weight = weight * batch["reference"]["share"]
         value, aux = pass_.loss(server, work, {**batch, "weight": shared_weight})
         count = weight.sum()
         return value * (shared_weight.sum() / (count + (count == 0))), aux

@@ -24,6 +24,7 @@ from fl.api import (
     Inputs,
     Method,
     Positive,
+    RecipeServer,
     Term,
     TrainingPass,
     Tree,
@@ -62,7 +63,7 @@ class FedETF:
             },
         )
 
-        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+        def predict(variables: RecipeServer, memory: Tree, x: Inputs) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
             head = head_parameters(network, variables["params"])["weight"]
             return logits(features, head, variables[SHARED_PARAMS]["scale"])

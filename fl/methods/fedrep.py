@@ -84,7 +84,7 @@ class FedRep:
 
 def _with_both_statistics(
     first: Pass[RecipeWork, RecipeUpload], second: Pass[RecipeWork, RecipeUpload]
-) -> tuple[Pass, Pass]:
+) -> tuple[Pass[RecipeWork, RecipeUpload], Pass[RecipeWork, RecipeUpload]]:
     """Two passes; the second goes on from the buffers that the first has moved."""
 
     def end(
