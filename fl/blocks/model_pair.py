@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from fl.api import (
     Variables,
     View,
     WeightedAverage,
+    Weights,
     single_pass,
 )
 from fl.blocks.joint_passes import joint_pass
@@ -35,6 +37,20 @@ class PairClient(ClientFacts):
 
     base: RecipeClient
     own: RecipeClient
+
+
+class PairWork(TypedDict):
+    """State of a pass that trains both models.
+
+    Attributes:
+        params: Parameters that it trains, by name, of ``base`` and of ``own``.
+        base: All other entries of the shared model's pass, see `RecipeWork`.
+        own: The same of the client's own model.
+    """
+
+    params: Mapping[str, Weights]
+    base: Tree
+    own: Tree
 
 
 def shared_and_personal(base: Recipe, personal: Recipe) -> Method:
@@ -63,7 +79,9 @@ def shared_and_personal(base: Recipe, personal: Recipe) -> Method:
 
     joint = joint_pass({"base": single_pass(base), "own": single_pass(personal)})
 
-    def end(server: RecipeServer, client: PairClient, work: Tree) -> tuple[PairClient, Any]:
+    def end(
+        server: RecipeServer, client: PairClient, work: PairWork
+    ) -> tuple[PairClient, RecipeUpload]:
         client, uploads = joint.end(server, client, work)
         return client, uploads["base"]
 
