@@ -21,8 +21,12 @@ MODULE_BY_NAME: dict[str, str] = {
 
 __all__ = list(MODULE_BY_NAME)
 
+FORMER_NAMES = {"shared": "shared_model", "personal": "personal_model"}
+"""Names that plugins may still use, and the present ones."""
+
 
 def __getattr__(name: str) -> Any:
+    name = FORMER_NAMES.get(name, name)
     if name not in MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if MODULE_BY_NAME[name] in ("fl.api", "fl.base", "fl.pytorch"):

@@ -495,6 +495,3 @@ def merge(server: Variables, client: Variables) -> Variables:
         "params": {**server["params"], **client["params"]},
         "buffers": {**server["buffers"], **client["buffers"]},
     }
-
-
-shared, personal = shared_model, personal_model

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fl.api import BuildContext, Method, declare, personal, recipe, weights_in
+from fl.api import BuildContext, Method, declare, personal_model, recipe, weights_in
 from fl.blocks.layer_weights import weights_of_layers
 
 
@@ -31,4 +31,4 @@ class FedPer:
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg without the weights that stay local."""
         local = weights_of_layers(context.network, self.layers)
-        return replace(recipe(context, local=weights_in(local)), views={"personal": personal})
+        return replace(recipe(context, local=weights_in(local)), views={"personal": personal_model})

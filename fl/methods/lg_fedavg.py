@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fl.api import BuildContext, Method, declare, personal, recipe, weights_not_in
+from fl.api import BuildContext, Method, declare, personal_model, recipe, weights_not_in
 from fl.blocks.layer_weights import weights_of_layers
 
 
@@ -32,5 +32,7 @@ class LGFedAvg:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg of the shared layers."""
-        shared = weights_of_layers(context.network, self.layers)
-        return replace(recipe(context, local=weights_not_in(shared)), views={"personal": personal})
+        names = weights_of_layers(context.network, self.layers)
+        return replace(
+            recipe(context, local=weights_not_in(names)), views={"personal": personal_model}
+        )

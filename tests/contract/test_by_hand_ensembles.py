@@ -16,7 +16,7 @@ from fl.api.method import single_pass
 from fl.base import rng
 from fl.blocks.feature_generator import NOISE, diversity_loss
 from fl.blocks.keyed_random import keyed_normal
-from fl.methods.fedgen import GENERATOR, SHARES, STREAM
+from fl.methods.fedgen import STREAM
 
 CLIENTS: list[Samples] = [[(1, 0), (2, 1), (0.5, 0)], [(3, 0)], [(1, 1), (2, 0), (1.5, 1), (-1, 0)]]
 SERVED: Samples = [(0.5, 0), (-1.0, 1), (2.0, 0), (1.0, 1)]
@@ -88,7 +88,7 @@ def test_the_generator_takes_adams_steps_on_equation_4(teachers: str) -> None:
     values = {"teachers": teachers, "server_steps": 3, "server_batch": 6, "server_lr": 0.01}
     simulation = of("fedgen", CLIENTS, {**values, "diversity": 0.7}, two_layers, rounds=1)
     begin = simulation.begin(simulation.network.init(1))
-    generator = begin.server[GENERATOR]["params"]
+    generator = begin.server["generator"]["params"]
     state = trained(simulation, simulation.network.init(1))
     # FedAvg's clients end with the same models, which local training alone gives.
     alone = trained(of("local", CLIENTS, None, two_layers, rounds=1), simulation.network.init(1))
@@ -123,11 +123,11 @@ def test_the_generator_takes_adams_steps_on_equation_4(teachers: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    found = state.server[GENERATOR]["params"]
+    found = state.server["generator"]["params"]
     pairs = zip(layers, (layer[n] for layer in found.values() for n in layer), strict=True)
     for expected, actual in pairs:
         torch.testing.assert_close(actual, expected.detach(), rtol=0, atol=1e-10)
-    assert state.server[SHARES].tolist() == [5 / 8, 3 / 8]
+    assert state.server["label_shares"].tolist() == [5 / 8, 3 / 8]
 
 
 def test_clients_add_the_cross_entropy_of_generated_features() -> None:
@@ -143,7 +143,7 @@ def test_clients_add_the_cross_entropy_of_generated_features() -> None:
     keys = keyed.derive_keys(key, STREAM)
     labels = (keyed.uniform(keys, 0) >= 5 / 8).long()
     inputs = torch.cat([keyed_normal(keys, 1, (NOISE,)), torch.eye(2).double()[labels]], 1)
-    first, second = download[GENERATOR]["hidden"], download[GENERATOR]["out"]
+    first, second = download["generator"]["hidden"], download["generator"]["out"]
     features = (inputs @ first["weight"].T + first["bias"]).relu() @ second["weight"].T
     features = features + second["bias"]
     outputs = features @ params["1.weight"].T + params["1.bias"]

@@ -12,7 +12,6 @@ from contract.numbers import Samples, of, trained
 from torch import nn
 
 from fl.base.schema import GLOBAL
-from fl.blocks.fixed_heads import FIXED_HEAD
 
 CLIENTS: list[Samples] = [[(1.0, 0), (2.0, 0), (0.5, 1)], [(-1.0, 1), (0.25, 1), (1.5, 0)]]
 
@@ -26,9 +25,9 @@ def test_spherefed_steps_along_angles_and_shares_the_body_alone() -> None:
     simulation = of("spherefed", CLIENTS, None, two_layers(2), rounds=1, batch_size=3)
     variables = simulation.network.init(1)
     state = trained(simulation, variables)
-    head = state.server[FIXED_HEAD]["1.weight"]
+    head = state.server["fixed_head"]["1.weight"]
     torch.testing.assert_close(head @ head.T, torch.eye(2).double(), rtol=0, atol=1e-14)
-    assert state.server[FIXED_HEAD]["1.bias"].tolist() == [0, 0]
+    assert state.server["fixed_head"]["1.bias"].tolist() == [0, 0]
     assert set(state.server["params"]) == {"0.weight", "0.bias"}
     weights, biases = [], []
     for samples in CLIENTS:

@@ -7,13 +7,13 @@ from contract import worlds
 from contract.numbers import of, s, tensor, trained
 from contract.worlds import world
 
-from fl.methods.fedprox import SERVER_STATE, FedProx
+from fl.methods.fedprox import FedProx
 
 ADAPT = {"adapt": True, "mu": 0.5}
 
 
 def after(losses: list[float], mu: float = 0.0, patience: int = 5) -> list[float]:
-    kept = {**dict.fromkeys(SERVER_STATE, tensor(0.0)), "mu": tensor(mu)}
+    kept = {**dict.fromkeys(("loss", "falls", "rounds"), tensor(0.0)), "mu": tensor(mu)}
     found = []
     for loss in losses:
         kept = FedProx(adapt=True, patience=patience).adapted(kept, tensor(loss))
