@@ -18,7 +18,7 @@ from fl.cli import catalogue
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
 from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
-from tools import api_reference, method_costs
+from tools import api_reference, method_costs, round_trace
 
 ROOT = plugins.FL.parent
 ORIGIN = "*Generated from the code by `python -m tools.reference`: edit the docstrings there.*"
@@ -160,6 +160,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/library.md": library,
     "docs/config.md": config,
     "docs/api.md": api,
+    "docs/a-round-traced.md": round_trace.page,
     "docs/python.md": python,
     "docs/studies.md": studies,
 }
