@@ -143,7 +143,7 @@ Recipe = Method[RecipeServer, RecipeClient, RecipeWork, RecipeUpload]
 
 
 class StepResults(TypedDict):
-    """What a step's loss returns for the update.
+    """Second result of a step's loss, for the update.
 
     Attributes:
         buffers: Buffers after the forward pass, by name.

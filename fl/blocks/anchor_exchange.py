@@ -183,8 +183,8 @@ def _with_anchors(
 
     def keep_anchors(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
         server_state, client_states = aggregate(server, clients, uploads, n)
-        kept = {key: server[key] for key in keys if key not in server_state}
-        return {**server_state, **kept}, client_states
+        missing = {key: server[key] for key in keys if key not in server_state}
+        return {**server_state, **missing}, client_states
 
     def admit(counts: Tensor, clients: Tensor) -> None:
         if method.check_clients:

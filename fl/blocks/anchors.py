@@ -32,7 +32,7 @@ AnchorAverage = Literal["weighted", "uniform"]
 
 
 class Anchors(TypedDict):
-    """What a client uploads of its classes.
+    """Upload of a client: means and counts of its classes.
 
     Attributes:
         means: Mean feature of each class, [C, d]; zeros for a class without a sample.

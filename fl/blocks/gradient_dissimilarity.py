@@ -37,7 +37,7 @@ DISSIMILARITY_MEASURES = ("variance", "dissimilarity")
 
 
 class MeasuredServer(TypedDict):
-    """What the server has in addition, for the model at the begin of a measured round.
+    """Further state of the server, for the model at the begin of a measured round.
 
     The mean E is over all clients that may take part, weighted as in the mean of models. Both are 0
     before the first measurement, float64 [].

@@ -16,7 +16,7 @@ from fl.api import (
 
 
 class SharesServer(TypedDict):
-    """What the server has in addition.
+    """Further state of the server.
 
     Attributes:
         shares: Each client's share of all training samples, [clients].

@@ -16,7 +16,7 @@ AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 
 class TrainedModel(TypedDict):
-    """What a client keeps in addition.
+    """Further state of a client.
 
     Attributes:
         trained: Variables of the model with which its latest training ended.

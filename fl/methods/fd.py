@@ -57,7 +57,7 @@ class Probabilities(TypedDict):
 
 
 class RoundProbabilities(Probabilities):
-    """The same, with its round.
+    """Sum over the clients of a round, and the round.
 
     Attributes:
         round: Number of the round, [].

@@ -92,14 +92,14 @@ class FedALA:
         """FedAvg after two passes that adapt A, of which a client uses one in a round."""
         base = with_participation(recipe(context))
         network = context.network
-        top = weights_of_layers(network, self.layers)
-        names = tuple(name for name in network.names["params"] if name in top)
+        layers = weights_of_layers(network, self.layers)
+        names = tuple(name for name in network.names["params"] if name in layers)
         steps = FedALASteps(base, context, names, self.eta)
         # With all clients in every round, the second round of each is round 2.
-        whole = context.training.participants(context.participants) == context.participants
+        has_all = context.training.participants(context.participants) == context.participants
         second_round = Sampling(
             epochs=self.start_epochs,
-            is_active=lambda round_: round_ == 2 if whole else round_ > 1,
+            is_active=lambda round_: round_ == 2 if has_all else round_ > 1,
         )
         later_rounds = Sampling(epochs=self.epochs, is_active=lambda round_: round_ > 2)
         shares = Pass(
@@ -136,8 +136,8 @@ class FedALASteps:
     def init(self, variables: Variables) -> tuple[RecipeServer, FedALAClient]:
         """Return FedAvg's states; a client's shares are 1."""
         server, client = self.base.init(variables)
-        own = {name: variables["params"][name] for name in self.names}
-        return server, {**client, "own": own, "shares": trees.apply(torch.ones_like, own)}
+        top = {name: variables["params"][name] for name in self.names}
+        return server, {**client, "own": top, "shares": trees.apply(torch.ones_like, top)}
 
     def begin_shares(self, server: RecipeServer, client: FedALAClient) -> SharesWork:
         """Return the state of a pass over A."""
@@ -181,23 +181,23 @@ class FedALASteps:
     ) -> tuple[FedALAClient, RecipeUpload]:
         """End local training, and keep the weights of the top layers."""
         client, upload = single_pass(self.base).end(server, client, work)
-        own = {name: upload["params"][name] for name in self.names}
-        return {**client, "own": own}, upload
+        top = {name: upload["params"][name] for name in self.names}
+        return {**client, "own": top}, upload
 
     def personal(self, server: RecipeServer, client: FedALAClient) -> Variables:
         """Return the client's mixture; the server's model before its first round has ended."""
         has_trained = client["rounds"] > 0
-        own = {
+        last = {
             name: torch.where(has_trained, tensor, server["params"][name])
             for name, tensor in client["own"].items()
         }
-        params = mixture(server["params"], own, client["shares"])
+        params = mixture(server["params"], last, client["shares"])
         return {"params": params, "buffers": server["buffers"]}
 
 
-def mixture(shared: Weights, own: Weights, shares: Weights) -> Weights:
+def mixture(shared: Weights, last: Weights, shares: Weights) -> Weights:
     """Return w_k + (w - w_k) A for weights of the top layers, w for all others (equation 4)."""
-    mixed = {name: w + (shared[name] - w) * shares[name] for name, w in own.items()}
+    mixed = {name: w + (shared[name] - w) * shares[name] for name, w in last.items()}
     return {**shared, **mixed}
 
 

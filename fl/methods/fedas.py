@@ -147,7 +147,7 @@ class FedAS:
             server: RecipeServer, client: FedASClient, work: RecipeWork
         ) -> tuple[FedASClient, RecipeUpload]:
             client, upload = local.end(server, client, work)
-            return without(client, "aligned"), upload
+            return drop_entry(client, "aligned"), upload
 
         passes = (
             Sweep(look, keep),
@@ -195,7 +195,7 @@ class FedAS:
         def end_alignment(
             server: RecipeServer, client: FedASClient, work: AlignmentWork
         ) -> tuple[FedASClient, Tree]:
-            return {**without(client, "prototypes"), "aligned": work["params"]}, {}
+            return {**drop_entry(client, "prototypes"), "aligned": work["params"]}, {}
 
         sampling = Sampling(epochs=self.align_epochs)
         return Pass(begin_alignment, misalignment, align, end_alignment, sampling)
@@ -243,7 +243,7 @@ def reweighted_average(
     return {**server, **mean}, clients
 
 
-def without(client: FedASClient, key: Literal["aligned", "prototypes"]) -> FedASClient:
+def drop_entry(client: FedASClient, key: Literal["aligned", "prototypes"]) -> FedASClient:
     """Return a client's state without what one step of a round leaves for the next one."""
     state = client.copy()
     del state[key]

@@ -58,7 +58,7 @@ class FedDFServer(RecipeServer):
 
 
 class Student(Variables):
-    """What the server's pass begins with.
+    """State with which the server's pass begins.
 
     Attributes:
         teachers: Variables of the round's clients, stacked: leaves [K, ...].

@@ -48,7 +48,7 @@ FedEMServer = Mapping[str, Variables]
 
 
 class Mixture(TypedDict):
-    """What a client has in addition to its state in each model's method, under the model's name.
+    """Further state of a client; under a model's name it has its state in that model's method.
 
     Attributes:
         mixture: Its weights of the models, [M], of sum 1.
@@ -62,7 +62,7 @@ class FedEMClient(ClientFacts, Mixture):
 
 
 class FedEMModels(Variables):
-    """What is scored; ``params`` and ``buffers`` are those of the first model.
+    """Scored model; ``params`` and ``buffers`` are those of the first model.
 
     Attributes:
         models: Variables of each model, by its name.

@@ -73,7 +73,7 @@ class FedFomoServer(RecipeServer):
 
 
 class FedFomoClient(RecipeClient):
-    """State of a client; its ``payload`` is `Received`.
+    """State of a client; its ``payload`` is `SentModels`.
 
     Attributes:
         start: Variables with which its last training began.
@@ -84,8 +84,8 @@ class FedFomoClient(RecipeClient):
     gains: Tensor
 
 
-class Received(TypedDict):
-    """What the server sends to one client.
+class SentModels(TypedDict):
+    """Models that the server sends to one client.
 
     Attributes:
         models: Variables of M other clients, stacked: leaves [M, ...].
@@ -102,7 +102,7 @@ class FedFomoUpload(Variables):
     """Upload of a client.
 
     Attributes:
-        chosen: As in `Received`.
+        chosen: As in `SentModels`.
         gains: As in `FedFomoClient`.
     """
 
@@ -147,7 +147,7 @@ class FedFomo:
                 "round": zero,
             }, {**client, "start": first, "gains": leaf.new_zeros(count)}
 
-        def payload(server: FedFomoServer, client: FedFomoClient) -> Received:
+        def payload(server: FedFomoServer, client: FedFomoClient) -> SentModels:
             own_id = client["id"].reshape(1)
             is_available = server["uploaded"] & (
                 torch.arange(total, device=own_id.device) != own_id

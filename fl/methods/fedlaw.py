@@ -57,8 +57,8 @@ class FedLAWServer(RecipeServer):
     round: Tensor
 
 
-class Uploaded(TypedDict):
-    """What the server's pass begins with.
+class UploadedModels(TypedDict):
+    """State with which the server's pass begins.
 
     Attributes:
         models: Parameters of the round's clients, stacked: leaves [K, ...].
@@ -71,7 +71,7 @@ class Uploaded(TypedDict):
     samples: Tensor
 
 
-class LearningWork(Uploaded):
+class LearningWork(UploadedModels):
     """State of the server's pass.
 
     Attributes:
@@ -84,7 +84,7 @@ class LearningWork(Uploaded):
 
 
 class WeightedModel(Variables):
-    """What the server's pass ends with.
+    """State with which the server's pass ends.
 
     Attributes:
         gamma: As in `FedLAWServer`.
@@ -122,7 +122,11 @@ class FedLAW:
             assert context.server_training is not None
             number = server["round"] + 1
             buffers = trees.mean(uploads, n)["buffers"]
-            learner: Uploaded = {"models": uploads["params"], "buffers": buffers, "samples": n}
+            learner: UploadedModels = {
+                "models": uploads["params"],
+                "buffers": buffers,
+                "samples": n,
+            }
             model: WeightedModel = context.server_training(learning, learner, int(number))
             return {**server, **model, "round": number}, clients
 
@@ -136,7 +140,7 @@ class FedLAW:
 
 
 def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
-    """Return the server's pass from `Uploaded` to `WeightedModel`.
+    """Return the server's pass from `UploadedModels` to `WeightedModel`.
 
     Args:
         context: The context in which the method is built.
@@ -145,7 +149,7 @@ def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
     """
     network, adam = context.network, adamw(betas=(0.5, 0.999))
 
-    def begin(server: object, client: Uploaded) -> LearningWork:
+    def begin(server: object, client: UploadedModels) -> LearningWork:
         example = trees.leaves(client["models"])[0]
         shares = client["samples"].to(example.dtype) / client["samples"].sum()
         params: Weights = {"g": torch.zeros_like(example.sum()), "s": shares.log()}
@@ -165,7 +169,9 @@ def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
         params, state = adam.step(work["params"], grads, work["optimizer"], rate + 0 * lr)
         return {**work, "params": params, "optimizer": state, "buffers": aux["buffers"]}
 
-    def end(server: object, client: Uploaded, work: LearningWork) -> tuple[WeightedModel, Tree]:
+    def end(
+        server: object, client: UploadedModels, work: LearningWork
+    ) -> tuple[WeightedModel, Tree]:
         gamma = work["params"]["g"].exp()
         return {"params": mixture(work), "buffers": work["buffers"], "gamma": gamma}, {}
 

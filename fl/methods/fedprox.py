@@ -50,7 +50,7 @@ from fl.blocks.shared_loss import shared_loss_sweep
 
 
 class Penalty(TypedDict):
-    """What the server keeps to adapt mu; all but ``mu`` stays on the server.
+    """State of the server by which it adapts mu; all but ``mu`` stays on the server.
 
     Attributes:
         mu: Weight of the proximal term, [].

@@ -44,8 +44,8 @@ from fl.blocks.distances import pairwise_distances
 from fl.blocks.exchange import aggregate_nothing
 
 
-class Seen(TypedDict):
-    """What a model computes of samples.
+class Outputs(TypedDict):
+    """Outputs of a model for some samples.
 
     Attributes:
         features: Features, [n, d].
@@ -56,8 +56,8 @@ class Seen(TypedDict):
     model: Tensor
 
 
-class Remembered(Seen):
-    """The same, with labels.
+class LabelledOutputs(Outputs):
+    """Outputs of a model for labelled samples.
 
     Attributes:
         y: Labels, int64 [n].
@@ -66,7 +66,7 @@ class Remembered(Seen):
     y: Tensor
 
 
-class Memory(Remembered):
+class Memory(LabelledOutputs):
     """Memory of a client: its training samples.
 
     Attributes:
@@ -109,15 +109,15 @@ class KNNPer:
         def init(variables: Variables) -> tuple[Variables, Tree]:
             return select(variables, all_weights), {}
 
-        def features_and_predictions(variables: Variables, x: Inputs) -> Seen:
+        def features_and_predictions(variables: Variables, x: Inputs) -> Outputs:
             output = network.eval(variables["params"], variables["buffers"], x)
             predicted = F.softmax(output.outputs, dim=-1)
             return {"features": output.features.flatten(1), "model": predicted}
 
-        def look(variables: Variables, batch: Batch) -> Remembered:
+        def look(variables: Variables, batch: Batch) -> LabelledOutputs:
             return {**features_and_predictions(variables, batch["x"]), "y": batch["y"]}
 
-        def build_memory(variables: Variables, values: Mapping[str, Remembered]) -> Tree:
+        def build_memory(variables: Variables, values: Mapping[str, LabelledOutputs]) -> Tree:
             if "train" not in values:
                 return {}
             memory = values["train"]
@@ -144,7 +144,7 @@ class KNNPer:
         )
         return Method(init, (), aggregate_nothing, {"personal": view})
 
-    def neighbours(self, memory: Remembered, features: Tensor, classes: int) -> Tensor:
+    def neighbours(self, memory: LabelledOutputs, features: Tensor, classes: int) -> Tensor:
         """Probabilities [b, C] by the k nearest samples that are remembered, equation 9."""
         distances = pairwise_distances(features, memory["features"])
         if self.distances == "mean":
