@@ -11,18 +11,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import BuildContext, Pass, Phase, ServerWork, Sweep, Tree, keyed, learning_rate, trees
+from fl.api import (
+    BuildContext,
+    Network,
+    Pass,
+    Phase,
+    ServerWork,
+    Sweep,
+    Tree,
+    keyed,
+    learning_rate,
+    sgd,
+    trees,
+)
 from fl.blocks import local_images
+from fl.blocks.distillation import gradient_distance
 from fl.blocks.exchange import aggregate_nothing
-from fl.blocks.gradient_matching import match_gradient
 from fl.blocks.keyed_random import keyed_normal
 from fl.blocks.local_images import VIRTUAL_IMAGES
 
 GLOBAL_IMAGES = "anchors"
 """Key in a client's tree: its latest copy of the global images."""
 IMAGE_STREAM = keyed.stream_number("global images")
+MATCHING_STREAM = keyed.stream_number("gradient matching")
 
 
 @dataclass(frozen=True)
@@ -128,3 +142,56 @@ def train_on_local_and_global(
     return local_images.train_on_images(
         replace(pass_, begin=begin), shared.context, all_images, count, is_due
     )
+
+
+def match_gradient(
+    network: Network,
+    variables: Tree,
+    images: Tensor,
+    labels: Tensor,
+    target: Tree,
+    *,
+    steps: int,
+    lr: float,
+    momentum: float,
+    key: Tensor,
+) -> Tensor:
+    """Move images by ``steps`` steps so that their gradient approaches ``target``.
+
+    The gradient is that of one cross-entropy over all classes, at ``variables``.
+    `gradient_distance` compares it with the target.
+
+    B. Zhao, K. R. Mopuri, H. Bilen. Dataset Condensation with Gradient Matching. ICLR 2021.
+    arXiv:2006.05929.
+
+    Args:
+        network: The network.
+        variables: Its parameters and buffers.
+        images: The images to begin with, [n, channels, height, width].
+        labels: Their classes, [n].
+        target: The target gradient, a tree like the parameters.
+        steps: The number of steps.
+        lr: The learning rate.
+        momentum: The momentum.
+        key: A key, int64, for random numbers in the network.
+    """
+    optimizer = sgd(momentum)
+    params: Tree = {"images": images}
+    state = optimizer.init(params)
+    weights = trees.apply(lambda leaf: leaf.detach().requires_grad_(), variables["params"])
+    goal = trees.leaves(target)
+    for step in range(steps):
+        x = params["images"].detach().requires_grad_()
+        keys = (
+            keyed.derive_keys(key, MATCHING_STREAM)
+            + step * len(x)
+            + torch.arange(len(x), device=x.device)
+        )
+        with torch.enable_grad():
+            output = network.train(weights, variables["buffers"], x, nested=True, key=keys)
+            loss = F.cross_entropy(output.outputs, labels)
+            grads = torch.autograd.grad(loss, trees.leaves(weights), create_graph=True)
+            [grad] = torch.autograd.grad(gradient_distance(grads, goal), [x])
+        with torch.no_grad():
+            params, state = optimizer.step({"images": x}, {"images": grad}, state, lr)
+    return params["images"].detach()

@@ -4,12 +4,12 @@ Zhao, Barnaghi, Haddadi. Multimodal Federated Learning on IoT Data. IoTDI 2022. 
 
 Family: server samples. Exchanged: encoder, decoder. Local: nothing. Key: `server_epochs`.
 
-Clients train everything before the classifier as an encoder, with a decoder (`fl.blocks.decoder`)
-of what they hold, and never look at labels. The server averages both by numbers of samples and then
-trains the classifier on samples of its own (a partition's ``server``), whose features the averaged
-encoder gives in evaluation mode; it goes on from the classifier of the last round. As in the
-released code the classifier is one linear layer, and an optimizer starts afresh in each round; it
-is the run's, as is its rate, where the code has Adam with a rate of its own.
+Clients train everything before the classifier as an encoder, with a decoder of what they hold, and
+never look at labels. The server averages both by numbers of samples and then trains the classifier
+on samples of its own (a partition's ``server``), whose features the averaged encoder gives in
+evaluation mode; it goes on from the classifier of the last round. As in the released code the
+classifier is one linear layer, and an optimizer starts afresh in each round; it is the run's, as is
+its rate, where the code has Adam with a rate of its own.
 
 The paper's encoders and decoders are LSTMs over sensors; here the encoder is the study's model.
 Where clients differ in modality, each modality has an encoder and a classifier of its own, so that
@@ -21,35 +21,44 @@ one input in turn, and its weight of 100 for such clients has no part here, wher
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fl.api import (
     PERSONAL_PARAMS,
     Batch,
     BuildContext,
     Count,
+    Forward,
     Method,
     Pass,
     Rate,
     Sampling,
+    Term,
     TrainingPass,
     Tree,
     WeightedAverage,
     declare,
     optimizer,
     recipe,
+    rng,
     select,
     shared,
     single_pass,
     trees,
+    weighted_mean,
     weights_not_in,
 )
-from fl.blocks.decoder import initial_decoders, reconstruction_term
+from fl.blocks import linear_layers
 from fl.blocks.exchange import send_all_but
+from fl.blocks.linear_layers import linear_parameters
 
 DECODERS = "decoders"
+SINGLE_INPUT = "x"
+"""The name of the input of a model that has only one."""
 
 
 @declare("global", needs=("server",))
@@ -140,3 +149,76 @@ def head_pass(context: BuildContext, epochs: int) -> Pass:
         return {**client, "params": {**client["params"], **work["params"]}}, {}
 
     return Pass(begin, loss, update, end, Sampling(epochs=epochs))
+
+
+def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+    """Return the shapes of a sample's inputs by name, and the names of inputs that are tokens."""
+    if context.shapes:
+        return dict(context.shapes), context.tokens
+    return {SINGLE_INPUT: context.shape}, frozenset(
+        [SINGLE_INPUT] if context.network.uses_tokens else []
+    )
+
+
+def initial_decoders(context: BuildContext, width: int, params: Tree) -> Tree:
+    """Draw the initial weights of a decoder for each input, by the run's seed.
+
+    A decoder reconstructs an input from the features that enter the classifier, by two linear
+    layers with ReLU between them.
+
+    Args:
+        context: The context in which the method is built.
+        width: The number of units between the two layers.
+        params: The network's parameters.
+    """
+    network, example = context.network, trees.leaves(params)[0]
+    shapes, tokens = input_shapes(context)
+    vocabulary_sizes = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
+    generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "decoders"))
+    features = linear_layers.feature_width(network, params)
+    return {
+        name: {
+            "hidden": linear_parameters(generator, example, features, width),
+            "output": linear_parameters(
+                generator, example, width, max(vocabulary_sizes) if name in tokens else prod(shape)
+            ),
+        }
+        for name, shape in shapes.items()
+    }
+
+
+def reconstruction_term(context: BuildContext) -> Term:
+    """Return a loss term: the reconstruction error of a client's decoders, summed over inputs."""
+    tokens = input_shapes(context)[1]
+
+    def term(forward: Forward) -> Tensor:
+        features, x = forward.output.features.flatten(1), forward.batch["x"]
+        inputs_by_name = {SINGLE_INPUT: x} if isinstance(x, Tensor) else x
+        errors = [
+            reconstruction_error(
+                name in tokens, decode(decoder, features), inputs_by_name[name].flatten(1)
+            )
+            for name, decoder in forward.personal_params.items()
+        ]
+        return weighted_mean(torch.stack(errors).sum(0), forward.batch)
+
+    return term
+
+
+def decode(decoder: Tree, features: Tensor) -> Tensor:
+    """Apply a decoder to features [b, d]; returns numbers [b, size] or scores of tokens."""
+    hidden, output = decoder["hidden"], decoder["output"]
+    activations = F.relu(F.linear(features, hidden["weight"], hidden["bias"]))
+    return F.linear(activations, output["weight"], output["bias"])
+
+
+def reconstruction_error(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
+    """Reconstruction error of each sample, [b].
+
+    It is the mean squared error of numbers [b, size], or the mean cross-entropy of tokens [b,
+    length] under one distribution with scores [b, vocabulary]: a decoder predicts which tokens a
+    text has, not their positions. Positions after the end of a text hold a token, too.
+    """
+    if tokens:
+        return -decoded_x.log_softmax(1).gather(1, x).mean(1)
+    return (decoded_x - x).square().mean(1)

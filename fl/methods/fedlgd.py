@@ -24,6 +24,9 @@ released code (cdd8382) to 3e-15 in float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -31,14 +34,17 @@ from fl.api import (
     VARIABLE_GROUPS,
     BuildContext,
     Count,
+    Forward,
     Index,
     Method,
     NonNegative,
     Positive,
     Share,
+    Term,
     Tree,
     cross_entropy,
     declare,
+    keyed,
     recipe,
     rng,
     shared,
@@ -46,6 +52,7 @@ from fl.api import (
     trees,
 )
 from fl.blocks import local_images
+from fl.blocks.contrastive_loss import supervised_contrastive_loss
 from fl.blocks.global_images import GLOBAL_IMAGES, GlobalImages, train_on_local_and_global
 from fl.blocks.local_images import (
     VIRTUAL_IMAGES,
@@ -53,7 +60,10 @@ from fl.blocks.local_images import (
     MatchingOptions,
     distribution_matching,
 )
-from fl.blocks.shared_image_terms import ImageDistance, shared_image_term
+
+ImageDistance = Literal["contrastive", "mmd"]
+SHARED_IMAGE_STREAM = keyed.stream_number("shared images")
+KERNEL_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @declare("global", one_input=True)
@@ -175,3 +185,62 @@ class FedLGD:
 
     def _refreshes(self, round_: int) -> int:
         return self.client_steps if self.is_distilling(round_) and round_ > 1 else 0
+
+
+def shared_image_term(
+    lam: float, kind: ImageDistance, tau: float, shared: Callable[[Tree], tuple[Tensor, Tensor]]
+) -> Term:
+    """Return lam times the distance between features of the batch and of the global images.
+
+    Args:
+        lam: The weight of the term.
+        kind: The distance.
+        tau: The temperature of the contrast.
+        shared: A function that returns the images and their labels from a work tree.
+    """
+
+    def term(forward: Forward) -> Tensor:
+        x, y = shared(forward.work)
+        batch = forward.batch
+        key = keyed.derive_keys(batch["key"][0], SHARED_IMAGE_STREAM) + torch.arange(
+            len(x), device=x.device
+        )
+        shared_output = forward.network.train(forward.params, forward.work["buffers"], x, key=key)
+        features, shared_features = (
+            forward.output.features.flatten(1),
+            shared_output.features.flatten(1),
+        )
+        if kind == "mmd":
+            return lam * gaussian_mmd2(features, shared_features, batch["weight"])
+        weight = torch.cat([batch["weight"], torch.ones_like(shared_features[:, 0])])
+        samples = torch.cat([features, shared_features]), torch.cat([batch["y"], y])
+        return lam * supervised_contrastive_loss(*samples, tau, weight)
+
+    return term
+
+
+def gaussian_mmd2(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Biased squared MMD of x and y, a scalar.
+
+    A. Gretton et al. A Kernel Two-Sample Test. JMLR 2012, with kernels as in M. Long et al.,
+    Learning Transferable Features with Deep Adaptation Networks, ICML 2015.
+    It is summed over five Gaussian kernels exp(-|a - b|^2 / (w s)), w from 1/4 to 4. s is the mean
+    squared distance of different samples, and has no gradient.
+
+    Args:
+        x: The first sample, [n, d].
+        y: The second sample, [m, d].
+        weight: The weight of each row of x, [n].
+    """
+    samples = torch.cat([x, y])
+    x_weight = torch.cat([weight, torch.zeros_like(y[:, 0])])
+    counts = torch.cat([weight, torch.ones_like(y[:, 0])])
+    centred = samples - samples.mean(0)
+    length = centred.square().sum(1)
+    distances = (length[:, None] + length - 2 * centred @ centred.T).clamp(min=0)
+    total = counts.sum()
+    pairs = counts[:, None] * counts
+    scale = (distances.detach() * pairs).sum() / (total * (total - 1)).clamp(min=1)
+    kernel = sum(torch.exp(-distances / (w * scale.clamp(min=1e-12))) for w in KERNEL_WIDTHS)
+    share = x_weight / x_weight.sum().clamp(min=1) - (counts - x_weight) / len(y)
+    return share @ kernel @ share

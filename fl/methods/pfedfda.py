@@ -20,14 +20,17 @@ client's covariance, and takes features while the body trains; here the trained 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
     COUNTS,
     Batch,
     BuildContext,
+    FedloomError,
     Method,
     Predictor,
     Share,
@@ -43,15 +46,12 @@ from fl.api import (
     weights_in,
     weights_not_in,
 )
-from fl.blocks.gaussian_classifiers import (
-    GaussianMixing,
-    half_moments,
-    held_out_losses,
-    initial_gaussian,
-)
+from fl.blocks.anchors import class_sums, means_from_sums
 from fl.blocks.linear_layers import head_outputs, head_parameters
 
 GAUSSIAN, MOMENTS, HEADS = "gaussian", "moments", "heads"
+PRIOR_FLOOR = 1e-4
+"""Added to class shares, so that their logarithms are finite."""
 
 
 @declare("personal", title="pFedFDA")
@@ -133,3 +133,186 @@ class PFedFDA:
         passes = (replace(local, begin=begin), Sweep(look, keep), Sweep(try_heads, send))
         view = Predictor(own_model, predict, look_at_samples, own_head)
         return replace(base, init=init, passes=passes, views={"personal": view})
+
+
+def initial_gaussian(head: Tree, seed: int) -> Tree:
+    """Return class means that are uniform between 0 and 1, and the identity as covariance.
+
+    Args:
+        head: A classifier with the shape, precision and device of the result.
+        seed: Seed of the means.
+
+    Raises:
+        FedloomError: If the classifier has no bias, in which class shares could be.
+    """
+    if "bias" not in head:
+        raise FedloomError(
+            "the head of the model has no bias", advice="choose a model whose last layer has one"
+        )
+    example = head["weight"]
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.rand(example.shape, generator=generator, dtype=torch.float64)
+    identity = torch.eye(example.shape[1], dtype=centres.dtype)
+    return {"means": centres.to(example), "covariance": identity.to(example)}
+
+
+def gaussian_of(moments: Tree, absent_means: Tensor) -> Tree:
+    """Return the Gaussian of samples: their class means, and the covariance around these.
+
+    Args:
+        moments: Moments of the samples.
+        absent_means: Means [C, d] for classes without a sample.
+    """
+    counts = moments["counts"]
+    centres, _ = means_from_sums(moments["sums"], counts)
+    scatter = moments["products"] - (centres * counts[:, None]).T @ centres
+    return {
+        "means": torch.where((counts > 0)[:, None], centres, absent_means),
+        "covariance": scatter / (counts.sum() - 1).clamp(min=1),
+    }
+
+
+def interpolate(share: Tensor, first: Tree, second: Tree) -> Tree:
+    """Return share times the first Gaussian plus 1 - share times the second.
+
+    Args:
+        share: A scalar, or several shares [g, 1, 1], which make a stack of Gaussians.
+        first: A Gaussian.
+        second: Another one.
+    """
+    return trees.apply(lambda a, b: share * a + (1 - share) * b, first, second)
+
+
+def discriminant(gaussian: Tree, priors: Tensor, shrinkage: float) -> dict[str, Tensor]:
+    """Return the linear classifier of a Gaussian: ``weight`` [..., C, d], ``bias`` [..., C].
+
+    w_c = S^-1 m_c and b_c = log pi_c - m_c' w_c / 2, with S = (1 - e) Sigma + e tr(Sigma) / d I.
+    Fisher. The Use of Multiple Measurements in Taxonomic Problems. Annals of Eugenics 1936.
+
+    Args:
+        gaussian: A Gaussian, or a stack of Gaussians.
+        priors: The class priors pi, [C].
+        shrinkage: The share e.
+    """
+    centres, covariance = gaussian["means"].double(), gaussian["covariance"].double()
+    variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    # A floor, so that features which do not vary at all have an inverse.
+    level = variance.clamp(min=torch.finfo(variance.dtype).eps)
+    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * level * eye
+    weight = torch.linalg.solve(shrunk, centres.mT).mT
+    return {"weight": weight, "bias": priors.double().log() - (centres * weight).sum(-1) / 2}
+
+
+def half_moments(features: Tensor, labels: Tensor, weight: Tensor, classes: int) -> Tree:
+    """Return the moments of both halves of a batch, leaves [2, ...].
+
+    Args:
+        features: Features z, [b, d].
+        labels: The class of each sample, [b].
+        weight: The weight of each sample, [b].
+        classes: Number of classes, C.
+    """
+    z = features.double()
+    moments = []
+    for half_weight in _half_weights(weight):
+        sums, counts = class_sums(z, labels, half_weight, classes)
+        products = (z * half_weight[:, None]).T @ z
+        moments.append({"counts": counts, "sums": sums, "products": products})
+    return trees.stack(moments)
+
+
+def held_out_losses(heads: Tree, features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """Return the summed cross-entropy of each half under the other half's classifiers, [g].
+
+    Args:
+        heads: Classifiers, see `GaussianMixing.heads`.
+        features: Features of a batch, [b, d].
+        labels: The class of each sample, [b].
+        weight: The weight of each sample, [b].
+    """
+    z, losses = features.double(), []
+    for index, half_weight in enumerate(_half_weights(weight)):
+        head_weight, bias = heads["weight"][1 - index], heads["bias"][1 - index]
+        log_p = F.log_softmax(z @ head_weight.mT + bias[:, None], dim=-1)
+        columns = labels.expand(len(bias), -1)[..., None]
+        losses.append(-log_p.gather(-1, columns)[..., 0] @ half_weight)
+    return losses[0] + losses[1]
+
+
+def _half_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of a batch [b] for each half, 0 for samples of the other one."""
+    is_odd = torch.arange(len(weight), device=weight.device) % 2
+    doubled = weight.double()
+    return doubled * (1 - is_odd), doubled * is_odd
+
+
+@dataclass(frozen=True)
+class GaussianMixing:
+    """Rule by which a client mixes its own Gaussian with a common one, and makes a head of it.
+
+    A *Gaussian* of features has the same covariance in every class: a tree of ``means`` [C, d] and
+    ``covariance`` [d, d]. *Moments* are sums over samples: ``counts`` [C], ``sums`` [C, d] and
+    ``products`` [d, d], the sum of z z'. The samples of a client at even and those at odd positions
+    are its two halves. Results are in double precision.
+
+    Attributes:
+        beta: Share of the client's own Gaussian; None: of 0, .1, ..., 1 the one with the least loss
+            of each half of the client's samples under the Gaussian of the other half.
+        shrinkage: See `discriminant`.
+    """
+
+    beta: float | None
+    shrinkage: float
+
+    def head(self, gaussian: Tree, counts: Tensor) -> dict[str, Tensor]:
+        """Return the discriminant of a Gaussian, or of a stack, for class counts [C]."""
+        shares = counts.double() / counts.sum().clamp(min=1) + PRIOR_FLOOR
+        return discriminant(gaussian, shares / shares.sum(), self.shrinkage)
+
+    def heads(self, common: Tree, moments: Tree, counts: Tensor) -> Tree:
+        """Return heads of each half for all shares, ``weight`` [2, g, C, d].
+
+        Args:
+            common: The common Gaussian.
+            moments: Moments of both halves.
+            counts: The client's samples by class, [C].
+        """
+        shares = self._shares(moments["counts"])[:, None, None]
+        heads = []
+        for index in (0, 1):
+            of_half = {key: leaf[index] for key, leaf in moments.items()}
+            gaussian = gaussian_of(of_half, common["means"])
+            heads.append(self.head(interpolate(shares, gaussian, common), counts))
+        return trees.stack(heads)
+
+    def mixture(self, common: Tree, moments: Tree, losses: Tensor) -> Tree:
+        """Return the client's Gaussian; the common one for a client of fewer than two samples.
+
+        Args:
+            common: The common Gaussian.
+            moments: Moments of both halves.
+            losses: Losses of all shares, see `held_out_losses`, [g].
+        """
+        total = {key: leaf.sum(0) for key, leaf in moments.items()}
+        beta = self._shares(losses).gather(0, losses.argmin().reshape(1))
+        beta = beta * (total["counts"].sum() > 1)
+        return interpolate(beta, gaussian_of(total, common["means"]), common)
+
+    def adapted_head(self, common: Tree, counts: Tensor, features: Tensor, labels: Tensor) -> Tree:
+        """Return a client's head, from all of its samples at once.
+
+        Args:
+            common: The common Gaussian.
+            counts: The client's samples by class, [C].
+            features: Features of its samples, [n, d].
+            labels: Their classes, [n].
+        """
+        samples = (features, labels, torch.ones_like(labels))
+        moments = half_moments(*samples, len(counts))
+        losses = held_out_losses(self.heads(common, moments, counts), *samples)
+        return self.head(self.mixture(common, moments, losses), counts)
+
+    def _shares(self, example: Tensor) -> Tensor:
+        shares = torch.linspace(0, 1, 11, dtype=torch.float64, device=example.device)
+        return shares if self.beta is None else torch.full_like(shares[:1], self.beta)

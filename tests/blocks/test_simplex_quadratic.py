@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl.blocks.simplex_quadratic import minimise_on_simplex
+from fl.methods.fedpac import minimise_on_simplex
 
 RANKS = (1, 2, 4)
 DIAGONALS = (0.0, 1e-12, 1e-9, 1e-7, 1e-4)

@@ -17,15 +17,13 @@ from fl.api.method import COUNTS, BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
 from fl.blocks.feature_augmentation import STATISTICS
-from fl.blocks.histogram_alignment import HISTOGRAM
-from fl.blocks.histograms import SHARE_EPS, histogram_sums, soft_bins, symmetric_kl
 from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 from fl.engine import engine
 from fl.engine.client_data import ClientData
 from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.methods.fedfa import FedFA
+from fl.methods.fedfa import HISTOGRAM, SHARE_EPS, FedFA, histogram_sums, soft_bins, symmetric_kl
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 

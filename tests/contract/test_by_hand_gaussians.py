@@ -13,8 +13,8 @@ from torch.distributions import MultivariateNormal
 
 from fl.api import trees
 from fl.base.schema import PERSONAL
-from fl.blocks.gaussian_classifiers import GaussianMixing, discriminant
 from fl.engine import simulate
+from fl.methods.pfedfda import GaussianMixing, discriminant
 
 CLIENTS: list[Samples] = [
     [(1, 0), (-2, 1), (0.5, 0), (-1, 1), (2, 0), (0.2, 1)],

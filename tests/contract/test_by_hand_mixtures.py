@@ -14,8 +14,7 @@ from contract.numbers import Samples, body_and_head, g, is_pair, mean_g, of, s, 
 from fl.api import trees
 from fl.api.method import PERSONAL_PARAMS
 from fl.base.schema import PERSONAL
-from fl.blocks.simplex_quadratic import minimise_on_simplex
-from fl.methods.fedpac import head_statistics, head_weights
+from fl.methods.fedpac import head_statistics, head_weights, minimise_on_simplex
 
 ONE: list[Samples] = [[(1, 0)]]
 TWO: list[Samples] = [[(1, 0), (2, 1)], [(3, 0)]]

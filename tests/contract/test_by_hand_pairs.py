@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from fl.api import trees
 from fl.api.method import PERSONAL_PARAMS
-from fl.blocks.low_rank import low_rank
-from fl.methods.fedkd import PROJECTION
+from fl.methods.fedkd import PROJECTION, low_rank
 
 CLIENTS: list[Samples] = [[(1.0, 0), (2.0, 1), (0.5, 0)], [(-1.0, 1), (1.5, 0), (0.7, 1)]]
 Weights = dict[str, Tensor]

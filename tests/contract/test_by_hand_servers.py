@@ -21,9 +21,9 @@ from contract.numbers import (
 
 from fl.api import trees
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.blocks import decoder
 from fl.blocks.path_length import start_path, step_path
 from fl.engine import simulate
+from fl.methods import fediot
 from fl.methods.cfl import CFL, bipartition
 from fl.methods.fedamp import FedAMP, softmax_of_others
 
@@ -254,11 +254,11 @@ def test_fediot_encodes_on_clients_and_classifies_on_the_server() -> None:
 
 def test_a_decoder_of_tokens_says_which_there_are() -> None:
     """Two of three tokens are equal: the best distribution has 2/3 and 1/3."""
-    found = decoder.reconstruction_error(
+    found = fediot.reconstruction_error(
         True, torch.tensor([[math.log(2), 0.0]]), torch.tensor([[0, 1, 0]])
     )
     assert found.item() == pytest.approx(-(2 * math.log(2 / 3) + math.log(1 / 3)) / 3)
-    found = decoder.reconstruction_error(
+    found = fediot.reconstruction_error(
         False, torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]])
     )
     assert found.item() == pytest.approx(2.5)

@@ -14,11 +14,10 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from fl.api.recipes import PERSONAL_PARAMS
-from fl.blocks.finch_clustering import finch
 from fl.methods.fedharmo import amplitude, with_amplitude
 from fl.methods.fedmix import draw_client
 from fl.methods.fedsr import divergence, normal
-from fl.methods.fpl import cluster_prototypes, contrast, distance
+from fl.methods.fpl import cluster_prototypes, contrast, distance, finch
 from fl.pytorch import keyed
 
 # FedSAM

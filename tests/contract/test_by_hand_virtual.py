@@ -12,16 +12,15 @@ from torch import Tensor
 
 from fl.api import Network, trees
 from fl.api.method import BuildContext
-from fl.blocks import gradient_matching, local_images, siamese_augmentation
+from fl.blocks import global_images, local_images, siamese_augmentation
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
 from fl.blocks.distillation import distribution_distance, gradient_distance
 from fl.blocks.global_images import GLOBAL_IMAGES
 from fl.blocks.keyed_random import constant_parameters, parameter_sampler
 from fl.blocks.local_images import VIRTUAL_IMAGES, MatchingOptions
-from fl.blocks.shared_image_terms import gaussian_mmd2
-from fl.blocks.untrained_generator import generate_images
 from fl.engine import engine
-from fl.methods.fedlgd import FedLGD
+from fl.methods.fedlgd import FedLGD, gaussian_mmd2
+from fl.methods.vhl import generate_images
 
 SHAPE = (1, 4, 4)
 C = worlds.CLASSES
@@ -148,7 +147,7 @@ def test_gradient_matching_by_hand() -> None:
         lambda p: torch.randn(p.shape, generator=draw, dtype=p.dtype), variables["params"]
     )
     how: dict[str, Any] = {"lr": 0.3, "momentum": 0.5, "key": torch.tensor(7)}
-    found = gradient_matching.match_gradient(
+    found = global_images.match_gradient(
         simulation.network, variables, images, y, target, steps=3, **how
     )
 
