@@ -34,7 +34,7 @@ from fl.methods.fd import FD
 from fl.methods.fedala import FedALA
 from fl.methods.fedas import FedAS
 from fl.methods.fedcp import SELECTOR_STREAM, FedCP
-from fl.methods.feddbe import FEATURE_MEAN, FedDBE
+from fl.methods.feddbe import FedDBE
 from fl.methods.fedpac import FedPAC
 from fl.methods.fedphp import FedPHP
 from fl.methods.fedproto import FedProto
@@ -112,7 +112,7 @@ def feature_means(trained: Trained, server: Any) -> Pairs:
     """Yield FedDBE's shared model, its mean feature, and each client's."""
     yield from model_pairs(trained, trained.state.server, server.global_model)
     for client in server.clients:
-        yield trained.state.server[FEATURE_MEAN], client.global_mean
+        yield trained.state.server["feature_mean"], client.global_mean
         yield trained.client(client.id)[PERSONAL_PARAMS]["bias"], client.client_mean
 
 

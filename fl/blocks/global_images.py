@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,6 @@ from fl.api import (
     Pass,
     Phase,
     ServerWork,
-    Sweep,
     Tree,
     keyed,
     learning_rate,
@@ -29,7 +27,7 @@ from fl.api import (
 )
 from fl.blocks import local_images
 from fl.blocks.distillation import gradient_distance
-from fl.blocks.exchange import aggregate_nothing
+from fl.blocks.first_round import copy_to_clients
 from fl.blocks.keyed_random import keyed_normal
 from fl.blocks.local_images import VIRTUAL_IMAGES
 
@@ -71,19 +69,10 @@ class GlobalImages:
 
     def sending_phase(self) -> Phase:
         """Return the phase in which all clients get images: at first, and after a change."""
-
-        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return {**client, GLOBAL_IMAGES: server[VIRTUAL_IMAGES]}, {}
-
-        def look(server: Tree, client: Tree, upload: Tree, batch: Any) -> Tree:
-            return {"samples": batch["weight"].sum()}
-
-        return Phase(
-            (Sweep(look, end, split="none"),),
-            aggregate_nothing,
-            is_active=lambda round_: round_ == 1 or self.is_due(round_ - 1),
-            send=lambda server: {VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]},
-            all_clients=True,
+        return copy_to_clients(
+            VIRTUAL_IMAGES,
+            GLOBAL_IMAGES,
+            lambda round_: round_ == 1 or self.is_due(round_ - 1),
         )
 
     def distil(self, server: Tree, mean: Tree, round_: int) -> Tensor:

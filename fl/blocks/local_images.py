@@ -35,6 +35,7 @@ from fl.api import (
 )
 from fl.blocks.distillation import stacked_distribution_distance
 from fl.blocks.exchange import aggregate_nothing
+from fl.blocks.first_round import is_first
 from fl.blocks.keyed_random import constant_parameters, keyed_normal, parameter_sampler
 from fl.blocks.siamese_augmentation import augment_groups, draw_change
 
@@ -169,7 +170,7 @@ def initial_phase(context: BuildContext, count: int, start: InitialImages, *pass
     return Phase(
         (first, *passes),
         aggregate_nothing,
-        is_active=lambda round_: round_ == 1,
+        is_active=is_first,
         send=lambda server: {"key": server["key"]},
         all_clients=True,
     )

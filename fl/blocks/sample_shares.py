@@ -13,6 +13,7 @@ from fl.api import (
     Sweep,
     Tree,
 )
+from fl.blocks.first_round import is_first, send_nothing
 
 
 class SharesServer(TypedDict):
@@ -57,7 +58,7 @@ def share_samples() -> Phase:
     return Phase(
         (Sweep(count, report),),
         divide,
-        is_active=lambda round_: round_ == 1,
-        send=lambda server: {},
+        is_active=is_first,
+        send=send_nothing,
         all_clients=True,
     )

@@ -16,34 +16,66 @@ The client's mean is over its training samples after that training; in the autho
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     AdaptiveTerm,
     Batch,
     BuildContext,
     Forward,
     Method,
+    Network,
     NonNegative,
     Phase,
     Predictor,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Share,
-    Sweep,
     Tree,
-    WeightedAverage,
+    Variables,
+    Weights,
     declare,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     trees,
     weighted_mean,
 )
+from fl.blocks.first_round import mean_before_round_1
 from fl.blocks.linear_layers import feature_width, head_outputs, head_parameters
 
 FEATURE_MEAN = "feature_mean"
-"""Key of the mean of features: in the server's tree over clients, in a work tree of its batches."""
+"""Name of the term whose state is the running mean of a client's batches."""
+
+
+class FedDBEServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        feature_mean: Mean m of features over all clients, [d].
+    """
+
+    feature_mean: Tensor
+
+
+class ClientBias(TypedDict):
+    """Parameter of a client's own.
+
+    Attributes:
+        bias: Vector z_k that is added to features, [d].
+    """
+
+    bias: Tensor
+
+
+class FedDBEModel(Variables):
+    """Weights that are evaluated, with the client's vector."""
+
+    personal_params: ClientBias
 
 
 @declare("personal", title="FedDBE", tasks=("classification", "regression"))
@@ -62,57 +94,33 @@ class FedDBE:
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with CE(h(f(x) + z_k), y) + kappa mean_d (m - z)^2 / 2, equations 6, 8."""
         network = context.network
-
-        def zero_mean(variables: Tree) -> Tensor:
-            leaf = trees.leaves(variables["params"])[0]
-            return leaf.new_zeros(feature_width(network, variables["params"]))
-
-        def biased_loss(forward: Forward) -> Tensor:
-            outputs = biased_outputs(
-                forward.params, forward.output.features, forward.personal_params
-            )
-            return context.task.loss(outputs, forward.batch)
-
-        def biased_outputs(params: Tree, features: Tensor, bias: Tree) -> Tensor:
-            return head_outputs(
-                head_parameters(network, params), features.flatten(1) + bias["bias"]
-            )
-
-        def distance(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
-            features = forward.output.features.flatten(1)
-            newest = weighted_mean(features.T, forward.batch)
-            mean = (1 - self.mu) * state["mean"] + self.mu * newest
-            square = (mean - forward.shared[FEATURE_MEAN]).square().mean()
-            return self.kappa * square / 2, {"mean": mean.detach()}
-
         regulariser = AdaptiveTerm(
             FEATURE_MEAN,
-            lambda variables: {"mean": zero_mean(variables)},
-            distance,
+            lambda variables: {"mean": zero_mean(network, variables)},
+            self.distance,
             lambda _, new: new,
         )
         base = recipe(
             context,
             terms=(biased_loss, regulariser),
-            personal_params=lambda variables: {"bias": zero_mean(variables)},
+            personal_params=lambda variables: {"bias": zero_mean(network, variables)},
         )
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedDBEServer, RecipeClient]:
             server, client = base.init(variables)
-            return {**server, FEATURE_MEAN: zero_mean(variables)}, client
+            return {**server, "feature_mean": zero_mean(network, variables)}, client
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: FedDBEServer, client: RecipeClient) -> RecipeWork:
             work = local.begin(server, client)
             restarted = {"mean": 0 * work["terms"][FEATURE_MEAN]["mean"]}
             return {**work, "terms": {**work["terms"], FEATURE_MEAN: restarted}}
 
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            return {**shared(server, None), PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
-
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            output = network.eval(variables["params"], variables["buffers"], x)
-            return biased_outputs(variables["params"], output.features, variables[PERSONAL_PARAMS])
+        def predict(model: FedDBEModel, memory: Tree, x: Tensor) -> Tensor:
+            features = network.eval(model["params"], model["buffers"], x).features
+            return biased_outputs(
+                network, model["params"], features, model["personal_params"]["bias"]
+            )
 
         return replace(
             base,
@@ -122,38 +130,66 @@ class FedDBE:
             views={"personal": Predictor(personal, predict, is_per_sample=True)},
         )
 
+    def distance(self, forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
+        """Return kappa mean_d (m - z)^2 / 2, with z the running mean of the round's batches."""
+        server: FedDBEServer = forward.server
+        newest = weighted_mean(forward.output.features.flatten(1).T, forward.batch)
+        mean = (1 - self.mu) * state["mean"] + self.mu * newest
+        square = (mean - server["feature_mean"]).square().mean()
+        return self.kappa * square / 2, {"mean": mean.detach()}
+
+
+def zero_mean(network: Network, variables: Variables) -> Tensor:
+    """Return zeros for the mean of features, [d]."""
+    leaf = trees.leaves(variables["params"])[0]
+    return leaf.new_zeros(feature_width(network, variables["params"]))
+
+
+def biased_outputs(network: Network, params: Weights, features: Tensor, bias: Tensor) -> Tensor:
+    """Return the outputs of the head for features to which z_k, [d], is added."""
+    return head_outputs(head_parameters(network, params), features.flatten(1) + bias)
+
+
+def biased_loss(forward: Forward) -> Tensor:
+    """Return the task's loss of `biased_outputs`, a loss term."""
+    features, bias = forward.output.features, forward.personal_params["bias"]
+    outputs = biased_outputs(forward.network, forward.params, features, bias)
+    return forward.task.loss(outputs, forward.batch)
+
+
+def personal(server: FedDBEServer, client: RecipeClient) -> FedDBEModel:
+    """Return the shared model with the client's vector, as a view."""
+    return {**shared_model(server, None), "personal_params": client["personal_params"]}
+
 
 def first_means(context: BuildContext) -> Phase:
     """Return the phase before round 1 in which the mean of the clients' features is found."""
     network, plain = context.network, single_pass(recipe(replace(context, terms=())))
 
-    def begin(server: Tree, client: Tree) -> Tree:
-        return plain.begin(
-            {key: server[key] for key in ("params", "buffers")}, without_added(client)
-        )
+    def begin(server: FedDBEServer, client: RecipeClient) -> RecipeWork:
+        return plain.begin(shared_model(server, None), without_added(client))
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def end(
+        server: FedDBEServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[RecipeClient, RecipeUpload]:
         # Only what is uploaded outlives this training.
-        return dict(client), plain.end(server, without_added(client), work)[1]
+        return client, plain.end(server, without_added(client), work)[1]
 
-    def without_added(client: Tree) -> Tree:
-        added = (PERSONAL_PARAMS, "terms", "optimizer")
-        return {key: leaf for key, leaf in client.items() if key not in added}
-
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+    def sums(
+        server: FedDBEServer, client: RecipeClient, upload: RecipeUpload, batch: Batch
+    ) -> Tree:
         features = network.eval(upload["params"], upload["buffers"], batch["x"]).features.flatten(1)
         weight = batch["weight"].to(features.dtype)
-        return {"sum": weight @ features, "count": weight.sum()}
+        return {"feature_mean": weight @ features, "count": weight.sum()}
 
-    def send_mean(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-        return dict(client), {FEATURE_MEAN: totals["sum"] / totals["count"].clamp(min=1)}
+    training = replace(plain, begin=begin, end=end)
+    return mean_before_round_1(sums, passes=(training,), send=None, all_clients=True)
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        return {**server, **trees.mean(uploads, n)}, dict(clients)
 
-    return Phase(
-        (replace(plain, begin=begin, end=end), Sweep(look, send_mean)),
-        WeightedAverage(aggregate),
-        is_active=lambda round_: round_ == 1,
-        all_clients=True,
-    )
+def without_added(client: RecipeClient) -> Tree:
+    """Return a client's state without what FedDBE adds to FedAvg."""
+    return {
+        key: leaf
+        for key, leaf in client.items()
+        if key not in ("personal_params", "terms", "optimizer")
+    }

@@ -26,23 +26,39 @@ from fl.api import (
     FedloomError,
     Method,
     NonNegative,
-    Phase,
     Predictor,
-    Sweep,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Tree,
-    WeightedAverage,
+    Variables,
     declare,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     trees,
 )
+from fl.blocks.first_round import mean_before_round_1
 from fl.blocks.sharpness import sharpness_aware
-
-AMPLITUDE = "amplitude"
 
 Spectrum = Literal["whole", "mean"]
 """Which amplitudes are replaced: all, or only that of frequency 0, an image's mean."""
+
+
+class FedHarmoServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        amplitude: Amplitude that all images get, [channels, height, width].
+    """
+
+    amplitude: Tensor
+
+
+class FedHarmoModel(Variables):
+    """Weights that are evaluated, with the amplitude of their inputs, see `FedHarmoServer`."""
+
+    amplitude: Tensor
 
 
 @declare("global", tasks="any", one_input=True)
@@ -60,7 +76,7 @@ class FedHarmo:
 
     def build(self, context: BuildContext) -> Method:
         """FedSAM on images that are brought to one amplitude."""
-        network, shape = context.network, context.shape
+        network, shape, spectrum = context.network, context.shape, self.spectrum
         if len(shape) != 3:
             dimensions = ", ".join(map(str, shape))
             raise FedloomError(
@@ -69,45 +85,37 @@ class FedHarmo:
         base = recipe(context)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedHarmoServer, RecipeClient]:
             server, client = base.init(variables)
-            return {**server, AMPLITUDE: trees.leaves(server)[0].new_ones(shape)}, client
+            return {**server, "amplitude": trees.leaves(server)[0].new_ones(shape)}, client
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            weight = batch["weight"]
-            total = (amplitude(batch["x"]) * weight.reshape(-1, 1, 1, 1)).sum(0)
-            return {AMPLITUDE: total, "count": weight.sum()}
-
-        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return dict(client), {AMPLITUDE: totals[AMPLITUDE] / totals["count"].clamp(min=1)}
-
-        def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            return {**server, **trees.mean(uploads, n)}, dict(clients)
-
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-            x = with_amplitude(batch["x"], server[AMPLITUDE], self.spectrum)
+        def loss(server: FedHarmoServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
+            x = with_amplitude(batch["x"], server["amplitude"], spectrum)
             return local.loss(server, work, {**batch, "x": x})
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            x = with_amplitude(x, variables[AMPLITUDE], self.spectrum)
-            return network.eval(variables["params"], variables["buffers"], x).outputs
+        def predict(model: FedHarmoModel, memory: Tree, x: Tensor) -> Tensor:
+            x = with_amplitude(x, model["amplitude"], spectrum)
+            return network.eval(model["params"], model["buffers"], x).outputs
 
-        def view(server: Tree, client: Tree | None) -> Tree:
-            return {**shared(server, None), AMPLITUDE: server[AMPLITUDE]}
-
-        first = Phase(
-            (Sweep(look, end),),
-            WeightedAverage(gather),
-            is_active=lambda round_: round_ == 1,
-            send=lambda server: {},
-        )
         return replace(
             base,
             init=init,
-            earlier_phases=(first,),
+            earlier_phases=(mean_before_round_1(amplitude_sums),),
             passes=(sharpness_aware(replace(local, loss=loss), self.alpha),),
-            views={"global": Predictor(view, predict, is_per_sample=True)},
+            views={"global": Predictor(evaluated, predict, is_per_sample=True)},
         )
+
+
+def amplitude_sums(server: Tree, client: RecipeClient, upload: Tree, batch: Batch) -> Tree:
+    """Return the sum of the amplitudes of a batch, and its number of images."""
+    weight = batch["weight"]
+    total = (amplitude(batch["x"]) * weight.reshape(-1, 1, 1, 1)).sum(0)
+    return {"amplitude": total, "count": weight.sum()}
+
+
+def evaluated(server: FedHarmoServer, client: object) -> FedHarmoModel:
+    """Return the shared model with the amplitude, as a view."""
+    return {**shared_model(server, None), "amplitude": server["amplitude"]}
 
 
 def amplitude(images: Tensor) -> Tensor:
@@ -116,7 +124,7 @@ def amplitude(images: Tensor) -> Tensor:
 
 
 def with_amplitude(images: Tensor, target: Tensor, spectrum: Spectrum = "whole") -> Tensor:
-    """Images [b, c, h, w] that keep their phases and get the amplitudes ``given``, [c, h, w]."""
+    """Images [b, c, h, w] that keep their phases and get the amplitudes ``target``, [c, h, w]."""
     frequencies = torch.fft.fft2(images)
     amplitudes = target.expand(images.shape)
     if spectrum == "mean":

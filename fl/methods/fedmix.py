@@ -17,6 +17,7 @@ only some clients take part in a round, the means are known of those that took p
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +31,13 @@ from fl.api import (
     Forward,
     Method,
     Phase,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Share,
     Sweep,
     Tree,
+    Variables,
     classification_loss,
     declare,
     keyed,
@@ -41,10 +46,34 @@ from fl.api import (
     trees,
     weighted_mean,
 )
+from fl.blocks.first_round import means_of_samples, send_nothing
 
-MEAN_SAMPLES = "means"
 CHOICE_STREAM = 0
 """Stream of a batch's keys."""
+
+
+class MeanSamples(TypedDict):
+    """Mean sample of each client.
+
+    Attributes:
+        x: Its mean input, [clients, ...].
+        y: The mean of its labels, each a vector of 0 and one 1, [clients, classes].
+        known: 1 if the server has got them from the client, else 0, [clients].
+    """
+
+    x: Tensor
+    y: Tensor
+    known: Tensor
+
+
+class FedMixServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        means: Mean samples of all clients.
+    """
+
+    means: MeanSamples
 
 
 @declare("global", one_input=True)
@@ -63,65 +92,78 @@ class FedMix:
         if context.network.uses_tokens:
             raise FedloomError("fedmix: inputs are tokens. Allowed: numbers, which can be averaged")
         base = recipe(context, terms=(self.mixed,))
-        local, shape, classes = single_pass(base), context.shape, context.classes
+        local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedMixServer, RecipeClient]:
             server, client = base.init(variables)
-            template, clients = trees.leaves(variables["params"])[0], context.clients
-            mean_samples = {
-                "x": template.new_zeros((clients, *shape)),
-                "y": template.new_zeros((clients, classes)),
-                "known": template.new_zeros(clients),
-            }
-            return {**server, MEAN_SAMPLES: mean_samples}, client
+            return {**server, "means": no_means(context, variables)}, client
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            weight = batch["weight"]
-            labels = F.one_hot(batch["y"], classes).to(weight.dtype)
-            return {
-                "x": torch.tensordot(weight, batch["x"], dims=1),
-                "y": weight @ labels,
-                "known": weight.sum(),
-            }
-
-        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            count = totals["known"].clamp(min=1)
-            mean_samples = {"x": totals["x"] / count, "y": totals["y"] / count}
-            return dict(client), {**mean_samples, "known": (totals["known"] > 0).to(count.dtype)}
-
-        def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean_samples = trees.replace_clients(server[MEAN_SAMPLES], clients["id"], uploads)
-            return {**server, MEAN_SAMPLES: mean_samples}, dict(clients)
-
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def loss(server: FedMixServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
             return local.loss(server, work, {**batch, "x": (1 - self.lam) * batch["x"]})
 
-        is_full_participation = (
-            context.training.participation == 1 and not context.training.stragglers
-        )
-        collection_phase = Phase(
-            (Sweep(look, end),),
+        training = context.training
+        has_all = training.participation == 1 and not training.stragglers
+        collection = Phase(
+            (mean_sample(context.classes),),
             gather,
-            is_active=lambda round_: round_ == 1 or not is_full_participation,
-            send=lambda server: {},
+            is_active=lambda round_: round_ == 1 or not has_all,
+            send=send_nothing,
         )
-        draws = replace(local.sampling, needs_keys=True)
-        step = replace(local, loss=loss, sampling=draws)
-        return replace(base, init=init, earlier_phases=(collection_phase,), passes=(step,))
+        step = replace(local, loss=loss, sampling=replace(local.sampling, needs_keys=True))
+        return replace(base, init=init, earlier_phases=(collection,), passes=(step,))
 
     def mixed(self, forward: Forward) -> Tensor:
         """The loss of a batch whose inputs are scaled by 1 - lambda."""
-        batch, outputs, mean_samples = (
-            forward.batch,
-            forward.output.outputs,
-            forward.shared[MEAN_SAMPLES],
-        )
-        chosen = draw_client(mean_samples["known"], batch["key"][0])
-        x, y = mean_samples["x"][chosen], mean_samples["y"][chosen]
+        batch, outputs = forward.batch, forward.output.outputs
+        server: FedMixServer = forward.server
+        means = server["means"]
+        chosen = draw_client(means["known"], batch["key"][0])
+        x, y = means["x"][chosen], means["y"][chosen]
         plain = classification_loss(outputs, batch)
         other_loss = weighted_mean(-(F.log_softmax(outputs, -1) * y).sum(-1), batch)
         input_term = (slope(forward) * x).sum()
         return (1 - self.lam) * plain + self.lam * (other_loss + input_term)
+
+
+def no_means(context: BuildContext, variables: Variables) -> MeanSamples:
+    """Return zeros, as the server knows no client's mean sample yet."""
+    template, clients = trees.leaves(variables["params"])[0], context.clients
+    return {
+        "x": template.new_zeros((clients, *context.shape)),
+        "y": template.new_zeros((clients, context.classes)),
+        "known": template.new_zeros(clients),
+    }
+
+
+def mean_sample(classes: int) -> Sweep:
+    """Return a sweep after which a client uploads its row of `MeanSamples`."""
+
+    def sums(server: Tree, client: RecipeClient, upload: Tree, batch: Batch) -> Tree:
+        weight = batch["weight"]
+        labels = F.one_hot(batch["y"], classes).to(weight.dtype)
+        return {
+            "x": torch.tensordot(weight, batch["x"], dims=1),
+            "y": weight @ labels,
+            "count": weight.sum(),
+        }
+
+    means = means_of_samples(sums)
+
+    def end(
+        server: Tree, client: RecipeClient, upload: Tree, totals: Tree
+    ) -> tuple[RecipeClient, Tree]:
+        client, upload = means.end(server, client, upload, totals)
+        return client, {**upload, "known": (totals["count"] > 0).to(totals["count"].dtype)}
+
+    return replace(means, end=end)
+
+
+def gather(
+    server: FedMixServer, clients: RecipeClient, uploads: MeanSamples, n: Tensor
+) -> tuple[FedMixServer, RecipeClient]:
+    """Put the mean samples of the participants in their places, for `FedMixServer`."""
+    means = trees.replace_clients(server["means"], clients["id"], uploads)
+    return {**server, "means": means}, clients
 
 
 def draw_client(has_mean: Tensor, key: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,31 +36,61 @@ from fl.api import (
     Forward,
     Method,
     NonNegative,
-    Phase,
     Positive,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Seed,
-    Sweep,
     Term,
-    Tree,
+    Variables,
     classification_loss,
     cross_entropy,
     declare,
     keyed,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     trees,
 )
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
-from fl.blocks.exchange import aggregate_nothing
+from fl.blocks.first_round import copy_to_clients
 from fl.blocks.local_images import check_image_inputs, image_labels
 
-IMAGES = "virtual"
 STREAM = keyed.stream_number("virtual batch")
 STYLE_SIZE, CHANNELS, CONSTANT_SIDE = 64, 32, 4
 """Numbers of a style, channels of the layers, and the side of the constant."""
 CLASS_SD, LATENT_SD, NOISE_SD = 0.3, 0.3, 0.1
 """Deviation of the classes' mean latents, of latents around them, and of noise, over all layers."""
+
+
+class VHLServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        virtual: Virtual images, [classes x images, channels, height, width], ordered by class.
+    """
+
+    virtual: Tensor
+
+
+class VHLClient(RecipeClient):
+    """State of a client.
+
+    Attributes:
+        virtual: Its copy of the server's virtual images; zeros before it gets them.
+    """
+
+    virtual: Tensor
+
+
+class VHLWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        virtual: As in `VHLClient`.
+    """
+
+    virtual: Tensor
 
 
 @declare("global", one_input=True)
@@ -92,52 +121,40 @@ class VHL:
         base = recipe(context, terms=(cross_entropy, self.term(context.classes)))
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[VHLServer, VHLClient]:
             server, client = base.init(variables)
             template = trees.leaves(variables["params"])[0]
             generated = generate_images(
                 self.generator_seed, context.classes, self.images, context.shape
             )
             images = generated.to(template)
-            return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
+            return {**server, "virtual": images}, {**client, "virtual": torch.zeros_like(images)}
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {**local.begin(server, client), IMAGES: client[IMAGES]}
+        def begin(server: RecipeServer, client: VHLClient) -> VHLWork:
+            return {**local.begin(server, client), "virtual": client["virtual"]}
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Any) -> Tree:
-            return {"samples": batch["weight"].sum()}
-
-        def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return {**client, IMAGES: server[IMAGES]}, {}
-
-        first = Phase(
-            (Sweep(look, end, split="none"),),
-            aggregate_nothing,
-            is_active=lambda round_: round_ == 1,
-            send=lambda server: {IMAGES: server[IMAGES]},
-            all_clients=True,
-        )
         step = replace(local, begin=begin, sampling=replace(local.sampling, needs_keys=True))
         return replace(
             base,
             init=init,
             passes=(step,),
-            earlier_phases=(first,),
-            send=lambda server: {kind: server[kind] for kind in ("params", "buffers")},
-            views={"global": shared},
+            earlier_phases=(copy_to_clients("virtual", "virtual"),),
+            send=lambda server: shared_model(server, None),
+            views={"global": shared_model},
         )
 
     def term(self, classes: int) -> Term:
         """Return the loss of a virtual batch, which is added to that of the client's own."""
 
         def virtual_loss(forward: Forward) -> Tensor:
-            batch, images = forward.batch, forward.work[IMAGES]
+            work: VHLWork = forward.work
+            batch, images = forward.batch, work["virtual"]
             key = keyed.derive_keys(batch["key"][0], STREAM)
             positions = keyed.uniform(key, 0, (self.batch,)) * len(images)
             chosen = positions.long()
             x, y = images[chosen], image_labels(classes, self.images, images)[chosen]
             keys = key + torch.arange(self.batch, device=x.device)
-            output = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
+            output = forward.network.train(forward.params, work["buffers"], x, key=keys)
             weights = torch.ones_like(x[:, 0, 0, 0])
             loss = classification_loss(output.outputs, {"y": y, "weight": weights})
             features, virtual_features = (
