@@ -12,12 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from fl.api import Around, Batch, BuildContext, Output, Tree, rng, trees
+from fl.api import (
+    Around,
+    Batch,
+    BuildContext,
+    ClientFacts,
+    Output,
+    Tree,
+    Variables,
+    Weights,
+    rng,
+    trees,
+)
 from fl.base.errors import FedloomError
 from fl.blocks.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import torch_internals
@@ -36,6 +47,74 @@ NET_RULES = ("constant", "sigmoid")
 """
 
 Convolution = nn.modules.conv._ConvNd
+
+
+class LayerStatistics(TypedDict):
+    """Statistics of a client's inputs of layers: what the meta-nets get.
+
+    Attributes:
+        xi: Divergence from the stored model's running statistics, by normalised layer, [B].
+        inputs: Mean and deviation of the inputs of each measured layer, [2 M].
+    """
+
+    xi: Tensor
+    inputs: Tensor
+
+
+class HyperParameters(TypedDict):
+    """Hyper-parameters of a client's fine-tuning: what the meta-nets return.
+
+    Attributes:
+        beta: Share of the client's own statistics, by normalised layer, [B].
+        rates: Learning rate of each parameter of the network, [P].
+    """
+
+    beta: Tensor
+    rates: Tensor
+
+
+class L2PServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        origin: Variables of the stored model.
+        meta: Weights of the meta-nets ``bn``, ``lr`` and ``tilde``, as far as they are learnt.
+        fixed: Hyper-parameters that no net predicts, and rules; see `L2PNetwork.fixed_values`.
+    """
+
+    origin: Variables
+    meta: Tree
+    fixed: Weights
+
+
+class MeasuredClient(ClientFacts):
+    """State of a client.
+
+    Attributes:
+        statistics: Statistics of its samples; zeros before they are measured.
+        hyper: Hyper-parameters of its fine-tuning; zeros before a net has predicted them.
+    """
+
+    statistics: LayerStatistics
+    hyper: HyperParameters
+
+
+class TuningWork(TypedDict):
+    """State of a pass of fine-tuning.
+
+    Attributes:
+        params: Parameters by name.
+        buffers: Buffers by name, with the client's running statistics.
+        stored: Running statistics of the stored model, by name.
+        beta: As in `HyperParameters`.
+        rates: Learning rate of each parameter, by its name, [].
+    """
+
+    params: Weights
+    buffers: Weights
+    stored: Weights
+    beta: Tensor
+    rates: Weights
 
 
 class L2PNetwork:
@@ -63,7 +142,7 @@ class L2PNetwork:
 
     # Statistics of the inputs of layers
 
-    def input_sums(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
+    def input_sums(self, params: Weights, buffers: Weights, batch: Batch) -> Tree:
         """Sum the inputs of layers over a batch, for a sweep.
 
         For each measured layer the sums are over the whole input, for each normalised one by
@@ -93,12 +172,12 @@ class L2PNetwork:
             )
         return {"whole": whole, "channels": channels}
 
-    def statistics(self, sums: Tree, buffers: Tree) -> dict[str, Tensor]:
+    def statistics(self, sums: Tree, buffers: Weights) -> LayerStatistics:
         """Compute the inputs of the meta-nets from the sums of `input_sums`.
 
-        Returns:
-            ``xi`` [B], the divergence of a client's inputs from the running statistics of the
-            stored model, and ``inputs`` [2M], their mean and deviation by layer.
+        Args:
+            sums: The sums over all batches.
+            buffers: Buffers of the stored model.
         """
         example = next((b for b in buffers.values() if b.is_floating_point()), None)
         xi = []
@@ -109,22 +188,21 @@ class L2PNetwork:
         for name in self.measured:
             mean, var = _moments(sums["whole"][name])
             inputs += [mean[0], (var[0] + VARIANCE_FLOOR).sqrt()]
-        statistics = {
+        statistics: LayerStatistics = {
             "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
             "inputs": torch.stack(inputs),
         }
-        return {
-            key: leaf if example is None else leaf.to(example.dtype)
-            for key, leaf in statistics.items()
-        }
+        if example is None:
+            return statistics
+        return trees.apply(lambda leaf: leaf.to(example.dtype), statistics)
 
-    def zero_client_state(self, example: Tensor) -> Tree:
+    def zero_client_state(self, example: Tensor) -> MeasuredClient:
         """Return statistics and hyper-parameters of a client that has not been measured: zeros."""
-        sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
-        hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
+        layers, count = len(self.normalised), len(self.network.names["params"])
+        inputs = 2 * len(self.measured)
         return {
-            "statistics": {key: example.new_zeros(size) for key, size in sizes.items()},
-            "hyper": {key: example.new_zeros(size) for key, size in hyper.items()},
+            "statistics": {"xi": example.new_zeros(layers), "inputs": example.new_zeros(inputs)},
+            "hyper": {"beta": example.new_zeros(layers), "rates": example.new_zeros(count)},
         }
 
     # Meta-nets
@@ -163,14 +241,16 @@ class L2PNetwork:
         learns: tuple[str, ...],
         beta: float,
         rules: tuple[str, ...] = (),
-    ) -> Tree:
+    ) -> Weights:
         """Return the hyper-parameters that no net predicts, and the `NET_RULES` in force."""
         values = {} if "bn" in learns else {"beta": example.new_tensor(beta)}
         if "lr" not in learns:
             values["rate"] = example.new_full((), context.training.lr)
         return {**values, **dict.fromkeys(rules, example.new_ones(()))}
 
-    def hyperparameters(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
+    def hyperparameters(
+        self, meta: Tree, fixed: Weights, statistics: LayerStatistics
+    ) -> HyperParameters:
         """Return a client's ``beta`` and ``rates``, equation 4; ``fixed`` replaces missing nets."""
         layers, count = len(self.normalised), len(self.network.names["params"])
         if "constant" in fixed:
@@ -188,7 +268,7 @@ class L2PNetwork:
     # Passes through the network
 
     def train(
-        self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, batch: Batch
+        self, params: Weights, buffers: Weights, stored: Weights, beta: Tensor, batch: Batch
     ) -> Output:
         """Return the outputs in training mode, which moves ``buffers``.
 
@@ -200,13 +280,15 @@ class L2PNetwork:
         )
         return output._replace(buffers={**output.buffers, **moved_buffers})
 
-    def eval(self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, x: Tensor) -> Tensor:
+    def eval(
+        self, params: Weights, buffers: Weights, stored: Weights, beta: Tensor, x: Tensor
+    ) -> Tensor:
         """Return the outputs [b, classes] in evaluation mode; gradients of them may be nested."""
         around, _ = self._mixing(buffers, stored, beta, training=False)
         return self.network.eval(params, buffers, x, nested=True, around=around).outputs
 
     def _mixing(
-        self, buffers: Tree, stored: Tree, beta: Tensor, training: bool
+        self, buffers: Weights, stored: Weights, beta: Tensor, training: bool
     ) -> tuple[Around, dict[str, Tensor]]:
         """Return functions that replace the normalising layers, and the buffers that they move."""
         moved_buffers: dict[str, Tensor] = {}
@@ -242,7 +324,7 @@ class L2PNetwork:
             name: mixed_normalisation(i, name) for i, name in enumerate(self.normalised)
         }, moved_buffers
 
-    def restarted_buffers(self, buffers: Tree) -> dict[str, Tensor]:
+    def restarted_buffers(self, buffers: Weights) -> Weights:
         """Return the buffers with the running statistics of a new layer: 0 and 1."""
         new_buffers = dict(buffers)
         for name in self.normalised:
@@ -250,7 +332,7 @@ class L2PNetwork:
                 new_buffers[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], value)
         return new_buffers
 
-    def mixed_buffers(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
+    def mixed_buffers(self, buffers: Weights, stored: Weights, beta: Tensor) -> Weights:
         """Return buffers with which the plain network evaluates as the mixing one does."""
         mixed_buffers = dict(buffers)
         for index, name in enumerate(self.normalised):
@@ -258,19 +340,21 @@ class L2PNetwork:
                 mixed_buffers[key] = (1 - beta[index]) * stored[key] + beta[index] * buffers[key]
         return mixed_buffers
 
-    def running_statistics(self, buffers: Tree) -> dict[str, Tensor]:
+    def running_statistics(self, buffers: Weights) -> Weights:
         """Return the running statistics among buffers; mixing needs those of the stored model."""
         keys = [f"{n}.running_{k}" for n in self.normalised for k in ("mean", "var")]
         return {key: buffers[key] for key in keys}
 
     @staticmethod
-    def _of(buffers: Tree, name: str) -> Statistics:
+    def _of(buffers: Weights, name: str) -> Statistics:
         return buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"]
 
     # Fine-tuning
 
-    def work_tree(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> Tree:
-        """Return a work tree for `tuning_pass`: a model and its hyper-parameters."""
+    def work_tree(
+        self, params: Weights, buffers: Weights, stored: Weights, hyper: HyperParameters
+    ) -> TuningWork:
+        """Return the state of a `tuning_pass`: a model and its hyper-parameters."""
         names = self.network.names["params"]
         rates = {name: hyper["rates"][i] for i, name in enumerate(names)}
         return {
@@ -281,7 +365,7 @@ class L2PNetwork:
             "rates": rates,
         }
 
-    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def loss(self, server: object, work: TuningWork, batch: Batch) -> tuple[Tensor, Tree]:
         """Return the task's loss, with mixed statistics."""
         output = self.train(work["params"], work["buffers"], work["stored"], work["beta"], batch)
         return self.task.loss(output.outputs, batch), {"buffers": output.buffers}

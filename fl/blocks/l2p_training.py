@@ -11,18 +11,91 @@ with g constant (equations 9 and 10).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 from torch import Tensor
 
-from fl.api import Batch, Pass, Rate, Sampling, Sweep, Tree, trees
+from fl.api import Batch, Pass, Rate, Sampling, Sweep, Tree, Weights, trees
 from fl.blocks.implicit_gradients import curvature
-from fl.blocks.l2p_network import L2PNetwork
-from fl.blocks.l2p_tuning import tuning_step
+from fl.blocks.l2p_network import (
+    HyperParameters,
+    L2PNetwork,
+    L2PServer,
+    LayerStatistics,
+    TuningWork,
+)
+from fl.blocks.l2p_tuning import IteratingClient, TunedModel, ValidationStep, tuning_step
+
+
+class LastStepWork(TuningWork):
+    """State of the pass that fine-tunes the stored model.
+
+    Attributes:
+        grads: Gradient of the last step, by name.
+    """
+
+    grads: Weights
+
+
+class ValidationWork(ValidationStep):
+    """State of the pass over a validation batch.
+
+    Attributes:
+        params: ``weights`` of the fine-tuned model, and ``beta`` if there is one.
+        buffers: Its buffers, by name.
+        beta: Share of the client's own statistics, [B].
+    """
+
+    params: Tree
+    buffers: Weights
+    beta: Tensor
+
+
+class MetaWork(TypedDict):
+    """State of the pass that moves the meta-nets.
+
+    Attributes:
+        params: Weights of the meta-nets.
+        tuned: The fine-tuned model.
+        found: Its validation step.
+        statistics: Statistics of the client.
+    """
+
+    params: Tree
+    tuned: TunedModel
+    found: ValidationStep
+    statistics: LayerStatistics
+
+
+class FedL2PServer(L2PServer):
+    """State of the server of FedL2P; what it adds stays on the server.
+
+    Attributes:
+        best: Meta-nets of the round with the lowest validation loss.
+        lowest: That loss, [].
+    """
+
+    best: Tree
+    lowest: Tensor
+
+
+class FedL2PUpload(TypedDict):
+    """Upload of a client of FedL2P.
+
+    Attributes:
+        meta: Its meta-nets.
+        judged: Its mean validation loss, [].
+        held: Its number of validation samples, [].
+    """
+
+    meta: Tree
+    judged: Tensor
+    held: Tensor
+
 
 TRANSIENT_KEYS = ("meta", "tuned", "found", "judged")
-"""Keys in a client's tree by which one pass hands values to the next; removed after the phase."""
+"""Entries of `IteratingClient` that are removed after the phase."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +118,7 @@ class MetaTrainingOptions:
 
 
 class MetaTraining:
-    """The passes of an iteration.
-
-    A server's tree has ``origin`` (the stored model), ``meta`` and ``fixed``; a client's tree has
-    ``statistics`` and, if it has meta-nets of its own, ``meta``.
-    """
+    """The passes of an iteration, between states of `L2PServer` and `IteratingClient`."""
 
     def __init__(
         self, l2p_network: L2PNetwork, options: MetaTrainingOptions, is_due: Any = None
@@ -92,13 +161,13 @@ class MetaTraining:
             ),
         )
 
-    def _hyperparameters(self, server: Tree, client: Tree) -> dict[str, Tensor]:
+    def _hyperparameters(self, server: L2PServer, client: IteratingClient) -> HyperParameters:
         meta = client.get("meta") or server["meta"]
         return self._network.hyperparameters(meta, server["fixed"], client["statistics"])
 
     # The stored model, fine-tuned
 
-    def _begin_tuning(self, server: Tree, client: Tree) -> Tree:
+    def _begin_tuning(self, server: L2PServer, client: IteratingClient) -> LastStepWork:
         origin = server["origin"]
         restarted_buffers = self._network.restarted_buffers(origin["buffers"])
         work = self._network.work_tree(
@@ -111,15 +180,22 @@ class MetaTraining:
 
     # The gradient of its loss on a validation batch, by its weights and by beta
 
-    def _begin_validation(self, server: Tree, client: Tree) -> Tree:
+    def _begin_validation(self, server: L2PServer, client: IteratingClient) -> ValidationWork:
         # A rehearsal begins with this pass.
         tuned = client.get("tuned") or _tuned_model(self._begin_tuning(server, client))
         beta = self._hyperparameters(server, client)["beta"]
         params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
-        state = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
-        return {"params": params, "buffers": tuned["buffers"], "beta": beta, **state}
+        return {
+            "params": params,
+            "buffers": tuned["buffers"],
+            "beta": beta,
+            "grads": trees.zeros_like(params),
+            "loss": beta.new_zeros(()),
+        }
 
-    def _validation_loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def _validation_loss(
+        self, server: L2PServer, work: ValidationWork, batch: Batch
+    ) -> tuple[Tensor, Tree]:
         params = work["params"]
         outputs = self._network.eval(
             params["weights"],
@@ -133,33 +209,36 @@ class MetaTraining:
 
     # A step of the meta-nets
 
-    def _begin_meta_step(self, server: Tree, client: Tree) -> Tree:
+    def _begin_meta_step(self, server: L2PServer, client: IteratingClient) -> MetaWork:
         tuned = client.get("tuned") or _tuned_model(self._begin_tuning(server, client))
         validation = client.get("found")
         if validation is None:
             judged = self._begin_validation(server, client)
             validation = {"grads": judged["grads"], "loss": judged["loss"]}
         meta = client.get("meta") or server["meta"]
-        statistics = dict(client["statistics"])
-        return {"params": dict(meta), "tuned": tuned, "found": validation, "statistics": statistics}
+        statistics = client["statistics"]
+        return {"params": meta, "tuned": tuned, "found": validation, "statistics": statistics}
 
-    def _meta_loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def _meta_loss(self, server: L2PServer, work: MetaWork, batch: Batch) -> tuple[Tensor, Tree]:
         """Return a scalar with the validation loss as value and the hypergradient as gradient."""
         hyper = self._network.hyperparameters(work["params"], server["fixed"], work["statistics"])
         constants = trees.apply(Tensor.detach, hyper)
         slopes = self._hypergradient(server, work, constants, batch)
-        products = [(slopes[key].detach() * hyper[key]).sum() for key in hyper]
+        products = [
+            (slopes["beta"].detach() * hyper["beta"]).sum(),
+            (slopes["rates"].detach() * hyper["rates"]).sum(),
+        ]
         surrogate = torch.stack(products).sum()
         return work["found"]["loss"] + surrogate - surrogate.detach(), {}
 
     def _hypergradient(
-        self, server: Tree, work: Tree, constants: Tree, batch: Batch
-    ) -> dict[str, Tensor]:
+        self, server: L2PServer, work: MetaWork, constants: HyperParameters, batch: Batch
+    ) -> HyperParameters:
         """Return the derivative of the validation loss by a client's hyper-parameters."""
         tuned, v = work["tuned"], work["found"]["grads"]["weights"]
         names, origin = self._network.network.names["params"], server["origin"]
 
-        def training(weights: Tree, hyper: Tree) -> Tensor:
+        def training(weights: Weights, hyper: Weights) -> Tensor:
             outputs = self._network.eval(
                 weights, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
             )
@@ -173,14 +252,16 @@ class MetaTraining:
                 training, v, tuned["params"], beta, options.psi, options.terms
             )
             products = [(by_weights[name] * tuned["grads"][name]).sum() for name in names]
-            slope = {"beta": -by_params["beta"], "rates": torch.stack(products)}
+            slope: HyperParameters = {"beta": -by_params["beta"], "rates": torch.stack(products)}
         else:
             products = [-(v[name] * tuned["grads"][name]).sum() for name in names]
             slope = {"beta": torch.zeros_like(constants["beta"]), "rates": torch.stack(products)}
         direct = work["found"]["grads"].get("beta", slope["beta"].new_zeros(()))
         return {**slope, "beta": slope["beta"] + direct}
 
-    def _update_nets(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def _update_nets(
+        self, server: object, work: MetaWork, grads: Tree, aux: Tree, lr: Rate
+    ) -> MetaWork:
         clip = self._options.clip
         moved = {
             net: trees.apply(
@@ -193,29 +274,39 @@ class MetaTraining:
         return {**work, "params": moved}
 
 
-def _update_tuning(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-    return {**tuning_step(server, work, grads, aux, lr), "grads": dict(grads)}
+def _update_tuning(
+    server: object, work: LastStepWork, grads: Weights, aux: Tree, lr: Rate
+) -> LastStepWork:
+    return {**tuning_step(server, work, grads, aux, lr), "grads": grads}
 
 
-def _tuned_model(work: Tree) -> Tree:
-    return {key: dict(work[key]) for key in ("params", "buffers", "grads")}
+def _tuned_model(work: LastStepWork) -> TunedModel:
+    return {"params": work["params"], "buffers": work["buffers"], "grads": work["grads"]}
 
 
-def _end_tuning(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+def _end_tuning(
+    server: object, client: IteratingClient, work: LastStepWork
+) -> tuple[IteratingClient, Tree]:
     return {**client, "tuned": _tuned_model(work)}, {}
 
 
-def _update_validation(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-    return {**work, "grads": dict(grads), "loss": aux["loss"]}
+def _update_validation(
+    server: object, work: ValidationWork, grads: Tree, aux: Tree, lr: Rate
+) -> ValidationWork:
+    return {**work, "grads": grads, "loss": aux["loss"]}
 
 
-def _end_validation(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+def _end_validation(
+    server: object, client: IteratingClient, work: ValidationWork
+) -> tuple[IteratingClient, Tree]:
     judged = work["loss"] + client.get("judged", 0)
-    validation = {"grads": dict(work["grads"]), "loss": work["loss"]}
+    validation: ValidationStep = {"grads": work["grads"], "loss": work["loss"]}
     return {**client, "found": validation, "judged": judged}, {}
 
 
-def client_after_iteration(client: Tree, work: Tree, is_last: bool) -> Tree:
+def client_after_iteration(
+    client: IteratingClient, work: MetaWork, is_last: bool
+) -> IteratingClient:
     """Return the client's tree after an iteration, with the present meta-nets.
 
     Args:
@@ -223,10 +314,10 @@ def client_after_iteration(client: Tree, work: Tree, is_last: bool) -> Tree:
         work: The work tree of the last pass.
         is_last: Whether this was the last iteration; then transient keys are removed.
     """
-    meta = {"meta": dict(work["params"])}
     if not is_last:
-        return {**client, **meta}
-    return {key: leaf for key, leaf in client.items() if key not in TRANSIENT_KEYS} | meta
+        return {**client, "meta": work["params"]}
+    state = {key: leaf for key, leaf in client.items() if key not in TRANSIENT_KEYS}
+    return cast("IteratingClient", {**state, "meta": work["params"]})
 
 
 def validation_count_sweep() -> Sweep:
@@ -242,11 +333,11 @@ def validation_count_sweep() -> Sweep:
 
 
 def average_and_keep_best(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[Tree, Tree]:
+    server: FedL2PServer, clients: Tree, uploads: FedL2PUpload, n: Tensor
+) -> tuple[FedL2PServer, Tree]:
     """Average the nets over clients, and keep those of the best round."""
     meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
     is_better = judged < server["lowest"]
     best = trees.apply(lambda new, old: torch.where(is_better, new, old), meta, server["best"])
     lowest = torch.where(is_better, judged, server["lowest"])
-    return {**server, "meta": meta, "best": best, "lowest": lowest}, dict(clients)
+    return {**server, "meta": meta, "best": best, "lowest": lowest}, clients

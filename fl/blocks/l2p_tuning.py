@@ -6,18 +6,71 @@ Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.0
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
-from fl.api import Batch, BuildContext, FedloomError, Pass, Rate, Sampling, Sweep, Tree, trees
-from fl.blocks.l2p_network import L2PNetwork
+from fl.api import (
+    Batch,
+    BuildContext,
+    FedloomError,
+    Pass,
+    Rate,
+    Sampling,
+    Sweep,
+    Tree,
+    Variables,
+    Weights,
+    trees,
+)
+from fl.blocks.l2p_network import L2PNetwork, L2PServer, MeasuredClient, TuningWork
+
+
+class TunedModel(Variables):
+    """The stored model after fine-tuning.
+
+    Attributes:
+        grads: Gradient of its last step, by name.
+    """
+
+    grads: Weights
+
+
+class ValidationStep(TypedDict):
+    """What a validation batch says of the fine-tuned model.
+
+    Attributes:
+        grads: Gradient of the loss by ``weights``, and by ``beta`` if there is one.
+        loss: The loss, [].
+    """
+
+    grads: Tree
+    loss: Tensor
+
+
+class IteratingClient(MeasuredClient, total=False):
+    """State of a client within a round: one pass hands these entries to the next.
+
+    Attributes:
+        meta: Weights of the client's meta-nets.
+        tuned: The fine-tuned model.
+        found: Its last validation step.
+        judged: Sum of the validation losses of all iterations so far, [].
+    """
+
+    meta: Tree
+    tuned: TunedModel
+    found: ValidationStep
+    judged: Tensor
+
 
 TUNING_SPLITS = {"all": "train+val", "train": "train"}
 """By the value of the key ``samples``: the splits on which a client fine-tunes at the end."""
 
 
-def tuning_step(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+def tuning_step(
+    server: object, work: TuningWork, grads: Weights, aux: Tree, lr: Rate
+) -> TuningWork:
     """Take a plain gradient step at the own rate of each tensor."""
     moved = trees.apply(
         lambda w, g, rate: w - trees.align(rate, w) * g, work["params"], grads, work["rates"]
@@ -30,14 +83,13 @@ def tuning_pass(l2p_network: L2PNetwork, begin: Any, end: Any, draws: Sampling) 
     return Pass(begin, l2p_network.loss, tuning_step, end, draws)
 
 
-StoredModel = Callable[[Tree, Tree], Tree]
+StoredModel = Callable[[Any, Any], Variables]
 """(server, client) -> the stored model's variables."""
 
 
-def server_model(server: Tree, client: Tree) -> Tree:
+def server_model(server: L2PServer, client: object) -> Variables:
     """Return the stored model, if the server has it."""
-    model: Tree = server["origin"]
-    return model
+    return server["origin"]
 
 
 def statistics_sweep(
@@ -58,13 +110,15 @@ def statistics_sweep(
             the client or the server predict.
     """
 
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+    def look(server: L2PServer, client: MeasuredClient, upload: Tree, batch: Batch) -> Tree:
         model = origin(server, client)
         return l2p_network.input_sums(model["params"], model["buffers"], batch)
 
-    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+    def end(
+        server: L2PServer, client: IteratingClient, upload: Tree, totals: Tree
+    ) -> tuple[IteratingClient, Tree]:
         statistics = l2p_network.statistics(totals, origin(server, client)["buffers"])
-        client_state = {**client, "statistics": statistics}
+        client_state: IteratingClient = {**client, "statistics": statistics}
         if with_hyperparameters:
             meta = client.get("meta") or server["meta"]
             client_state["hyper"] = l2p_network.hyperparameters(meta, server["fixed"], statistics)
@@ -73,14 +127,20 @@ def statistics_sweep(
     return Sweep(look, end, split, is_due)
 
 
-def client_hyperparameters(clients: Tree) -> dict[str, Tensor]:
+def client_hyperparameters(clients: MeasuredClient) -> dict[str, Tensor]:
     """Return the hyper-parameters and statistics of all clients; zeros before a client took part.
 
     Returns:
         ``beta`` [clients, B], ``rates`` [clients, P], and the inputs of the nets, ``xi`` and
         ``inputs``.
     """
-    return {**clients["hyper"], **clients["statistics"]}
+    hyper, statistics = clients["hyper"], clients["statistics"]
+    return {
+        "beta": hyper["beta"],
+        "rates": hyper["rates"],
+        "xi": statistics["xi"],
+        "inputs": statistics["inputs"],
+    }
 
 
 def check_no_added_loss(context: BuildContext, name: str) -> None:

@@ -28,6 +28,7 @@ import itertools
 from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor
 
 from fl.api import (
     Bound,
@@ -39,6 +40,8 @@ from fl.api import (
     Share,
     Sweep,
     Tree,
+    Variables,
+    Weights,
     all_weights,
     declare,
     select,
@@ -46,19 +49,45 @@ from fl.api import (
 )
 from fl.blocks.l2p_network import INITIAL_BETA, L2PNetwork
 from fl.blocks.l2p_training import (
+    FedL2PServer,
+    FedL2PUpload,
     MetaTraining,
     MetaTrainingOptions,
+    MetaWork,
     average_and_keep_best,
     client_after_iteration,
     validation_count_sweep,
 )
 from fl.blocks.l2p_tuning import (
+    IteratingClient,
     check_batch_norm,
     check_no_added_loss,
     client_hyperparameters,
     server_model,
     statistics_sweep,
 )
+
+
+class FedL2PClient(IteratingClient):
+    """State of a client.
+
+    Attributes:
+        held: Its number of validation samples, [].
+    """
+
+    held: Tensor
+
+
+class ScoredModel(Variables):
+    """The stored model, which is scored, and the best nets.
+
+    Attributes:
+        meta: Weights of the meta-nets.
+        fixed: See `L2PNetwork.fixed_values`.
+    """
+
+    meta: Tree
+    fixed: Weights
 
 
 @declare(
@@ -111,13 +140,13 @@ class FedL2P:
         if "bn" in learns:
             check_batch_norm(l2p_network, "fedl2p")
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedL2PServer, Tree]:
             template = trees.leaves(variables["params"])[0]
             sigmoid = self.bn_output == "sigmoid"
             meta = l2p_network.initial_nets(context, template, learns, self.bn_begin, sigmoid)
             speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
             rules = tuple(name for name, is_active in speaking.items() if is_active)
-            server = {
+            server: FedL2PServer = {
                 "origin": select(variables, all_weights),
                 "meta": meta,
                 "fixed": l2p_network.fixed_values(context, template, learns, self.beta, rules),
@@ -130,14 +159,16 @@ class FedL2P:
             }
 
         def conclude(is_last: bool) -> Any:
-            def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-                next_client = dict(client_after_iteration(client, work, is_last))
+            def end(
+                server: FedL2PServer, client: FedL2PClient, work: MetaWork
+            ) -> tuple[IteratingClient, Tree]:
+                next_client = client_after_iteration(client, work, is_last)
                 if not is_last:
                     return next_client, {}
                 meta = next_client.pop("meta")
                 hyper = l2p_network.hyperparameters(meta, server["fixed"], client["statistics"])
                 judged = client["judged"] / self.iterations
-                upload = {"meta": meta, "judged": judged, "held": client["held"]}
+                upload: FedL2PUpload = {"meta": meta, "judged": judged, "held": client["held"]}
                 return {**next_client, "hyper": hyper}, upload
 
             return end
@@ -164,6 +195,6 @@ class FedL2P:
         )
 
 
-def stored(server: Tree, client: Tree | None) -> Tree:
-    """The stored model, which is scored, and beside it the best nets."""
+def stored(server: FedL2PServer, client: object) -> ScoredModel:
+    """Return the stored model and the best nets."""
     return {**server["origin"], "meta": server["best"], "fixed": server["fixed"]}

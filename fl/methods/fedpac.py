@@ -15,29 +15,37 @@ client's mixture contains mixtures of others.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NotRequired, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PAYLOAD,
     Batch,
     BuildContext,
     Count,
     Method,
     NonNegative,
-    Pass,
     Positive,
     Rate,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    StepResults,
     Sweep,
     TrainingPass,
     Tree,
+    Variables,
+    Weights,
     cross_entropy,
     declare,
-    personal,
+    personal_model,
     recipe,
+    shared_model,
     training_passes,
     trees,
     weights_in,
@@ -63,6 +71,67 @@ _LIMIT = 10
 _NONE_YET = 2**31
 
 
+class HeadStatistics(TypedDict):
+    """Statistics of a client's features, by which heads are mixed.
+
+    Attributes:
+        variance: V, [].
+        means: H, [C, d].
+        samples: Its number of training samples, [].
+    """
+
+    variance: Tensor
+    means: Tensor
+    samples: Tensor
+
+
+class FeatureSums(TypedDict):
+    """Sums over a client's samples.
+
+    Attributes:
+        sums: Of features by class, [C, d].
+        counts: Of samples by class, [C].
+        squares: Of ||z||^2 by class, [C].
+    """
+
+    sums: Tensor
+    counts: Tensor
+    squares: Tensor
+
+
+class FedPACServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        heads: Parameters of the head that each client gets, stacked: leaves [clients, ...]; they
+            stay on the server.
+    """
+
+    heads: Weights
+
+
+class FedPACClient(RecipeClient):
+    """State of a client; its ``payload`` is the head that the server mixed for it, by name.
+
+    Attributes:
+        statistics: Statistics of its features, from the begin of a round to its end.
+    """
+
+    statistics: NotRequired[HeadStatistics]
+
+
+class FedPACUpload(RecipeUpload):
+    """Upload of a client; ``params`` has the body.
+
+    Attributes:
+        head: Parameters of its head, by name.
+        statistics: Statistics of its features before training.
+    """
+
+    head: Weights
+    statistics: HeadStatistics
+
+
 @declare("personal", title="FedPAC")
 class FedPAC:
     """FedAvg of the body with prototypes, and mixtures of heads.
@@ -79,8 +148,7 @@ class FedPAC:
 
     def build(self, context: BuildContext) -> Method:
         """Return two training passes, prototypes after them, and heads that the server mixes."""
-        network, classes = context.network, context.classes
-        head = network.head
+        head = context.network.head
         base = recipe(
             context,
             terms=(cross_entropy, towards_anchors(self.lam)),
@@ -91,73 +159,115 @@ class FedPAC:
             ),
         )
         first, second = training_passes(base)
-
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            heads = trees.repeat(client["params"], context.clients)
-            return {**server, "heads": heads}, client
-
-        def payload(server: Tree, client: Tree) -> Tree:
-            number = client["id"].reshape(1)
-            return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["heads"])
-
-        def with_head(client: Tree) -> Tree:
-            return {**client, "params": client[PAYLOAD]}
-
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            variables = personal(server, with_head(client))
-            output = network.eval(variables["params"], variables["buffers"], batch["x"])
-            features, weight = output.features.flatten(1), batch["weight"]
-            sums, counts = class_sums(features, batch["y"], weight, classes)
-            squares = features.square().sum(1, keepdim=True)
-            return {
-                "sums": sums,
-                "counts": counts,
-                "squares": class_sums(squares, batch["y"], weight, classes)[0][:, 0],
-            }
-
-        def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            return {**client, "statistics": head_statistics(totals)}, {}
-
-        def begin(server: Tree, client: Tree) -> Tree:
-            return first.begin(server, with_head(client))
-
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            rate = lr if self.head_lr is None else self.head_lr + 0 * lr
-            return first.update(server, work, grads, aux, rate)
-
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = second.end(server, client, work)
-            state = {key: leaf for key, leaf in client_state.items() if key != "statistics"}
-            sent = {"head": state["params"], "statistics": client_state["statistics"]}
-            return state, {**upload, **sent}
-
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            models = {key: uploads[key] for key in ("params", "buffers")}
-            mean, client_states = base.aggregate(server, clients, models, n)
-            heads = mix(head_weights(uploads["statistics"]), uploads["head"])
-            all_heads = trees.replace_clients(server["heads"], clients["id"], heads)
-            return {**mean, "heads": all_heads}, client_states
-
-        def own_model(server: Tree, client: Tree | None) -> Tree:
-            return personal(server, {**(client or {}), "params": payload(server, client or {})})
-
-        passes: tuple[Pass | Sweep, ...] = (
-            Sweep(look, keep),
-            replace(first, begin=begin, update=update),
-            replace(second, end=end),
+        steps = FedPACSteps(base, context, self.head_lr)
+        method = replace(
+            base,
+            init=steps.init,
+            passes=(
+                Sweep(steps.look, steps.keep_statistics),
+                replace(first, begin=steps.begin, update=steps.update),
+                replace(second, end=steps.end),
+            ),
+            aggregate=steps.aggregate,
+            payload=steps.payload,
         )
-        method = replace(base, init=init, passes=passes, aggregate=aggregate, payload=payload)
         aligned = anchors_after_training(method, context, anchor_average("weighted"), first=2)
         inner_send = aligned.send or dict
 
         def send(server: Tree) -> Tree:
             return {key: leaf for key, leaf in inner_send(server).items() if key != "heads"}
 
-        return replace(aligned, send=send, views={"personal": own_model})
+        return replace(aligned, send=send, views={"personal": steps.personal})
 
 
-def head_statistics(totals: Tree) -> dict[str, Tensor]:
+@dataclass(frozen=True, eq=False)
+class FedPACSteps:
+    """Functions of FedPAC's passes.
+
+    Attributes:
+        base: The recipe of a pass of the head and one of the body.
+        context: The context in which the method is built.
+        head_lr: See `FedPAC`.
+    """
+
+    base: Recipe
+    context: BuildContext
+    head_lr: float | None
+
+    def init(self, variables: Variables) -> tuple[FedPACServer, RecipeClient]:
+        """Return the recipe's states; all clients have the first head."""
+        server, client = self.base.init(variables)
+        return {**server, "heads": trees.repeat(client["params"], self.context.clients)}, client
+
+    def payload(self, server: FedPACServer, client: RecipeClient) -> Weights:
+        """Return the head that the server mixed for a client."""
+        number = client["id"].reshape(1)
+        return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["heads"])
+
+    def look(
+        self, server: RecipeServer, client: FedPACClient, upload: Tree, batch: Batch
+    ) -> FeatureSums:
+        """Return sums of the features by the shared body."""
+        network, classes = self.context.network, self.context.classes
+        variables = personal_model(server, with_head(client))
+        output = network.eval(variables["params"], variables["buffers"], batch["x"])
+        features, weight = output.features.flatten(1), batch["weight"]
+        sums, counts = class_sums(features, batch["y"], weight, classes)
+        squares = features.square().sum(1, keepdim=True)
+        return {
+            "sums": sums,
+            "counts": counts,
+            "squares": class_sums(squares, batch["y"], weight, classes)[0][:, 0],
+        }
+
+    def keep_statistics(
+        self, server: RecipeServer, client: FedPACClient, upload: Tree, totals: FeatureSums
+    ) -> tuple[FedPACClient, Tree]:
+        """Keep the statistics of all samples until the end of the round."""
+        return {**client, "statistics": head_statistics(totals)}, {}
+
+    def begin(self, server: RecipeServer, client: FedPACClient) -> RecipeWork:
+        """Begin to train the head at the mixed one."""
+        return training_passes(self.base)[0].begin(server, with_head(client))
+
+    def update(
+        self, server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> RecipeWork:
+        """Step with the rate of heads."""
+        rate = lr if self.head_lr is None else self.head_lr + 0 * lr
+        return training_passes(self.base)[0].update(server, work, grads, aux, rate)
+
+    def end(
+        self, server: RecipeServer, client: FedPACClient, work: RecipeWork
+    ) -> tuple[FedPACClient, FedPACUpload]:
+        """Upload body, head and statistics."""
+        statistics = client["statistics"]
+        client, upload = training_passes(self.base)[1].end(server, client, work)
+        state = client.copy()
+        del state["statistics"]
+        return state, {**upload, "head": state["params"], "statistics": statistics}
+
+    def aggregate(
+        self, server: FedPACServer, clients: FedPACClient, uploads: FedPACUpload, n: Tensor
+    ) -> tuple[FedPACServer, FedPACClient]:
+        """Average the bodies, and mix the heads."""
+        mean, clients = self.base.aggregate(server, clients, shared_model(uploads, None), n)
+        heads = mix(head_weights(uploads["statistics"]), uploads["head"])
+        all_heads = trees.replace_clients(server["heads"], clients["id"], heads)
+        return {**mean, "heads": all_heads}, clients
+
+    def personal(self, server: FedPACServer, client: RecipeClient) -> Variables:
+        """Return the shared body with the client's mixed head."""
+        mixed: RecipeClient = {**client, "params": self.payload(server, client)}
+        return personal_model(server, mixed)
+
+
+def with_head(client: FedPACClient) -> FedPACClient:
+    """Return the client's state with the head that the server sent."""
+    return {**client, "params": client["payload"]}
+
+
+def head_statistics(totals: FeatureSums) -> HeadStatistics:
     """Return a client's V and H, equations 9 and 10, from sums over its samples.
 
     V = (1/n) sum_c (p_c E_c ||z||^2 - p_c^2 ||m_c||^2), a scalar; H_c = p_c m_c, [C, d]. p_c are
@@ -171,7 +281,7 @@ def head_statistics(totals: Tree) -> dict[str, Tensor]:
     return {"variance": variance, "means": shares * class_means, "samples": counts.sum()}
 
 
-def head_weights(statistics: Tree) -> Tensor:
+def head_weights(statistics: HeadStatistics) -> Tensor:
     """Return the weights of all heads in each client's head, [K, K], equation 11.
 
     Row i minimises a' (diag V + D_i) a over the simplex, D_i[j, l] = sum_c <H_ic - H_jc, H_ic -

@@ -30,11 +30,14 @@ from fl.api import (
     Inputs,
     Method,
     Predictor,
+    RecipeServer,
+    RecipeWork,
     Sampling,
     Tree,
+    Variables,
     all_weights,
     declare,
-    personal,
+    personal_model,
     recipe,
     single_pass,
     trees,
@@ -77,12 +80,12 @@ class FineTuneBN:
         base = recipe(context, local=all_weights, keep_optimizer=True)
         tuning = replace(single_pass(base), sampling=Sampling(TUNING_SPLITS[self.samples]))
 
-        def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        def unmoved(server: RecipeServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
             params = {**work["frozen"], **work["params"]}
             outputs = network.eval(params, work["buffers"], batch["x"]).outputs
-            return context.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
+            return context.task.loss(outputs, batch), {"buffers": work["buffers"]}
 
-        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+        def predict(variables: Variables, memory: Tree, x: Inputs) -> Tensor:
             params, buffers, samples = variables["params"], variables["buffers"], {"x": x}
             pieces = (
                 trees.take(samples, batch_)["x"]
@@ -92,7 +95,7 @@ class FineTuneBN:
 
         if self.statistics == "stored":
             return replace(base, passes=(replace(tuning, loss=unmoved),))
-        views = {"personal": Predictor(personal, predict)}
+        views = {"personal": Predictor(personal_model, predict)}
         views_ = views if self.statistics == "batch" else base.views
         return replace(base, passes=(tuning,), views=views_)
 

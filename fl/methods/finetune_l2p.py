@@ -13,11 +13,22 @@ Steps are plain ones, without momentum, weight decay and schedule.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
-from fl.api import BuildContext, Method, Sampling, Tree, all_weights, declare, select, trees
+from fl.api import (
+    BuildContext,
+    Method,
+    Sampling,
+    Tree,
+    Variables,
+    Weights,
+    all_weights,
+    declare,
+    select,
+    trees,
+)
 from fl.blocks.exchange import aggregate_nothing
-from fl.blocks.l2p_network import L2PNetwork
+from fl.blocks.l2p_network import L2PNetwork, MeasuredClient, TuningWork
 from fl.blocks.l2p_tuning import (
     TUNING_SPLITS,
     check_no_added_loss,
@@ -25,6 +36,28 @@ from fl.blocks.l2p_tuning import (
     statistics_sweep,
     tuning_pass,
 )
+
+
+class NetsServer(TypedDict):
+    """State of the server.
+
+    Attributes:
+        meta: Weights of the stored meta-nets.
+        fixed: See `L2PNetwork.fixed_values`.
+    """
+
+    meta: Tree
+    fixed: Weights
+
+
+class FineTuneClient(MeasuredClient, Variables):
+    """State of a client: its model, and what it needs of the stored one.
+
+    Attributes:
+        stored: Running statistics of the stored model, by name.
+    """
+
+    stored: Weights
 
 
 @declare(
@@ -49,37 +82,37 @@ class FineTuneL2P:
         check_no_added_loss(context, "finetune-l2p")
         l2p_network, split = L2PNetwork(context), TUNING_SPLITS[self.samples]
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Any) -> tuple[NetsServer, FineTuneClient]:
             template = trees.leaves(variables["params"])[0]
             # Without stored nets, in a rehearsal, they are fresh ones.
             learns = ("bn", "lr") if l2p_network.normalised else ("lr",)
             meta = variables.get("meta") or l2p_network.initial_nets(context, template, learns)
             fixed = l2p_network.fixed_values(context, template, learns, 1.0)
-            server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
-            model = {**select(variables, all_weights)}
+            server: NetsServer = {"meta": meta, "fixed": variables.get("fixed", fixed)}
+            model = select(variables, all_weights)
             model["buffers"] = l2p_network.restarted_buffers(model["buffers"])
             stored = l2p_network.running_statistics(variables["buffers"])
             return server, {**model, "stored": stored, **l2p_network.zero_client_state(template)}
 
-        def origin(server: Tree, client: Tree) -> Tree:
+        def origin(server: object, client: FineTuneClient) -> Variables:
             return {
                 "params": client["params"],
                 "buffers": {**client["buffers"], **client["stored"]},
             }
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: object, client: FineTuneClient) -> TuningWork:
             model = (client["params"], client["buffers"], client["stored"])
             return l2p_network.work_tree(*model, client["hyper"])
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            trained = {"params": dict(work["params"]), "buffers": dict(work["buffers"])}
-            return {**client, **trained}, {}
+        def end(
+            server: object, client: FineTuneClient, work: TuningWork
+        ) -> tuple[FineTuneClient, Tree]:
+            return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
 
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            model = client or {}
-            beta = model["hyper"]["beta"]
-            buffers = l2p_network.mixed_buffers(model["buffers"], model["stored"], beta)
-            return {"params": dict(model["params"]), "buffers": buffers}
+        def personal(server: object, client: FineTuneClient) -> Variables:
+            beta = client["hyper"]["beta"]
+            buffers = l2p_network.mixed_buffers(client["buffers"], client["stored"], beta)
+            return {"params": client["params"], "buffers": buffers}
 
         sweep = statistics_sweep(
             l2p_network, origin, split, lambda round_: round_ == 1, with_hyperparameters=True

@@ -30,16 +30,23 @@ from fl.api import (
     Sampling,
     Sweep,
     Tree,
+    Variables,
     all_weights,
     declare,
     select,
     trees,
 )
 from fl.blocks.exchange import aggregate_nothing
-from fl.blocks.l2p_network import L2PNetwork
-from fl.blocks.l2p_training import MetaTraining, MetaTrainingOptions, client_after_iteration
+from fl.blocks.l2p_network import L2PNetwork, L2PServer, TuningWork
+from fl.blocks.l2p_training import (
+    MetaTraining,
+    MetaTrainingOptions,
+    MetaWork,
+    client_after_iteration,
+)
 from fl.blocks.l2p_tuning import (
     TUNING_SPLITS,
+    IteratingClient,
     check_batch_norm,
     check_no_added_loss,
     client_hyperparameters,
@@ -47,6 +54,10 @@ from fl.blocks.l2p_tuning import (
     statistics_sweep,
     tuning_pass,
 )
+
+
+class L2PClient(IteratingClient, Variables):
+    """State of a client: its model, and its own meta-nets."""
 
 
 @declare(
@@ -97,27 +108,29 @@ class L2P:
         check_batch_norm(l2p_network, "l2p")
         split = TUNING_SPLITS[self.samples]
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[L2PServer, Tree]:
             template = trees.leaves(variables["params"])[0]
             model = select(variables, all_weights)
             meta = l2p_network.initial_nets(context, template, ("bn", "lr"))
-            server = {"origin": model, "meta": meta, "fixed": {}}
+            server: L2PServer = {"origin": model, "meta": meta, "fixed": {}}
             return server, {**model, "meta": meta, **l2p_network.zero_client_state(template)}
 
-        def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def conclude(
+            server: L2PServer, client: IteratingClient, work: MetaWork
+        ) -> tuple[IteratingClient, Tree]:
             return client_after_iteration(client, work, is_last=True), {}
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: L2PServer, client: L2PClient) -> TuningWork:
             origin = server["origin"]
             fresh = l2p_network.restarted_buffers(origin["buffers"])
             return l2p_network.work_tree(
                 origin["params"], fresh, origin["buffers"], client["hyper"]
             )
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        def end(server: L2PServer, client: L2PClient, work: TuningWork) -> tuple[L2PClient, Tree]:
             stored = server["origin"]["buffers"]
             buffers = l2p_network.mixed_buffers(work["buffers"], stored, client["hyper"]["beta"])
-            return {**client, "params": dict(work["params"]), "buffers": buffers}, {}
+            return {**client, "params": work["params"], "buffers": buffers}, {}
 
         rounds = context.training.rounds
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
@@ -134,7 +147,7 @@ class L2P:
             statistics_sweep(l2p_network, server_model, split, last, with_hyperparameters=True),
             tuning_pass(l2p_network, begin, end, Sampling(split, is_active=last)),
         )
-        views = {"personal": lambda server, client: select(client or {}, all_weights)}
+        views = {"personal": lambda server, client: select(client, all_weights)}
         return Method(
             init,
             passes,

@@ -21,24 +21,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NotRequired, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
     Batch,
     BuildContext,
     FedloomError,
     Method,
     Predictor,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Share,
     Sweep,
     TrainingPass,
     Tree,
+    Variables,
+    Weights,
     declare,
-    personal,
+    personal_model,
     recipe,
     rng,
     single_pass,
@@ -49,9 +56,78 @@ from fl.api import (
 from fl.blocks.anchors import class_sums, means_from_sums
 from fl.blocks.linear_layers import head_outputs, head_parameters
 
-GAUSSIAN, MOMENTS, HEADS = "gaussian", "moments", "heads"
 PRIOR_FLOOR = 1e-4
 """Added to class shares, so that their logarithms are finite."""
+
+
+class Gaussian(TypedDict):
+    """Gaussian of features that has the same covariance in every class.
+
+    Attributes:
+        means: Means of the classes, [C, d].
+        covariance: [d, d].
+    """
+
+    means: Tensor
+    covariance: Tensor
+
+
+class Moments(TypedDict):
+    """Sums over samples, in double precision.
+
+    Attributes:
+        counts: Of samples by class, [C].
+        sums: Of features by class, [C, d].
+        products: Of z z', [d, d].
+    """
+
+    counts: Tensor
+    sums: Tensor
+    products: Tensor
+
+
+class PFedFDAServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        gaussian: The common Gaussian.
+    """
+
+    gaussian: Gaussian
+
+
+class PFedFDAClient(RecipeClient):
+    """State of a client. What it adds is there between its two sweeps alone.
+
+    Attributes:
+        moments: Moments of both halves of its samples, leaves [2, ...].
+        heads: Heads of each half for g shares: ``weight`` [2, g, C, d] and ``bias`` [2, g, C].
+    """
+
+    moments: NotRequired[Moments]
+    heads: NotRequired[Weights]
+
+
+class PFedFDAUpload(RecipeUpload):
+    """Upload of a client; ``params`` has the body.
+
+    Attributes:
+        gaussian: Its Gaussian.
+    """
+
+    gaussian: Gaussian
+
+
+class PFedFDAModel(Variables):
+    """Model of a client that is scored.
+
+    Attributes:
+        gaussian: The common Gaussian.
+        counts: The client's training samples by class, [C].
+    """
+
+    gaussian: Gaussian
+    counts: Tensor
 
 
 @declare("personal", title="pFedFDA")
@@ -68,74 +144,113 @@ class PFedFDA:
 
     def build(self, context: BuildContext) -> Method:
         """Return training under the head, a sweep for moments of both halves, one for beta."""
-        network, rule = context.network, GaussianMixing(self.beta, self.shrinkage)
+        head = context.network.head
+        training = (TrainingPass(weights_not_in(head)),)
+        base = recipe(context, local=weights_in(head), passes=training)
+        steps = PFedFDASteps(base, context, GaussianMixing(self.beta, self.shrinkage))
+        passes = (
+            replace(single_pass(base), begin=steps.begin),
+            Sweep(steps.look, steps.keep_moments),
+            Sweep(steps.try_heads, steps.send_gaussian),
+        )
+        view = Predictor(steps.personal, steps.predict, steps.look_at_samples, steps.own_head)
+        return replace(base, init=steps.init, passes=passes, views={"personal": view})
+
+
+@dataclass(frozen=True, eq=False)
+class PFedFDASteps:
+    """Functions of pFedFDA's passes and of its view.
+
+    Attributes:
+        base: FedAvg of the body.
+        context: The context in which the method is built.
+        rule: Rule by which a client mixes Gaussians.
+    """
+
+    base: Recipe
+    context: BuildContext
+    rule: GaussianMixing
+
+    def init(self, variables: Variables) -> tuple[PFedFDAServer, RecipeClient]:
+        """Return FedAvg's states and the first Gaussian."""
+        server, client = self.base.init(variables)
+        head = head_parameters(self.context.network, variables["params"])
+        seed = rng.torch_seed(self.context.seed, "pfedfda")
+        return {**server, "gaussian": initial_gaussian(head, seed)}, client
+
+    def with_head(self, server: PFedFDAServer, client: PFedFDAClient) -> PFedFDAClient:
+        """Return the client's state with the head that the common Gaussian makes."""
+        network, params = self.context.network, client["params"]
+        head = self.rule.head(server["gaussian"], client["counts"])
         names = [name for name in network.names["params"] if name in network.head]
-        training = (TrainingPass(weights_not_in(network.head)),)
-        base = recipe(context, local=weights_in(network.head), passes=training)
-        local = single_pass(base)
+        layer = {name: head[name.rpartition(".")[2]].to(params[name]) for name in names}
+        return {**client, "params": layer}
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            head = head_parameters(network, variables["params"])
-            gaussian = initial_gaussian(head, rng.torch_seed(context.seed, "pfedfda"))
-            return {**server, GAUSSIAN: gaussian}, client
+    def begin(self, server: PFedFDAServer, client: PFedFDAClient) -> RecipeWork:
+        """Begin to train the body under that head."""
+        return single_pass(self.base).begin(server, self.with_head(server, client))
 
-        def with_head(server: Tree, client: Tree) -> Tree:
-            head, params = rule.head(server[GAUSSIAN], client[COUNTS]), client["params"]
-            layer = {name: head[name.rpartition(".")[2]].to(params[name]) for name in names}
-            return {**client, "params": layer}
+    def features(self, variables: Variables, batch: Batch) -> Tensor:
+        """Return features in evaluation mode, [b, d]."""
+        output = self.context.network.eval(variables["params"], variables["buffers"], batch["x"])
+        return output.features.flatten(1)
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return local.begin(server, with_head(server, client))
+    def look(
+        self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, batch: Batch
+    ) -> Moments:
+        """Return moments of both halves by the trained body."""
+        z = self.features(personal_model(upload, client), batch)
+        return half_moments(z, batch["y"], batch["weight"], self.context.classes)
 
-        def features(variables: Tree, batch: Batch) -> Tensor:
-            output = network.eval(variables["params"], variables["buffers"], batch["x"])
-            return output.features.flatten(1)
+    def keep_moments(
+        self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, totals: Moments
+    ) -> tuple[PFedFDAClient, RecipeUpload]:
+        """Keep the moments, and the heads that are tried in the next sweep."""
+        heads = self.rule.heads(server["gaussian"], totals, client["counts"])
+        return {**client, "moments": totals, "heads": heads}, upload
 
-        def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            z = features(personal(upload, client), batch)
-            return half_moments(z, batch["y"], batch["weight"], context.classes)
+    def try_heads(
+        self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, batch: Batch
+    ) -> Tree:
+        """Return the loss of each half under the other half's heads."""
+        z = self.features(personal_model(upload, client), batch)
+        return {"losses": held_out_losses(client["heads"], z, batch["y"], batch["weight"])}
 
-        def keep(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            heads = rule.heads(server[GAUSSIAN], totals, client[COUNTS])
-            return {**client, MOMENTS: totals, HEADS: heads}, dict(upload)
+    def send_gaussian(
+        self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, totals: Tree
+    ) -> tuple[PFedFDAClient, PFedFDAUpload]:
+        """Upload the body and the client's Gaussian."""
+        common = server["gaussian"]
+        mixed = self.rule.mixture(common, client["moments"], totals["losses"])
+        gaussian = trees.apply(lambda leaf, example: leaf.to(example), mixed, common)
+        state = client.copy()
+        del state["moments"], state["heads"]
+        return state, {**upload, "gaussian": gaussian}
 
-        def try_heads(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            z = features(personal(upload, client), batch)
-            return {"losses": held_out_losses(client[HEADS], z, batch["y"], batch["weight"])}
+    def personal(self, server: PFedFDAServer, client: PFedFDAClient) -> PFedFDAModel:
+        """Return the shared body with the client's head, and what its own head is made of."""
+        model = personal_model(server, self.with_head(server, client))
+        return {**model, "gaussian": server["gaussian"], "counts": client["counts"]}
 
-        def send(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-            common = dict(server[GAUSSIAN])
-            mixed = rule.mixture(common, client[MOMENTS], totals["losses"])
-            gaussian = trees.apply(lambda leaf, example: leaf.to(example), mixed, common)
-            state = {key: leaf for key, leaf in client.items() if key not in (MOMENTS, HEADS)}
-            return state, {**upload, GAUSSIAN: gaussian}
+    def look_at_samples(self, variables: PFedFDAModel, batch: Batch) -> Tree:
+        """Return features and labels."""
+        return {"features": self.features(variables, batch), "labels": batch["y"]}
 
-        def own_model(server: Tree, client: Tree | None) -> Tree:
-            client_state = with_head(server, client or {})
-            model = personal(server, client_state)
-            return {**model, GAUSSIAN: dict(server[GAUSSIAN]), COUNTS: client_state[COUNTS]}
+    def own_head(self, variables: PFedFDAModel, values: Mapping[str, Tree]) -> Weights:
+        """Return the head of the client's training samples; {} without samples."""
+        if "train" not in values:
+            return {}
+        return self.rule.adapted_head(variables["gaussian"], variables["counts"], **values["train"])
 
-        def look_at_samples(variables: Tree, batch: Batch) -> Tree:
-            return {"features": features(variables, batch), "labels": batch["y"]}
-
-        def own_head(variables: Tree, values: Mapping[str, Tree]) -> Tree:
-            if "train" not in values:
-                return {}
-            return rule.adapted_head(variables[GAUSSIAN], variables[COUNTS], **values["train"])
-
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            output = network.eval(variables["params"], variables["buffers"], x)
-            if not memory:
-                return output.outputs
-            return head_outputs(memory, output.features.double()).to(output.outputs)
-
-        passes = (replace(local, begin=begin), Sweep(look, keep), Sweep(try_heads, send))
-        view = Predictor(own_model, predict, look_at_samples, own_head)
-        return replace(base, init=init, passes=passes, views={"personal": view})
+    def predict(self, variables: PFedFDAModel, memory: Weights, x: Tensor) -> Tensor:
+        """Return the outputs of the client's own head, if it has one."""
+        output = self.context.network.eval(variables["params"], variables["buffers"], x)
+        if not memory:
+            return output.outputs
+        return head_outputs(memory, output.features.double()).to(output.outputs)
 
 
-def initial_gaussian(head: Tree, seed: int) -> Tree:
+def initial_gaussian(head: Weights, seed: int) -> Gaussian:
     """Return class means that are uniform between 0 and 1, and the identity as covariance.
 
     Args:
@@ -156,7 +271,7 @@ def initial_gaussian(head: Tree, seed: int) -> Tree:
     return {"means": centres.to(example), "covariance": identity.to(example)}
 
 
-def gaussian_of(moments: Tree, absent_means: Tensor) -> Tree:
+def gaussian_of(moments: Moments, absent_means: Tensor) -> Gaussian:
     """Return the Gaussian of samples: their class means, and the covariance around these.
 
     Args:
@@ -172,7 +287,7 @@ def gaussian_of(moments: Tree, absent_means: Tensor) -> Tree:
     }
 
 
-def interpolate(share: Tensor, first: Tree, second: Tree) -> Tree:
+def interpolate(share: Tensor, first: Gaussian, second: Gaussian) -> Gaussian:
     """Return share times the first Gaussian plus 1 - share times the second.
 
     Args:
@@ -183,7 +298,7 @@ def interpolate(share: Tensor, first: Tree, second: Tree) -> Tree:
     return trees.apply(lambda a, b: share * a + (1 - share) * b, first, second)
 
 
-def discriminant(gaussian: Tree, priors: Tensor, shrinkage: float) -> dict[str, Tensor]:
+def discriminant(gaussian: Gaussian, priors: Tensor, shrinkage: float) -> Weights:
     """Return the linear classifier of a Gaussian: ``weight`` [..., C, d], ``bias`` [..., C].
 
     w_c = S^-1 m_c and b_c = log pi_c - m_c' w_c / 2, with S = (1 - e) Sigma + e tr(Sigma) / d I.
@@ -204,7 +319,7 @@ def discriminant(gaussian: Tree, priors: Tensor, shrinkage: float) -> dict[str, 
     return {"weight": weight, "bias": priors.double().log() - (centres * weight).sum(-1) / 2}
 
 
-def half_moments(features: Tensor, labels: Tensor, weight: Tensor, classes: int) -> Tree:
+def half_moments(features: Tensor, labels: Tensor, weight: Tensor, classes: int) -> Moments:
     """Return the moments of both halves of a batch, leaves [2, ...].
 
     Args:
@@ -214,7 +329,7 @@ def half_moments(features: Tensor, labels: Tensor, weight: Tensor, classes: int)
         classes: Number of classes, C.
     """
     z = features.double()
-    moments = []
+    moments: list[Moments] = []
     for half_weight in _half_weights(weight):
         sums, counts = class_sums(z, labels, half_weight, classes)
         products = (z * half_weight[:, None]).T @ z
@@ -222,7 +337,7 @@ def half_moments(features: Tensor, labels: Tensor, weight: Tensor, classes: int)
     return trees.stack(moments)
 
 
-def held_out_losses(heads: Tree, features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+def held_out_losses(heads: Weights, features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     """Return the summed cross-entropy of each half under the other half's classifiers, [g].
 
     Args:
@@ -251,10 +366,8 @@ def _half_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
 class GaussianMixing:
     """Rule by which a client mixes its own Gaussian with a common one, and makes a head of it.
 
-    A *Gaussian* of features has the same covariance in every class: a tree of ``means`` [C, d] and
-    ``covariance`` [d, d]. *Moments* are sums over samples: ``counts`` [C], ``sums`` [C, d] and
-    ``products`` [d, d], the sum of z z'. The samples of a client at even and those at odd positions
-    are its two halves. Results are in double precision.
+    The samples of a client at even and those at odd positions are its two halves. Results are in
+    double precision.
 
     Attributes:
         beta: Share of the client's own Gaussian; None: of 0, .1, ..., 1 the one with the least loss
@@ -265,12 +378,12 @@ class GaussianMixing:
     beta: float | None
     shrinkage: float
 
-    def head(self, gaussian: Tree, counts: Tensor) -> dict[str, Tensor]:
+    def head(self, gaussian: Gaussian, counts: Tensor) -> Weights:
         """Return the discriminant of a Gaussian, or of a stack, for class counts [C]."""
         shares = counts.double() / counts.sum().clamp(min=1) + PRIOR_FLOOR
         return discriminant(gaussian, shares / shares.sum(), self.shrinkage)
 
-    def heads(self, common: Tree, moments: Tree, counts: Tensor) -> Tree:
+    def heads(self, common: Gaussian, moments: Moments, counts: Tensor) -> Weights:
         """Return heads of each half for all shares, ``weight`` [2, g, C, d].
 
         Args:
@@ -281,12 +394,11 @@ class GaussianMixing:
         shares = self._shares(moments["counts"])[:, None, None]
         heads = []
         for index in (0, 1):
-            of_half = {key: leaf[index] for key, leaf in moments.items()}
-            gaussian = gaussian_of(of_half, common["means"])
+            gaussian = gaussian_of(trees.take(moments, index), common["means"])
             heads.append(self.head(interpolate(shares, gaussian, common), counts))
         return trees.stack(heads)
 
-    def mixture(self, common: Tree, moments: Tree, losses: Tensor) -> Tree:
+    def mixture(self, common: Gaussian, moments: Moments, losses: Tensor) -> Gaussian:
         """Return the client's Gaussian; the common one for a client of fewer than two samples.
 
         Args:
@@ -294,12 +406,14 @@ class GaussianMixing:
             moments: Moments of both halves.
             losses: Losses of all shares, see `held_out_losses`, [g].
         """
-        total = {key: leaf.sum(0) for key, leaf in moments.items()}
+        total = trees.apply(lambda leaf: leaf.sum(0), moments)
         beta = self._shares(losses).gather(0, losses.argmin().reshape(1))
         beta = beta * (total["counts"].sum() > 1)
         return interpolate(beta, gaussian_of(total, common["means"]), common)
 
-    def adapted_head(self, common: Tree, counts: Tensor, features: Tensor, labels: Tensor) -> Tree:
+    def adapted_head(
+        self, common: Gaussian, counts: Tensor, features: Tensor, labels: Tensor
+    ) -> Weights:
         """Return a client's head, from all of its samples at once.
 
         Args:
