@@ -137,6 +137,7 @@ class Inversion:
         if self.model == "first":
             first = simulation.network.init(rng.torch_seed(run.seed, "init"))
             return trees.to(first, simulation.arrays.device)
+        # Participants are in ascending order, so the first client + 1 of them have this one.
         for _, owner, variables in models(run.weights(), simulation, client + 1):
             if owner == client:
                 return variables

@@ -12,27 +12,32 @@ over all clients by a matrix of its own, `COMMON_WEIGHTS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NotRequired
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    MODALITY,
-    PAYLOAD,
     PERSONAL,
     VARIABLE_GROUPS,
+    AddedStates,
     BuildContext,
+    ClientFacts,
     FedloomError,
     Forward,
     Method,
     Network,
     Pass,
+    Recipe,
+    RecipeServer,
+    RecipeWork,
     Sweep,
     Term,
     Tree,
+    Variables,
+    Weights,
     all_weights,
     recipe,
     rng,
@@ -58,15 +63,59 @@ received, in round 1 the initial model. `models`: f(w) - mu sum_j W_ij cos(w, th
 until the client has been in a network. `released`: `models` with + mu, which drives models apart.
 """
 
-MixtureWeights = Callable[[Tree, Tree, Tree, Tensor], dict[str, Tensor]]
+MixtureWeights = Callable[["MixtureServer", "MixtureClient", Any, Tensor], dict[str, Tensor]]
 """(server, clients, uploads, n) -> matrices between the round's participants by name, [K, K] each.
 
 Row i of the matrix `WEIGHTS` has the weights of client i's mixture; row i of `COMMON_WEIGHTS`, if
-there is such a matrix, the weights for parameters that all modalities hold. ``server["round"]`` is
-the number of earlier rounds, ``server["origin"]`` the initial parameters.
+there is such a matrix, the weights for parameters that all modalities hold.
 """
 
 WEIGHTS, COMMON_WEIGHTS = "cooperation", "classifier"
+
+
+class MixtureServer(RecipeServer):
+    """State of the server, which beside these entries has a trace of each matrix by its name.
+
+    Attributes:
+        origin: Initial parameters, by name.
+        round: Number of earlier rounds, int64 [].
+    """
+
+    origin: Weights
+    round: Tensor
+
+
+class MixturePayload(Variables):
+    """What the server sends to one client: its mixture.
+
+    Attributes:
+        toward: Sum of the models' directions by which the client's loss is regularised, by name.
+            It is absent if the regulariser is `mixture`.
+    """
+
+    toward: NotRequired[Weights]
+
+
+class MixtureClient(ClientFacts, AddedStates):
+    """State of a client.
+
+    Attributes:
+        trained: Model as its last training left it, which is evaluated.
+        optimizer: State of the optimizer, if it is kept between rounds.
+    """
+
+    trained: Variables
+    optimizer: NotRequired[Tree]
+
+
+class MixtureWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        toward: Direction v of `direction_regulariser`, all parameters in one row.
+    """
+
+    toward: Tensor
 
 
 def mixture_method(
@@ -94,78 +143,119 @@ def mixture_method(
             of its upload is for ``mixture_weights`` only.
         check_clients: A check of the samples of clients, see `fl.api.method.Method`.
     """
-    mixture = regulariser == "mixture"
-    mu = -mu if regulariser == "released" else mu
+    # The released code adds the cosine that the paper subtracts.
+    weight = -mu if regulariser == "released" else mu
+    base = recipe(context, terms=(task_loss, direction_regulariser(weight)), local=all_weights)
     traced = matrices if context.clients <= MAX_TRACED_CLIENTS else ()
-    without_model = send_all_but(*VARIABLE_GROUPS)
-    base = recipe(context, terms=(task_loss, direction_regulariser(mu)), local=all_weights)
-    local = single_pass(base)
-
-    def init(variables: Tree) -> tuple[Tree, Tree]:
-        server, client = base.init(variables)
-        zero_direction = trees.apply(torch.zeros_like, variables["params"])
-        payload = {**select(client, all_weights), **({} if mixture else {"toward": zero_direction})}
-        example = trees.leaves(variables["params"])[0]
-        square = torch.zeros((context.clients,) * 2, device=example.device)
-        server_state = {
-            "origin": variables["params"],
-            "round": torch.zeros((), dtype=torch.int64, device=example.device),
-            **dict.fromkeys(traced, square),
-        }
-        next_client = {**without_model(client), PAYLOAD: payload, "trained": variables}
-        return {**server, **server_state}, next_client
-
-    def begin(server: Tree, client: Tree) -> Tree:
-        payload = client[PAYLOAD]
-        directions = payload["params" if mixture else "toward"]
-        # In the order of the weights in training.
-        toward = _flat({name: directions[name] for name in payload["params"]})
-        if mixture:
-            toward = F.normalize(toward, dim=0, eps=SMALLEST_NORM)
-        return {**local.begin(server, {**client, **payload}), "toward": toward}
-
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        client_state, _ = local.end(server, client, work)
-        trained = select(client_state, all_weights)
-        return {**without_model(client_state), "trained": trained}, trained
-
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        matrices = mixture_weights(server, clients, uploads, n)
-        if mixed_share < 1 and int(server["round"]) + 1e-9 >= mixed_share * context.training.rounds:
-            identity = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
-            matrices |= {name: identity for name in (WEIGHTS, COMMON_WEIGHTS) if name in matrices}
-        mixtures = _mixtures(context, uploads, matrices)
-        if not mixture:
-            toward = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
-            mixtures = {**mixtures, "toward": toward}
-        traces = {
-            name: _among_all_clients(matrices[name], clients["id"], server[name]) for name in traced
-        }
-        # Clients of a modality without participants keep their payloads.
-        payloads = trees.overlay(clients[PAYLOAD], mixtures)
-        next_server = {**server, **traces, "round": server["round"] + 1}
-        return next_server, {**clients, PAYLOAD: payloads}
-
-    views = {PERSONAL: lambda server, client: dict(client["trained"])}
-    passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
+    steps = MixtureSteps(
+        base,
+        context,
+        mixture_weights,
+        holds_to_mixture=regulariser == "mixture",
+        mixed_rounds=mixed_share * context.training.rounds,
+        traced=traced,
+    )
+    local: Pass = single_pass(base)
+    training = replace(local, begin=steps.begin, end=steps.end)
     return Method(
-        init,
-        (*passes, sweep) if sweep else passes,
-        aggregate,
-        views,
+        steps.init,
+        (training, sweep) if sweep else (training,),
+        steps.aggregate,
+        {PERSONAL: lambda server, client: client["trained"]},
         send=send_all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
         check_clients=check_clients,
     )
 
 
-def _mixtures(context: BuildContext, models: Tree, matrices: Tree) -> Tree:
+@dataclass(frozen=True, eq=False)
+class MixtureSteps:
+    """Functions of the method that `mixture_method` returns.
+
+    Attributes:
+        base: Local training under the regulariser.
+        context: The context in which the method is built.
+        mixture_weights: The function that makes the matrices.
+        holds_to_mixture: Whether a client's model is held to the mixture that the client received,
+            and not to the models of which it is made.
+        mixed_rounds: Number of rounds after which models are mixed, perhaps not a whole one.
+        traced: Names of the matrices that are kept as traces.
+    """
+
+    base: Recipe
+    context: BuildContext
+    mixture_weights: MixtureWeights
+    holds_to_mixture: bool
+    mixed_rounds: float
+    traced: tuple[str, ...]
+
+    def init(self, variables: Variables) -> tuple[Tree, Tree]:
+        """Return the states before round 1: every client's mixture is the initial model."""
+        server, client = self.base.init(variables)
+        payload: MixturePayload = {"params": client["params"], "buffers": client["buffers"]}
+        if not self.holds_to_mixture:
+            payload["toward"] = trees.zeros_like(variables["params"])
+        example = trees.leaves(variables["params"])[0]
+        square = torch.zeros((self.context.clients,) * 2, device=example.device)
+        added = {
+            "origin": variables["params"],
+            "round": torch.zeros((), dtype=torch.int64, device=example.device),
+            **dict.fromkeys(self.traced, square),
+        }
+        without_model = send_all_but(*VARIABLE_GROUPS)(client)
+        return {**server, **added}, {**without_model, "payload": payload, "trained": variables}
+
+    def begin(self, server: MixtureServer, client: MixtureClient) -> MixtureWork:
+        """Begin local training at the client's mixture."""
+        payload = client["payload"]
+        directions: Weights = payload["params" if self.holds_to_mixture else "toward"]
+        # In the order of the weights in training.
+        toward = one_row({name: directions[name] for name in payload["params"]})
+        if self.holds_to_mixture:
+            toward = F.normalize(toward, dim=0, eps=SMALLEST_NORM)
+        work = single_pass(self.base).begin(server, {**client, **payload})
+        return {**work, "toward": toward}
+
+    def end(
+        self, server: MixtureServer, client: MixtureClient, work: MixtureWork
+    ) -> tuple[Tree, Variables]:
+        """Keep the trained model, and upload it."""
+        after, _ = single_pass(self.base).end(server, client, work)
+        trained = select(after, all_weights)
+        return {**send_all_but(*VARIABLE_GROUPS)(after), "trained": trained}, trained
+
+    def aggregate(
+        self, server: MixtureServer, clients: MixtureClient, uploads: Variables, n: Tensor
+    ) -> tuple[Tree, MixtureClient]:
+        """Mix the models of the participants: theta_i <- sum_j W_ij theta_j."""
+        matrices = self.mixture_weights(server, clients, uploads, n)
+        # A share of the rounds may be a whole number but for rounding.
+        if self.mixed_rounds < self.context.training.rounds and (
+            int(server["round"]) + 1e-9 >= self.mixed_rounds
+        ):
+            identity = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
+            matrices |= {name: identity for name in (WEIGHTS, COMMON_WEIGHTS) if name in matrices}
+        payloads = mixtures(self.context, uploads, matrices)
+        if not self.holds_to_mixture:
+            toward = mix(matrices[WEIGHTS], unit_directions(uploads["params"]))
+            payloads = {**payloads, "toward": toward}
+        # Clients of a modality without participants keep their payloads.
+        payloads = trees.overlay(clients["payload"], payloads)
+        old: Tree = server
+        traces = {
+            name: among_all_clients(matrices[name], clients["id"], old[name])
+            for name in self.traced
+        }
+        return {**old, **traces, "round": server["round"] + 1}, {**clients, "payload": payloads}
+
+
+def mixtures(context: BuildContext, models: Variables, matrices: dict[str, Tensor]) -> Tree:
     """Return every client's mixture, with the mixture over all clients for common weights."""
-    mixtures = mix(matrices[WEIGHTS], select(models, all_weights))
+    mixed = mix(matrices[WEIGHTS], select(models, all_weights))
     if COMMON_WEIGHTS not in matrices:
-        return mixtures
-    shared = select(models, common_names(context).__contains__)
-    return trees.overlay(mixtures, mix(matrices[COMMON_WEIGHTS], shared))
+        return mixed
+    common = select(models, common_names(context).__contains__)
+    return trees.overlay(mixed, mix(matrices[COMMON_WEIGHTS], common))
 
 
 def common_names(context: BuildContext) -> frozenset[str]:
@@ -202,14 +292,14 @@ def draw_collaborators(ids: Tensor, count: int | None, seed: int, number: int) -
 
 
 def rows_by_modality(
-    context: BuildContext, clients: Tree, names: Sequence[str]
+    context: BuildContext, clients: ClientFacts, names: Sequence[str]
 ) -> list[tuple[Tensor, list[str]]]:
     """Return the rows of a round's clients and the names of their parameters, by modality.
 
     Modalities without a participant are left out. With one modality, the rows are those of all
     clients, and the names are all ``names``.
     """
-    modality = clients.get(MODALITY, torch.zeros_like(clients["id"]))
+    modality = clients.get("modality", torch.zeros_like(clients["id"]))
     return [
         (
             torch.nonzero(modality == number)[:, 0],
@@ -252,7 +342,7 @@ def weights_among(
     return stack
 
 
-def _among_all_clients(matrix: Tensor, ids: Tensor, example: Tensor) -> Tensor:
+def among_all_clients(matrix: Tensor, ids: Tensor, example: Tensor) -> Tensor:
     """Return a matrix between participants as a matrix between all clients."""
     full_matrix = torch.zeros_like(example)
     full_matrix[ids[:, None], ids] = matrix.to(full_matrix)
@@ -266,12 +356,13 @@ def direction_regulariser(weight: float) -> Term:
     """
 
     def term(forward: Forward) -> Tensor:
-        unit = F.normalize(_flat(forward.work["params"]), dim=0, eps=SMALLEST_NORM)
-        return -weight * (unit * forward.work["toward"]).sum()
+        work: MixtureWork = forward.work
+        unit = F.normalize(one_row(work["params"]), dim=0, eps=SMALLEST_NORM)
+        return -weight * (unit * work["toward"]).sum()
 
     return term
 
 
-def _flat(params: Tree) -> Tensor:
+def one_row(params: Tree) -> Tensor:
     """Return all parameters of a client in one row."""
     return torch.cat([leaf.flatten() for leaf in trees.leaves(params)])

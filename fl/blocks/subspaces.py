@@ -7,12 +7,12 @@ Mathematics of Computation 27 (1973), 579-594: the cosines of the angles are sin
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
-from fl.api import Batch, FedloomError, Network, Sweep, Tree, rng
+from fl.api import Batch, FedloomError, Network, Sweep, Tree, Variables, rng
 from fl.blocks.linear_layers import feature_width
 
 Angles = Literal["svd", "greedy"]
@@ -21,16 +21,26 @@ TINY = 1e-10
 """Variance below this share of the features' mean square is rounding alone."""
 
 
-def feature_moments(features: Tensor, batch: Batch) -> Tree:
-    """Sum moments of features [b, d] over the samples that count, in double precision.
-
-    Returns:
-        ``second``, sum x x', [d, d]; ``first``, sum x, [d]; ``count``, a number.
-    """
+def feature_moments(features: Tensor, batch: Batch) -> FeatureMoments:
+    """Sum moments of features [b, d] over the samples that count."""
     weight = batch["weight"].to(torch.float64)
     x = features.flatten(1).to(torch.float64)
     weighed = x * weight[:, None]
     return {"second": weighed.T @ x, "first": weighed.sum(0), "count": weight.sum()}
+
+
+class FeatureMoments(TypedDict):
+    """Sums over samples, in double precision.
+
+    Attributes:
+        second: Sum of x x' over features x, [d, d].
+        first: Sum of x, [d].
+        count: Number of samples, [].
+    """
+
+    second: Tensor
+    first: Tensor
+    count: Tensor
 
 
 def direction_sweep(network: Network, k: int, centred: bool, max_samples: int | None) -> Sweep:
@@ -46,14 +56,16 @@ def direction_sweep(network: Network, k: int, centred: bool, max_samples: int | 
         max_samples: The most samples of a client, drawn again in every round; None: all.
     """
 
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: Tree, upload: Variables, batch: Batch) -> FeatureMoments:
         output = network.eval(upload["params"], upload["buffers"], batch["x"])
         return feature_moments(output.features, batch)
 
-    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
+    def end(
+        server: Tree, client: Tree, upload: Variables, totals: FeatureMoments
+    ) -> tuple[Tree, Tree]:
         mean = totals["first"] / totals["count"].clamp(min=1) * (1.0 if centred else 0.0)
         basis = principal_directions(totals["second"], mean, totals["count"], k)
-        return dict(client), {**upload, "basis": basis}
+        return client, {**upload, "basis": basis}
 
     return Sweep(look, end, max_samples=max_samples)
 

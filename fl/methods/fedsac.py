@@ -45,11 +45,24 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fl.api import Bound, BuildContext, Count, Method, NonNegative, Share, Tree, declare, trees
+from fl.api import (
+    Bound,
+    BuildContext,
+    Count,
+    Method,
+    NonNegative,
+    Share,
+    Tree,
+    Variables,
+    declare,
+    trees,
+)
 from fl.blocks import model_mixtures
 from fl.blocks.mixing import IDENTICAL_COSINE, cosines, fedsac_weights, saturate_above
 from fl.blocks.model_mixtures import (
     COMMON_WEIGHTS,
+    MixtureClient,
+    MixtureServer,
     common_names,
     compared_parameters,
     draw_collaborators,
@@ -66,6 +79,16 @@ from fl.blocks.subspaces import (
 )
 
 MATRICES = (model_mixtures.WEIGHTS, "similarity", "complementarity")
+
+
+class FedSaCUpload(Variables):
+    """Upload of a client: the model that it trained.
+
+    Attributes:
+        basis: Orthonormal directions in which its features vary most, [k, d].
+    """
+
+    basis: Tensor
 
 
 @declare("personal", modalities=True)
@@ -120,47 +143,38 @@ class FedSaC:
 
     def build(self, context: BuildContext) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
-        names, network = (
-            compared_parameters("fedsac", context.network, self.layers),
-            context.network,
-        )
+        network = context.network
+        names = compared_parameters("fedsac", network, self.layers)
         check_width("fedsac", network, self.k, self.crop)
-        shared = (
-            [name for name in names if name in common_names(context)]
-            if context.missing_weights
-            else []
-        )
+        held_by_all = common_names(context) if context.missing_weights else frozenset()
+        common = [name for name in names if name in held_by_all]
 
-        def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
-            def likeness(of: list[str]) -> Tensor:
-                params: Tree = {name: uploads["params"][name] for name in of}
-                if self.similarity == "moved":
-                    origin = {name: server["origin"][name] for name in of}
-                    params = trees.apply(torch.sub, params, origin)
-                return saturate_above(cosines(params), self.alike)
-
+        def weigh(
+            server: MixtureServer, clients: MixtureClient, uploads: FedSaCUpload, n: Tensor
+        ) -> dict[str, Tensor]:
             number = int(server["round"]) + 1
             alpha = self.alpha if number <= self.until * context.training.rounds + 1e-9 else 0.0
             cooperating = draw_collaborators(
                 clients["id"], self.collaborators, context.seed, number
             )
-            bases = uploads["basis"]
-            if self.noise or self.crop < 1:
-                noise_options = self.noise, self.crop, context.seed, number
-                bases = disguise_directions(bases, clients["id"], *noise_options)
-            complementarities = complementarity(bases, self.principal_angles)
+            angles = self.angles_between(clients["id"], uploads["basis"], context.seed, number)
             weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
             weights_by_modality = [
                 weights_among(
-                    rows, cooperating, n, weights, (likeness(names_held), complementarities)
+                    rows,
+                    cooperating,
+                    n,
+                    weights,
+                    (self.likeness(server, uploads, names_held), angles),
                 )
                 for rows, names_held in rows_by_modality(context, clients, names)
             ]
             matrices = dict(zip(MATRICES, torch.stack(weights_by_modality).sum(0), strict=True))
-            if shared:
+            if common:
                 weights, all_rows = partial(weights, alpha=0.0), torch.arange(len(n))
+                likeness = self.likeness(server, uploads, common)
                 common_weights = weights_among(
-                    all_rows, cooperating, n, weights, (likeness(shared), complementarities)
+                    all_rows, cooperating, n, weights, (likeness, angles)
                 )
                 matrices[COMMON_WEIGHTS] = common_weights[0]
             return matrices
@@ -171,7 +185,21 @@ class FedSaC:
             mu=self.lam,
             regulariser=self.regulariser,
             mixed_share=self.mixed,
-            matrices=(*MATRICES, COMMON_WEIGHTS) if shared else MATRICES,
+            matrices=(*MATRICES, COMMON_WEIGHTS) if common else MATRICES,
             sweep=direction_sweep(network, self.k, self.centred, self.samples),
             check_clients=partial(check_samples, "fedsac", self.k),
         )
+
+    def angles_between(self, ids: Tensor, bases: Tensor, seed: int, number: int) -> Tensor:
+        """Return the complementarity of all participants' directions in a round, [K, K]."""
+        if self.noise or self.crop < 1:
+            bases = disguise_directions(bases, ids, self.noise, self.crop, seed, number)
+        return complementarity(bases, self.principal_angles)
+
+    def likeness(self, server: MixtureServer, uploads: FedSaCUpload, names: list[str]) -> Tensor:
+        """Return the cosines of the participants' weights of these names, [K, K]."""
+        params: Tree = {name: uploads["params"][name] for name in names}
+        if self.similarity == "moved":
+            origin = {name: server["origin"][name] for name in names}
+            params = trees.apply(torch.sub, params, origin)
+        return saturate_above(cosines(params), self.alike)

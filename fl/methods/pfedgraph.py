@@ -25,9 +25,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import BuildContext, Method, NonNegative, Positive, Share, Tree, declare, rng, trees
+from fl.api import (
+    BuildContext,
+    Method,
+    NonNegative,
+    Positive,
+    Share,
+    Variables,
+    declare,
+    rng,
+    trees,
+)
 from fl.blocks.mixing import IDENTICAL_COSINE, cosines, pfedgraph_weights, saturate_above
-from fl.blocks.model_mixtures import WEIGHTS, Regulariser, mixture_method
+from fl.blocks.model_mixtures import (
+    WEIGHTS,
+    MixtureClient,
+    MixtureServer,
+    Regulariser,
+    mixture_method,
+)
 
 
 @declare("personal", title="pFedGraph", tasks="any")
@@ -56,7 +72,9 @@ class PFedGraph:
     def build(self, context: BuildContext) -> Method:
         """Local training, after every round of which the models are mixed."""
 
-        def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
+        def weigh(
+            server: MixtureServer, clients: MixtureClient, uploads: Variables, n: Tensor
+        ) -> dict[str, Tensor]:
             moved = trees.apply(torch.sub, uploads["params"], server["origin"])
             similarity = saturate_above(cosines(moved), IDENTICAL_COSINE)
             if self.graph == "shuffled":
