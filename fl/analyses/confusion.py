@@ -25,7 +25,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.blocks.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 MEASURES = ("f1", "area", "calibration")
 BINS = 15
@@ -132,9 +132,9 @@ def matrix(predictions: pd.DataFrame, classes: int) -> np.ndarray:
 
 
 @as_picture
-def drawn(look: Look, counts: np.ndarray) -> Canvas:
+def drawn(look: Look, counts: np.ndarray) -> Figure:
     """A square for each pair of classes, shaded by its share of the row; few ones with numbers."""
-    canvas, axes = axes_of(3.1)
+    figure, axes = axes_of(3.1)
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
     axes.imshow(shade_image(shares), interpolation="nearest")
     axes.set(xlabel="predicted", ylabel="class")
@@ -145,4 +145,4 @@ def drawn(look: Look, counts: np.ndarray) -> Canvas:
         for row, column in zip(*np.nonzero(counts), strict=True):
             text = str(counts[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=look.ink)
-    return canvas
+    return figure

@@ -22,7 +22,7 @@ from fl.analyses import Panel, Result, Source, TableRow, first_seeds, keys, tabl
 from fl.blocks.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 TRACE = "cooperation"
 
@@ -106,9 +106,9 @@ def _panels(
 
 
 @as_picture
-def heat_map(look: Look, matrix: np.ndarray, across: str) -> Canvas:
+def heat_map(look: Look, matrix: np.ndarray, across: str) -> Figure:
     """A square for each pair of clients, shaded by its value."""
-    canvas, axes = axes_of(3.1)
+    figure, axes = axes_of(3.1)
     top = float(matrix.max())
     shade = np.clip(matrix / top if top > 0 else matrix, 0, 1)
     axes.imshow(shade_image(shade), interpolation="nearest")
@@ -118,4 +118,4 @@ def heat_map(look: Look, matrix: np.ndarray, across: str) -> Canvas:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(0, len(matrix), step))
         axis.set_tick_params(length=0)
-    return canvas
+    return figure

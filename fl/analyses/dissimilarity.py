@@ -23,7 +23,7 @@ from fl.blocks.gradient_dissimilarity import DISSIMILARITY_MEASURES
 from fl.blocks.plotting import Look, as_picture, axes_of, logarithmic
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]
 """By method, rounds and values."""
@@ -79,9 +79,9 @@ def _panel(setting: StudySetting, curves: Curves) -> Panel:
 
 
 @as_picture
-def over_rounds(look: Look, curves: Curves) -> Canvas:
+def over_rounds(look: Look, curves: Curves) -> Figure:
     """A line for each method, on a logarithmic scale where all values are above 0."""
-    canvas, axes = axes_of(2.6)
+    figure, axes = axes_of(2.6)
     for i, (name, (rounds, values)) in enumerate(curves.items()):
         axes.plot(rounds, values, color=look.colour(i), lw=1.4)
         axes.annotate(name, (rounds[-1], values[-1]), color=look.colour(i), fontsize=8, ha="right",
@@ -90,4 +90,4 @@ def over_rounds(look: Look, curves: Curves) -> Canvas:
     if (drawn > 0).all():
         logarithmic(axes, "y", drawn)
     axes.set(xlabel="round", ylabel="variance")
-    return canvas
+    return figure

@@ -35,7 +35,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.blocks.plotting import Look, as_picture, axes_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
     from fl.engine.simulation import Simulation
 
@@ -217,12 +217,12 @@ def embedded(features: np.ndarray, seed: int) -> np.ndarray:
 @as_picture
 def scatter(
     look: Look, places: np.ndarray, labels: np.ndarray, owners: np.ndarray | None = None
-) -> Canvas:
+) -> Figure:
     """Draw a dot for each sample, with a colour and a marker for each class.
 
     With owners [samples], the marker shows the owner instead of the class.
     """
-    canvas, axes = axes_of(2.9)
+    figure, axes = axes_of(2.9)
     n = len(look.series)
     for i, label in enumerate(np.unique(labels)):
         dots = places[labels == label]
@@ -237,4 +237,4 @@ def scatter(
     axes.set(xticks=[], yticks=[])
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
-    return canvas
+    return figure

@@ -35,7 +35,6 @@ from fl.api import trees
 from fl.base import rng
 from fl.base.fields import Count, Seed
 from fl.base.schema import PERSONAL
-from fl.blocks.local_images import VIRTUAL_IMAGES
 
 if TYPE_CHECKING:
     from fl.engine.simulation import Simulation
@@ -136,7 +135,7 @@ class Heterogeneity:
 
 def distilled(run: Source) -> Tensor | None:
     """The images that every client has distilled at last, [clients, images, ...]; None without."""
-    images: Tensor | None = run.weights().get(PERSONAL, {}).get(VIRTUAL_IMAGES)
+    images: Tensor | None = run.weights().get(PERSONAL, {}).get("images")
     if images is None and LOCAL in run.traces():
         images = run.traces()[LOCAL][-1]
     return images

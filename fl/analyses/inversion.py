@@ -40,7 +40,7 @@ from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
 from fl.blocks.plotting import Look, as_picture, axes_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
     from fl.engine.simulation import Simulation
 
@@ -354,12 +354,12 @@ def perceptual() -> Distance | None:
 
 
 @as_picture
-def side_by_side(look: Look, rows: Sequence[np.ndarray]) -> Canvas:
+def side_by_side(look: Look, rows: Sequence[np.ndarray]) -> Figure:
     """Rows of images [n, channels, height, width] from 0 to 1, one row below the other."""
-    canvas, axes = axes_of(0.4 + 3.7 * len(rows) / max(4, len(rows[0])))
+    figure, axes = axes_of(0.4 + 3.7 * len(rows) / max(4, len(rows[0])))
     lines = [np.concatenate(list(np.moveaxis(row, 1, -1)), axis=1) for row in rows]
     grid = np.concatenate(lines, axis=0)
     grid = np.repeat(grid, 3, axis=2) if grid.shape[2] == 1 else grid[..., :3]
     axes.imshow(grid, interpolation="nearest")
     axes.set_axis_off()
-    return canvas
+    return figure

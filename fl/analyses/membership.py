@@ -36,7 +36,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.blocks.plotting import Look, as_picture, axes_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
     from fl.engine.simulation import Simulation
 
@@ -285,10 +285,10 @@ def true_positives(false: np.ndarray, true: np.ndarray) -> float:
 
 
 @as_picture
-def drawn(look: Look, false: np.ndarray, true: np.ndarray) -> Canvas:
+def drawn(look: Look, false: np.ndarray, true: np.ndarray) -> Figure:
     """The curve, and the diagonal."""
-    canvas, axes = axes_of(2.9)
+    figure, axes = axes_of(2.9)
     axes.plot([0, 1], [0, 1], color=look.muted, lw=0.8, ls="--")
     axes.plot(false, true, color=look.colour(0), lw=1.4)
     axes.set(xlabel="false positives", ylabel="true positives", xlim=(0, 1), ylim=(0, 1))
-    return canvas
+    return figure

@@ -24,7 +24,7 @@ from fl.base.fields import Seed
 from fl.blocks.plotting import Look, as_picture, axes_of, shade_image
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 TRACE_NAMES = ("xi", "beta", "inputs", "rates")
 NAMES = {"beta": "share of own statistics, beta", "rates": "learning rate, eta"}
@@ -163,9 +163,9 @@ def _panels(run: Source, last: dict[str, np.ndarray], domains: Sequence[str]) ->
 
 
 @as_picture
-def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
+def boxes(look: Look, values: np.ndarray, label: str) -> Figure:
     """A box for each layer; values [clients, layers]."""
-    canvas, axes = axes_of(2.4)
+    figure, axes = axes_of(2.4)
     line = {"color": look.ink, "linewidth": 0.8}
     axes.boxplot(
         list(values.T),
@@ -179,13 +179,13 @@ def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
         manage_ticks=False,
     )
     axes.set(xlabel="layer", ylabel=label, xlim=(0.3, values.shape[1] + 0.7))
-    return canvas
+    return figure
 
 
 @as_picture
-def distance_map(look: Look, names: Sequence[str], ratios: np.ndarray) -> Canvas:
+def distance_map(look: Look, names: Sequence[str], ratios: np.ndarray) -> Figure:
     """A square for each pair of domains, the darker the farther apart, with its number in it."""
-    canvas, axes = axes_of(3.1)
+    figure, axes = axes_of(3.1)
     finite = np.nan_to_num(ratios)
     top = max(float(finite.max()), 1e-12)
     axes.imshow(shade_image(np.clip(finite / top, 0, 1) * 0.8), interpolation="nearest")
@@ -197,4 +197,4 @@ def distance_map(look: Look, names: Sequence[str], ratios: np.ndarray) -> Canvas
     axes.set_yticklabels(names)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_tick_params(length=0)
-    return canvas
+    return figure

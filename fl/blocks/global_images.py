@@ -18,8 +18,13 @@ from fl.api import (
     Network,
     Pass,
     Phase,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     ServerWork,
     Tree,
+    Variables,
     keyed,
     learning_rate,
     sgd,
@@ -29,17 +34,47 @@ from fl.blocks import local_images
 from fl.blocks.distillation import gradient_distance
 from fl.blocks.first_round import copy_to_clients
 from fl.blocks.keyed_random import keyed_normal
-from fl.blocks.local_images import VIRTUAL_IMAGES
+from fl.blocks.local_images import ImagesClient, KeyServer
 
-GLOBAL_IMAGES = "anchors"
-"""Key in a client's tree: its latest copy of the global images."""
 IMAGE_STREAM = keyed.stream_number("global images")
 MATCHING_STREAM = keyed.stream_number("gradient matching")
 
 
+class GlobalServer(RecipeServer, KeyServer):
+    """State of the server.
+
+    Attributes:
+        images: Its virtual images, [classes x count, channels, height, width], by class.
+    """
+
+    images: Tensor
+
+
+class GlobalClient(RecipeClient, ImagesClient):
+    """State of a client.
+
+    Attributes:
+        anchors: Its latest copy of the server's images.
+    """
+
+    anchors: Tensor
+
+
+class GlobalWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        images: As in `ImagesClient`.
+        anchors: As in `GlobalClient`.
+    """
+
+    images: Tensor
+    anchors: Tensor
+
+
 @dataclass(frozen=True)
 class GlobalImages:
-    """The server's images, under `VIRTUAL_IMAGES` in its tree, which also has a ``key``.
+    """The virtual images of the server, see `GlobalServer`.
 
     Attributes:
         context: The context in which the method is built.
@@ -62,20 +97,20 @@ class GlobalImages:
         shape = (self.context.classes * self.count, *self.context.shape)
         return keyed_normal(key, IMAGE_STREAM, shape).to(dtype)
 
-    def labelled_copy(self, work: Tree) -> tuple[Tensor, Tensor]:
-        """Return a client's copy of the images, from its work tree, and their labels."""
-        images = work[GLOBAL_IMAGES]
+    def labelled_copy(self, work: GlobalWork) -> tuple[Tensor, Tensor]:
+        """Return a client's copy of the images, and their labels."""
+        images = work["anchors"]
         return images, local_images.image_labels(self.context.classes, self.count, images)
 
     def sending_phase(self) -> Phase:
         """Return the phase in which all clients get images: at first, and after a change."""
         return copy_to_clients(
-            VIRTUAL_IMAGES,
-            GLOBAL_IMAGES,
+            "images",
+            "anchors",
             lambda round_: round_ == 1 or self.is_due(round_ - 1),
         )
 
-    def distil(self, server: Tree, mean: Tree, round_: int) -> Tensor:
+    def distil(self, server: GlobalServer, mean: Variables, round_: int) -> Tensor:
         """Return the images after a round in which distillation is due.
 
         Their gradient at the weights before the round is brought towards the change of the mean
@@ -86,8 +121,8 @@ class GlobalImages:
         return match_gradient(
             self.context.network,
             server,
-            server[VIRTUAL_IMAGES],
-            local_images.image_labels(self.context.classes, self.count, server[VIRTUAL_IMAGES]),
+            server["images"],
+            local_images.image_labels(self.context.classes, self.count, server["images"]),
             target,
             steps=self.steps,
             lr=self.lr,
@@ -105,31 +140,33 @@ class GlobalImages:
 
 
 def train_on_local_and_global(
-    pass_: Pass, shared: GlobalImages, images: int, is_due: Callable[[int], bool]
-) -> Pass:
+    pass_: Pass[RecipeWork, RecipeUpload],
+    global_images: GlobalImages,
+    images: int,
+    is_due: Callable[[int], bool],
+) -> Pass[RecipeWork, RecipeUpload]:
     """Train on a client's images and its copy of the global ones.
 
     Args:
         pass_: The pass to change.
-        shared: The global images.
+        global_images: The global images.
         images: The number of a client's own images of each class.
         is_due: Whether the pass takes place in a round.
     """
-    classes, counts = shared.context.classes, (images, shared.count)
+    context, counts = global_images.context, (images, global_images.count)
+    classes = context.classes
 
-    def begin(server: Tree, client: Tree) -> Tree:
-        return {
-            **pass_.begin(server, client),
-            **{k: client[k] for k in (VIRTUAL_IMAGES, GLOBAL_IMAGES)},
-        }
+    def begin(server: GlobalServer, client: GlobalClient) -> GlobalWork:
+        work = pass_.begin(server, client)
+        return {**work, "images": client["images"], "anchors": client["anchors"]}
 
-    def all_images(work: Tree) -> tuple[Tensor, Tensor]:
-        x = torch.cat([work[VIRTUAL_IMAGES], work[GLOBAL_IMAGES]])
+    def all_images(work: GlobalWork) -> tuple[Tensor, Tensor]:
+        x = torch.cat([work["images"], work["anchors"]])
         return x, torch.cat([local_images.image_labels(classes, count, x) for count in counts])
 
     count = classes * sum(counts)
     return local_images.train_on_images(
-        replace(pass_, begin=begin), shared.context, all_images, count, is_due
+        replace(pass_, begin=begin), context, all_images, count, is_due
     )
 
 

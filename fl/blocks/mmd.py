@@ -230,20 +230,27 @@ def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]
 
 
 def _terms(distances: Tensor, ladder: Ladder) -> Tensor:
-    """Compute h / 2^rung of every kernel, ``[..., r, pairs]``, from ``[..., 4, pairs]``.
+    """Return h of every kernel for every pair of rows, each divided by 2^rung, ``[..., r, pairs]``.
 
-    Kernels are held as e = k - 1, which is small if rows are near, so that no digits are lost: the
-    ones cancel in h, e starts as expm1, and to square k is to take e (e + 2). Divided by a power of
-    two, which costs no digits, that is one operation: e / 2^(i+1) = e_i / 2^i + 2^(i-1) (e_i /
-    2^i)^2.
+    A kernel k of rate u d is held as e = k - 1 = expm1(-u d): it keeps its digits where rows are
+    near and k is almost 1, and the ones cancel in h. The kernel of twice the rate is k^2, so that
+    its e is (1 + e)^2 - 1 = e^2 + 2 e. With f_i = e / 2^i on rung i this is a single operation,
+
+        f_(i+1) = f_i + 2^(i-1) f_i^2,
+
+    and dividing by a power of two costs no digits. `Ladder.in_given_order` multiplies by 2^i again.
+
+    Args:
+        distances: Distances d of `squared_distances` for each pair, ``[..., 4, pairs]``.
+        ladder: The rates u in rungs.
     """
     rates = _row(ladder.rates, distances)
-    e = torch.expm1(distances.unsqueeze(-3) * -rates.reshape(-1, 1, 1))
+    scaled = torch.expm1(distances.unsqueeze(-3) * -rates.reshape(-1, 1, 1))
     terms = []
     for rung, size in enumerate(ladder.sizes):
         if rung:
-            e = e[..., :size, :, :]
-            e = torch.addcmul(e, e, e, value=2.0 ** (rung - 2))
-        halves = e[..., :2, :] - e[..., 2:, :]
+            scaled = scaled[..., :size, :, :]
+            scaled = torch.addcmul(scaled, scaled, scaled, value=2.0 ** (rung - 2))
+        halves = scaled[..., :2, :] - scaled[..., 2:, :]
         terms.append(halves[..., 0, :] + halves[..., 1, :])
     return torch.cat(terms, dim=-2)

@@ -17,7 +17,7 @@ import numpy as np
 
 if TYPE_CHECKING:  # Commands that print tables need no matplotlib.
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 FIGURE_WIDTH = 3.7
 """Width of figures in inches (355 CSS pixels)."""
@@ -111,7 +111,7 @@ PRINT = Look(
 class Picture:
     """A figure that is drawn when it is needed."""
 
-    draw: Callable[[Look], Canvas]
+    draw: Callable[[Look], Figure]
 
     @cached_property
     def svg(self) -> str:
@@ -139,19 +139,19 @@ class Picture:
         }
         data_by_format = {}
         with matplotlib.rc_context(look.style()):
-            canvas = self.draw(look)
+            figure = self.draw(look)
             for kind in kinds:
                 buffer, metadata = io.BytesIO(), metadata_by_format[kind]
-                canvas.savefig(buffer, format=kind, transparent=True, metadata=metadata)
+                figure.savefig(buffer, format=kind, transparent=True, metadata=metadata)
                 data_by_format[kind] = buffer.getvalue()
-                canvas.set_layout_engine("none")
+                figure.set_layout_engine("none")
         return data_by_format
 
 
 P = ParamSpec("P")
 
 
-def as_picture(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Picture]:
+def as_picture(draw: Callable[Concatenate[Look, P], Figure]) -> Callable[P, Picture]:
     """Turn a function that draws in a look into one that returns a `Picture`."""
 
     @wraps(draw)
@@ -180,24 +180,24 @@ def logarithmic(axes: Axes, name: Literal["x", "y"], values: np.ndarray) -> None
     axis.set_minor_formatter(NullFormatter())
 
 
-def axes_of(height: float) -> tuple[Canvas, Axes]:
+def axes_of(height: float) -> tuple[Figure, Axes]:
     """Return an empty figure of ``height`` inches and its axes."""
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    canvas = Canvas(figsize=(FIGURE_WIDTH, height))
-    axes = canvas.add_subplot()
+    figure = Figure(figsize=(FIGURE_WIDTH, height))
+    axes = figure.add_subplot()
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    return canvas, axes
+    return figure, axes
 
 
-def panels_of(count: int, height: float) -> tuple[Canvas, list[Axes]]:
+def panels_of(count: int, height: float) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of ``height`` inches that fills a page, and its axes side by side."""
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
-    canvas = Canvas(figsize=(PAGE_WIDTH, height))
-    return canvas, [canvas.add_subplot(1, count, number + 1) for number in range(count)]
+    figure = Figure(figsize=(PAGE_WIDTH, height))
+    return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
 
 
 def shade_image(values: np.ndarray) -> np.ndarray:
@@ -210,14 +210,14 @@ def shade_image(values: np.ndarray) -> np.ndarray:
     return image
 
 
-def with_legend(look: Look, canvas: Canvas) -> Canvas:
+def with_legend(look: Look, figure: Figure) -> Figure:
     """Add a legend to the figure if its look needs one, and return the figure."""
-    handles, names = canvas.axes[0].get_legend_handles_labels()
+    handles, names = figure.axes[0].get_legend_handles_labels()
     if look.has_legend and handles:
         rows = -(-len(names) // 2)
-        canvas.set_figheight(canvas.get_figheight() + 0.17 * rows)
-        canvas.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
-    return canvas
+        figure.set_figheight(figure.get_figheight() + 0.17 * rows)
+        figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    return figure
 
 
 def with_unique_ids(svg: str, prefix: str, alt: str) -> str:

@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    VARIABLE_GROUPS,
     BuildContext,
     Count,
     Forward,
@@ -39,23 +38,29 @@ from fl.api import (
     Method,
     NonNegative,
     Positive,
+    RecipeUpload,
     Share,
     Term,
-    Tree,
+    Variables,
     cross_entropy,
     declare,
     keyed,
     recipe,
     rng,
-    shared,
+    shared_model,
     single_pass,
     trees,
 )
 from fl.blocks import local_images
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
-from fl.blocks.global_images import GLOBAL_IMAGES, GlobalImages, train_on_local_and_global
+from fl.blocks.global_images import (
+    GlobalClient,
+    GlobalImages,
+    GlobalServer,
+    GlobalWork,
+    train_on_local_and_global,
+)
 from fl.blocks.local_images import (
-    VIRTUAL_IMAGES,
     InitialImages,
     MatchingOptions,
     distribution_matching,
@@ -64,6 +69,22 @@ from fl.blocks.local_images import (
 ImageDistance = Literal["contrastive", "mmd"]
 SHARED_IMAGE_STREAM = keyed.stream_number("shared images")
 KERNEL_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+class FedLGDServer(GlobalServer):
+    """State of the server.
+
+    Attributes:
+        round: Number of rounds so far, int64 [].
+    """
+
+    round: Tensor
+
+
+class FedLGDModel(Variables):
+    """Weights that are evaluated, with the images of `GlobalServer`."""
+
+    images: Tensor
 
 
 @declare("global", one_input=True)
@@ -126,53 +147,41 @@ class FedLGD:
             ),
         )
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedLGDServer, GlobalClient]:
             server, client = plain.init(variables)
             template = trees.leaves(variables["params"])[0]
             key = torch.tensor(
                 rng.torch_seed(context.seed, "virtual images"), device=template.device
             )
             images = anchors.initial_images(key, template.dtype)
-            first_images = local_images.zero_images(context, variables, self.images)
-            client = {
-                **client,
-                VIRTUAL_IMAGES: first_images,
-                GLOBAL_IMAGES: torch.zeros_like(images),
-            }
-            return {
-                **server,
-                VIRTUAL_IMAGES: images,
-                "key": key,
-                "round": torch.zeros_like(key),
-            }, client
+            own = local_images.zero_images(context, variables, self.images)
+            return (
+                {**server, "images": images, "key": key, "round": torch.zeros_like(key)},
+                {**client, "images": own, "anchors": torch.zeros_like(images)},
+            )
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean = trees.mean(uploads, torch.ones_like(n))
-            next_server = {**server, **mean, "round": server["round"] + 1}
-            if self.is_distilling(int(next_server["round"])):
-                next_server[VIRTUAL_IMAGES] = anchors.distil(
-                    server, mean, int(next_server["round"])
-                )
-            return next_server, dict(clients)
-
-        def view(server: Tree, client: Tree | None) -> Tree:
-            return {**shared(server, client), VIRTUAL_IMAGES: server[VIRTUAL_IMAGES]}
+        def aggregate(
+            server: FedLGDServer, clients: GlobalClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedLGDServer, GlobalClient]:
+            mean, round_ = trees.mean(uploads, torch.ones_like(n)), server["round"] + 1
+            images = server["images"]
+            if self.is_distilling(int(round_)):
+                images = anchors.distil(server, mean, int(round_))
+            return {**server, **mean, "round": round_, "images": images}, clients
 
         return Method(
             init,
             passes,
             aggregate,
-            {"global": view},
+            {"global": evaluated},
             earlier_phases=(
                 local_images.initial_phase(context, self.images, self.initial, warming),
                 anchors.sending_phase(),
             ),
-            send=lambda server: {kind: server[kind] for kind in VARIABLE_GROUPS},
-            trace=lambda server: {"global": server[VIRTUAL_IMAGES]},
+            send=lambda server: shared_model(server, None),
+            trace=lambda server: {"global": server["images"]},
             trace_clients=lambda clients: {
-                "local": local_images.first_images(
-                    clients[VIRTUAL_IMAGES], context.classes, self.kept
-                )
+                "local": local_images.first_images(clients["images"], context.classes, self.kept)
             },
             check_clients=local_images.require_samples(self.images),
             server_work=(anchors.server_work(),),
@@ -187,8 +196,16 @@ class FedLGD:
         return self.client_steps if self.is_distilling(round_) and round_ > 1 else 0
 
 
+def evaluated(server: FedLGDServer, client: object) -> FedLGDModel:
+    """Return the shared model and the server's images, as a view."""
+    return {**shared_model(server, None), "images": server["images"]}
+
+
 def shared_image_term(
-    lam: float, kind: ImageDistance, tau: float, shared: Callable[[Tree], tuple[Tensor, Tensor]]
+    lam: float,
+    kind: ImageDistance,
+    tau: float,
+    labelled_copy: Callable[[GlobalWork], tuple[Tensor, Tensor]],
 ) -> Term:
     """Return lam times the distance between features of the batch and of the global images.
 
@@ -196,16 +213,17 @@ def shared_image_term(
         lam: The weight of the term.
         kind: The distance.
         tau: The temperature of the contrast.
-        shared: A function that returns the images and their labels from a work tree.
+        labelled_copy: A function that returns the images and their labels.
     """
 
     def term(forward: Forward) -> Tensor:
-        x, y = shared(forward.work)
+        work: GlobalWork = forward.work
+        x, y = labelled_copy(work)
         batch = forward.batch
         key = keyed.derive_keys(batch["key"][0], SHARED_IMAGE_STREAM) + torch.arange(
             len(x), device=x.device
         )
-        shared_output = forward.network.train(forward.params, forward.work["buffers"], x, key=key)
+        shared_output = forward.network.train(forward.params, work["buffers"], x, key=key)
         features, shared_features = (
             forward.output.features.flatten(1),
             shared_output.features.flatten(1),

@@ -20,13 +20,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.api import VARIABLE_GROUPS, BuildContext, Count, Method, Predictor, Tree, declare, rng
+from fl.api import (
+    BuildContext,
+    Count,
+    Method,
+    Predictor,
+    Tree,
+    Variables,
+    declare,
+    rng,
+    shared_model,
+)
 from fl.blocks import local_images
 from fl.blocks.distances import pairwise_distances
 from fl.blocks.exchange import aggregate_nothing
-from fl.blocks.local_images import VIRTUAL_IMAGES, InitialImages, MatchingOptions
+from fl.blocks.local_images import (
+    ImagesClient,
+    InitialImages,
+    KeyServer,
+    MatchingOptions,
+    MatchingWork,
+)
 
-STATE = "optimizer"
+
+class WarmUpServer(Variables, KeyServer):
+    """State of the server: an untrained network, and a key."""
+
+
+class WarmUpClient(ImagesClient):
+    """State of a client.
+
+    Attributes:
+        optimizer: State of the images' optimizer, such as their momentum.
+    """
+
+    optimizer: Tree
+
+
+class WarmUpModel(Variables):
+    """What is evaluated: an untrained network, and the images of `ImagesClient`."""
+
+    images: Tensor
 
 
 @declare(
@@ -68,19 +102,21 @@ class WarmUp:
             context, matching, lambda round_: self.steps, "new"
         )
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[WarmUpServer, WarmUpClient]:
             images = local_images.zero_images(context, variables, self.images)
             key = torch.tensor(rng.torch_seed(context.seed, "virtual images"), device=images.device)
-            server = {kind: dict(variables[kind]) for kind in VARIABLE_GROUPS}
-            state = matching_pass.begin(server, {VIRTUAL_IMAGES: images})[STATE]
-            return {**server, "key": key}, {VIRTUAL_IMAGES: images, STATE: state}
+            state = matching_pass.begin(variables, {"images": images})["optimizer"]
+            server: WarmUpServer = {**shared_model(variables, None), "key": key}
+            return server, {"images": images, "optimizer": state}
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {**matching_pass.begin(server, client), STATE: client[STATE]}
+        def begin(server: WarmUpServer, client: WarmUpClient) -> MatchingWork:
+            return {**matching_pass.begin(server, client), "optimizer": client["optimizer"]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = matching_pass.end(server, client, work)
-            return {**client_state, STATE: work[STATE]}, upload
+        def end(
+            server: WarmUpServer, client: WarmUpClient, work: MatchingWork
+        ) -> tuple[WarmUpClient, Tree]:
+            client, upload = matching_pass.end(server, client, work)
+            return {**client, "optimizer": work["optimizer"]}, upload
 
         return Method(
             init,
@@ -93,22 +129,17 @@ class WarmUp:
         )
 
     def _nearest(self, context: BuildContext) -> Any:
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+        def predict(model: WarmUpModel, memory: Tree, x: Tensor) -> Tensor:
             def features(images: Tensor) -> Tensor:
-                output = context.network.eval(variables["params"], variables["buffers"], images)
+                output = context.network.eval(model["params"], model["buffers"], images)
                 return output.features.flatten(1)
 
-            class_means = (
-                features(variables[VIRTUAL_IMAGES]).unflatten(0, (context.classes, -1)).mean(1)
-            )
+            class_means = features(model["images"]).unflatten(0, (context.classes, -1)).mean(1)
             return -pairwise_distances(features(x), class_means)
 
         return predict
 
 
-def variables_of(server: Tree, client: Tree | None) -> Tree:
-    """An untrained network, and the client's images."""
-    return {
-        **{kind: server[kind] for kind in VARIABLE_GROUPS},
-        VIRTUAL_IMAGES: (client or {})[VIRTUAL_IMAGES],
-    }
+def variables_of(server: WarmUpServer, client: WarmUpClient) -> WarmUpModel:
+    """Return the untrained network and the client's images, as a view."""
+    return {**shared_model(server, None), "images": client["images"]}

@@ -29,8 +29,8 @@ from fl.report.cells import unit
 from fl.report.partitions import Partition
 
 if TYPE_CHECKING:
+    import matplotlib.figure
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 MARKERS = ("o", "s", "^", "D", "v", "p")
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
@@ -125,11 +125,11 @@ class Series:
 @as_picture
 def curves(
     look: Look, frame: pd.DataFrame, series: Series, metric: str, majority: float | None
-) -> Canvas:
+) -> matplotlib.figure.Figure:
     """Draw means over rounds with a band of one sd, for one setting; see `draw_curves`."""
-    canvas, axes = axes_of(2.6)
+    figure, axes = axes_of(2.6)
     draw_curves(look, axes, frame, series, metric, majority)
-    return canvas
+    return figure
 
 
 def draw_curves(
@@ -271,11 +271,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 @as_picture
 def against(
     look: Look, frame: pd.DataFrame, series: Series, metric: str, column: str, label: str
-) -> Canvas:
+) -> matplotlib.figure.Figure:
     """Draw final means against a ``column``, for one setting; see `draw_against`."""
-    canvas, axes = axes_of(2.5)
+    figure, axes = axes_of(2.5)
     draw_against(look, axes, frame, series, metric, column, label)
-    return with_legend(look, canvas)
+    return with_legend(look, figure)
 
 
 def draw_against(
@@ -318,11 +318,13 @@ def draw_against(
 
 
 @as_picture
-def strips(look: Look, frame: pd.DataFrame, series: Series, metric: str) -> Canvas:
+def strips(
+    look: Look, frame: pd.DataFrame, series: Series, metric: str
+) -> matplotlib.figure.Figure:
     """Draw a row of clients for each method, for one setting; see `draw_strips`."""
-    canvas, axes = axes_of(0.75 + 0.34 * frame["method"].nunique())
+    figure, axes = axes_of(0.75 + 0.34 * frame["method"].nunique())
     draw_strips(look, axes, frame, series, metric)
-    return canvas
+    return figure
 
 
 def draw_strips(look: Look, axes: Axes, frame: pd.DataFrame, series: Series, metric: str) -> None:
@@ -382,7 +384,7 @@ MAX_CLIENTS = 40
 
 
 @as_picture
-def holdings(look: Look, partition: Partition) -> Canvas:
+def holdings(look: Look, partition: Partition) -> matplotlib.figure.Figure:
     """Draw a partition: clients across, classes down, the area of a dot for the number of samples.
 
     With more than `MAX_CLIENTS` clients or classes, a grid is drawn whose shade is the logarithm of
@@ -392,7 +394,7 @@ def holdings(look: Look, partition: Partition) -> Canvas:
     """
     counts = np.sum(list(partition.counts.values()), axis=0)
     n_clients, n_classes = counts.shape
-    canvas, axes = axes_of(float(np.clip(0.9 + 0.19 * n_classes, 1.7, 3.6)))
+    figure, axes = axes_of(float(np.clip(0.9 + 0.19 * n_classes, 1.7, 3.6)))
     top = max(int(counts.max()), 1)
     if max(n_clients, n_classes) > MAX_CLIENTS:
         drawn = counts
@@ -404,7 +406,7 @@ def holdings(look: Look, partition: Partition) -> Canvas:
         axes.imshow(shade, aspect="auto", interpolation="nearest", extent=extent)
     else:
         client, label = np.nonzero(counts)
-        cell = min(210 / n_clients, canvas.get_figheight() * 52 / n_classes)
+        cell = min(210 / n_clients, figure.get_figheight() * 52 / n_classes)
         area = (0.92 * cell) ** 2 * counts[client, label] / top
         axes.scatter(client, label, s=area, color=look.colour(0), alpha=0.75, lw=0)
         axes.set(xlim=(-0.7, n_clients - 0.3), ylim=(n_classes - 0.3, -0.7))
@@ -422,8 +424,8 @@ def holdings(look: Look, partition: Partition) -> Canvas:
         if axis is axes.xaxis and len(" ".join(labels)) > LETTERS_ACROSS:
             axis.set_tick_params(rotation=90)
             # Dots were sized for this height of the axes.
-            canvas.set_figheight(canvas.get_figheight() + LETTER_HEIGHT * max(map(len, labels)))
-    return canvas
+            figure.set_figheight(figure.get_figheight() + LETTER_HEIGHT * max(map(len, labels)))
+    return figure
 
 
 def _scale(metric: str) -> int:

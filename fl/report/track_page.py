@@ -15,7 +15,7 @@ from fl.report.cells import NOTHING, Cell, Column, Row, Table, columns, number, 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 
 CONTROLS = ("local", tracks.CHECK, tracks.BASELINE)
@@ -292,13 +292,13 @@ def pictures(table: pd.DataFrame) -> dict[str, Picture]:
 
 
 @as_picture
-def rank_picture(look: Look, table: pd.DataFrame, tests: pd.DataFrame, track: str) -> Canvas:
+def rank_picture(look: Look, table: pd.DataFrame, tests: pd.DataFrame, track: str) -> Figure:
     """Draw mean ranks, in colour where a method is ahead of its baseline or behind it."""
     scores, named = tracks.scores_of(table, track), marked_titles(table)
     places = tracks.ranks(scores).sort_values(ascending=False, kind="stable")
     verdicts = dict(tests.loc[tests["track"] == track, ["method", "verdict"]].to_numpy())
     colours = {claims.AHEAD: look.colour(0), claims.BEHIND: look.colour(1)}
-    canvas, axes = axes_of(0.8 + 0.13 * len(places))
+    figure, axes = axes_of(0.8 + 0.13 * len(places))
     heights = np.arange(len(places))
     for verdict in (claims.AHEAD, claims.BEHIND, ""):
         is_drawn = [(v if v in colours else "") == verdict for v in map(verdicts.get, places.index)]
@@ -309,15 +309,15 @@ def rank_picture(look: Look, table: pd.DataFrame, tests: pd.DataFrame, track: st
     axes.set(xlabel="mean rank", ylim=(-0.7, len(places) - 0.3))
     axes.grid(axis="x")
     axes.legend(fontsize=6.5, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
-    return canvas
+    return figure
 
 
 @as_picture
-def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
+def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Figure:
     """Draw accuracy against a cost, with the Pareto front."""
     averages = lines.groupby("method", sort=False)[["accuracy", cost]].mean()
     best, named = tracks.pareto_front(lines, cost), marked_titles(lines)
-    canvas, axes = axes_of(2.6)
+    figure, axes = axes_of(2.6)
     axes.xaxis.set_major_formatter(lambda value, _: UNITS[cost](value))
     axes.plot(averages[cost], 100 * averages["accuracy"], "o", ms=3, color=look.muted)
     on_front = averages.loc[best]
@@ -337,11 +337,11 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     axes.set_xlim(-0.03 * limit, 1.05 * limit)
     axes.set(xlabel=COST_LABELS[cost], ylabel="accuracy (%)", ylim=(low, None))
     axes.grid(axis="y")
-    return canvas
+    return figure
 
 
 @as_picture
-def heat_map(look: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
+def heat_map(look: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Figure:
     """Draw mean differences from baselines, methods by tracks, with a dot if it is significant.
 
     Methods that are compared with the same baseline have a panel. Rows of all panels are equally
@@ -359,7 +359,7 @@ def heat_map(look: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
         if row["verdict"] in (claims.AHEAD, claims.BEHIND)
     }
     height = max(map(len, panels.values()))
-    canvas, all_axes = panels_of(len(panels), 1.4 + 0.15 * height)
+    figure, all_axes = panels_of(len(panels), 1.4 + 0.15 * height)
     limit = 10.0
     for axes, (baseline, methods) in zip(all_axes, panels.items(), strict=True):
         values = differences.reindex(index=methods, columns=order).to_numpy(float)
@@ -380,11 +380,11 @@ def heat_map(look: Look, table: pd.DataFrame, tests: pd.DataFrame) -> Canvas:
         axes.spines[:].set_visible(False)
         axes.set_title(f"from {plain[baseline]}", loc="left", fontsize=9.5)
     keys = f"difference in points; with a dot: significant; {NOTHING} not in the track"
-    bar = canvas.colorbar(
+    bar = figure.colorbar(
         image, ax=all_axes, location="bottom", shrink=0.5, aspect=40, pad=0.01, extend="both"
     )
     bar.ax.set_title(keys, fontsize=8.5)
-    return canvas
+    return figure
 
 
 def method_table(lines: pd.DataFrame, tests: pd.DataFrame, method: str) -> Table:

@@ -15,9 +15,8 @@ from fl.api.method import BuildContext
 from fl.blocks import global_images, local_images, siamese_augmentation
 from fl.blocks.contrastive_loss import supervised_contrastive_loss
 from fl.blocks.distillation import distribution_distance, gradient_distance
-from fl.blocks.global_images import GLOBAL_IMAGES
 from fl.blocks.keyed_random import constant_parameters, parameter_sampler
-from fl.blocks.local_images import VIRTUAL_IMAGES, MatchingOptions
+from fl.blocks.local_images import MatchingOptions
 from fl.engine import engine
 from fl.methods.fedlgd import FedLGD, gaussian_mmd2
 from fl.methods.vhl import generate_images
@@ -50,8 +49,8 @@ def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
     held = torch.from_numpy(simulation.client_data.samples["train"][2])
     batch = simulation.arrays.batch(held, torch.ones_like(held))
     server = {"key": torch.tensor(3)}
-    client = {"id": torch.tensor(2), VIRTUAL_IMAGES: torch.zeros(1, dtype=torch.float64)}
-    images = many.end(server, client, {}, many.look(server, client, {}, batch))[0][VIRTUAL_IMAGES]
+    client = {"id": torch.tensor(2), "images": torch.zeros(1, dtype=torch.float64)}
+    images = many.end(server, client, {}, many.look(server, client, {}, batch))[0]["images"]
     for c in range(C):
         own, made = batch["x"][batch["y"] == c], images.reshape(C, -1)[c]
         assert made.mean().item() == pytest.approx(own.mean().item(), abs=0.05)
@@ -59,7 +58,7 @@ def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
     other = many.end(
         server, {**client, "id": torch.tensor(1)}, {}, many.look(server, client, {}, batch)
     )
-    assert not torch.equal(other[0][VIRTUAL_IMAGES], images)
+    assert not torch.equal(other[0]["images"], images)
 
 
 def _setting(simulation: Any) -> Any:
@@ -74,7 +73,7 @@ def test_real_first_images_are_the_clients_own() -> None:
         x, y = (
             f(torch.from_numpy(held)) for f in (simulation.arrays.inputs, simulation.arrays.labels)
         )
-        for c, image in enumerate(state.clients[VIRTUAL_IMAGES][client]):
+        for c, image in enumerate(state.clients["images"][client]):
             assert any(image.equal(own) for own in x[y == c]), "also of who was not drawn"
 
 
@@ -87,13 +86,13 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
     x = torch.randn(C * real, *SHAPE, generator=draw, dtype=torch.float64)
     images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
     key = torch.arange(100, 100 + C * real)
-    work = part.begin({}, {VIRTUAL_IMAGES: images})
-    work["params"][VIRTUAL_IMAGES].requires_grad_()
+    work = part.begin({}, {"images": images})
+    work["params"]["images"].requires_grad_()
     weight = (torch.arange(real) < torch.tensor([[6], [4], [9]])).double().flatten()
     batch = {"x": x, "weight": weight, "key": key}
     loss, aux = part.loss({}, work, batch)
     [grad] = torch.autograd.grad(loss, [images])
-    stepped = part.update({}, work, {VIRTUAL_IMAGES: grad}, aux, 0.0)["params"][VIRTUAL_IMAGES]
+    stepped = part.update({}, work, {"images": grad}, aux, 0.0)["params"]["images"]
 
     net, change = simulation.network, siamese_augmentation.draw_change(key.reshape(C, real)[:, 0])
     params, buffers = (
@@ -224,7 +223,7 @@ def test_an_epoch_is_every_virtual_image_once(monkeypatch: pytest.MonkeyPatch) -
         part.loss(server, work, batch)
         work["step"] = work["step"] + 1
     monkeypatch.undo()
-    batches, everything = seen[::2], torch.cat([client[VIRTUAL_IMAGES], client[GLOBAL_IMAGES]])
+    batches, everything = seen[::2], torch.cat([client["images"], client["anchors"]])
     for epoch in (batches[:2], batches[2:]):
         counted = torch.cat(epoch)[:15]
         order = [int((everything == x).flatten(1).all(1).nonzero()) for x in counted]
