@@ -20,15 +20,16 @@ one input in turn, and its weight of 100 for such clients has no part here, wher
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.api import (
-    PERSONAL_PARAMS,
     Batch,
     BuildContext,
     Count,
@@ -36,17 +37,23 @@ from fl.api import (
     Method,
     Pass,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Sampling,
     Term,
     TrainingPass,
     Tree,
+    Variables,
     WeightedAverage,
+    Weights,
     declare,
     optimizer,
     recipe,
     rng,
     select,
-    shared,
+    shared_model,
     single_pass,
     trees,
     weighted_mean,
@@ -56,9 +63,46 @@ from fl.blocks import linear_layers
 from fl.blocks.exchange import send_all_but
 from fl.blocks.linear_layers import linear_parameters
 
-DECODERS = "decoders"
 SINGLE_INPUT = "x"
 """The name of the input of a model that has only one."""
+
+
+class FedIoTServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        decoders: Layers ``hidden`` and ``output`` of the decoder of each input, by its name.
+        round: Number of finished rounds, int64 []; it stays on the server.
+    """
+
+    decoders: Mapping[str, Mapping[str, Weights]]
+    round: Tensor
+
+
+class FedIoTUpload(RecipeUpload):
+    """Upload of a client; ``params`` has the body.
+
+    Attributes:
+        decoders: As in `FedIoTServer`.
+    """
+
+    decoders: Mapping[str, Mapping[str, Weights]]
+
+
+class HeadWork(TypedDict):
+    """State of the server's pass.
+
+    Attributes:
+        params: Parameters of the head, by name.
+        frozen: Parameters of the body, by name.
+        buffers: Buffers by name.
+        optimizer: State of the optimizer.
+    """
+
+    params: Weights
+    frozen: Weights
+    buffers: Weights
+    optimizer: Tree
 
 
 @declare("global", needs=("server",))
@@ -75,10 +119,8 @@ class FedIoT:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
-        body, training = (
-            weights_not_in(context.network.head),
-            head_pass(context, self.server_epochs),
-        )
+        body = weights_not_in(context.network.head)
+        training = head_pass(context, self.server_epochs)
         base = recipe(
             context,
             terms=(reconstruction_term(context),),
@@ -89,35 +131,46 @@ class FedIoT:
         )
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedIoTServer, RecipeClient]:
             server, client = base.init(variables)
             number = torch.zeros((), dtype=torch.int64)
-            client_state = send_all_but(PERSONAL_PARAMS)(client)
-            return {**server, DECODERS: client[PERSONAL_PARAMS], "round": number}, client_state
+            decoders = client.pop("personal_params")
+            return {**server, "decoders": decoders, "round": number}, client
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            return local.begin(server, {**client, PERSONAL_PARAMS: server[DECODERS]})
+        def begin(server: FedIoTServer, client: RecipeClient) -> RecipeWork:
+            return local.begin(server, {**client, "personal_params": server["decoders"]})
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            return send_all_but(PERSONAL_PARAMS)(client_state), {
-                **select(upload, body),
-                DECODERS: client_state[PERSONAL_PARAMS],
-            }
+        def end(
+            server: FedIoTServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, FedIoTUpload]:
+            client, upload = local.end(server, client, work)
+            state = client.copy()
+            decoders = state.pop("personal_params")
+            return state, {**upload, **select(upload, body), "decoders": decoders}
 
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        def aggregate(
+            server: FedIoTServer, clients: RecipeClient, uploads: FedIoTUpload, n: Tensor
+        ) -> tuple[FedIoTServer, RecipeClient]:
             assert context.server_training is not None
             number = server["round"] + 1
-            averaged = trees.overlay(server, trees.mean(uploads, n))
-            trained = context.server_training(training, shared(averaged, None), int(number))
-            return {**averaged, **trained, "round": number}, dict(clients)
+            averaged: Any = trees.overlay(server, trees.mean(uploads, n))
+            model: Variables = context.server_training(
+                training, shared_model(averaged, None), int(number)
+            )
+            return {
+                **server,
+                "params": model["params"],
+                "buffers": model["buffers"],
+                "decoders": averaged["decoders"],
+                "round": number,
+            }, clients
 
         return replace(
             base,
             init=init,
             passes=(replace(local, begin=begin, end=end),),
             aggregate=WeightedAverage(aggregate),
-            views={"global": shared},
+            views={"global": shared_model},
             send=send_all_but("round"),
         )
 
@@ -129,23 +182,27 @@ def head_pass(context: BuildContext, epochs: int) -> Pass:
     """
     network, steps = context.network, optimizer(context.training)
 
-    def begin(server: Tree, client: Tree) -> Tree:
+    def begin(server: object, client: Variables) -> HeadWork:
         params = client["params"]
         head = {name: leaf for name, leaf in params.items() if name in network.head}
         body = {name: leaf for name, leaf in params.items() if name not in network.head}
-        work = {"params": head, "frozen": body, "buffers": client["buffers"]}
-        return {**work, "optimizer": steps.init(head)}
+        return {
+            "params": head,
+            "frozen": body,
+            "buffers": client["buffers"],
+            "optimizer": steps.init(head),
+        }
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    def loss(server: object, work: HeadWork, batch: Batch) -> tuple[Tensor, Tree]:
         params = {**work["frozen"], **work["params"]}
         outputs = network.eval(params, work["buffers"], batch["x"]).outputs
         return context.task.loss(outputs, batch), {}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+    def update(server: object, work: HeadWork, grads: Weights, aux: Tree, lr: Rate) -> HeadWork:
         params, state = steps.step(work["params"], grads, work["optimizer"], lr)
         return {**work, "params": params, "optimizer": state}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+    def end(server: object, client: Variables, work: HeadWork) -> tuple[Variables, Tree]:
         return {**client, "params": {**client["params"], **work["params"]}}, {}
 
     return Pass(begin, loss, update, end, Sampling(epochs=epochs))
@@ -160,7 +217,9 @@ def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], fro
     )
 
 
-def initial_decoders(context: BuildContext, width: int, params: Tree) -> Tree:
+def initial_decoders(
+    context: BuildContext, width: int, params: Weights
+) -> dict[str, dict[str, Weights]]:
     """Draw the initial weights of a decoder for each input, by the run's seed.
 
     A decoder reconstructs an input from the features that enter the classifier, by two linear
@@ -205,7 +264,7 @@ def reconstruction_term(context: BuildContext) -> Term:
     return term
 
 
-def decode(decoder: Tree, features: Tensor) -> Tensor:
+def decode(decoder: Mapping[str, Weights], features: Tensor) -> Tensor:
     """Apply a decoder to features [b, d]; returns numbers [b, size] or scores of tokens."""
     hidden, output = decoder["hidden"], decoder["output"]
     activations = F.relu(F.linear(features, hidden["weight"], hidden["bias"]))

@@ -19,28 +19,32 @@ personal models as Ditto does, is left out.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    PAYLOAD,
-    SHARED_PARAMS,
     BuildContext,
     Count,
     Forward,
     Method,
     NonNegative,
+    Pass,
     Phase,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Share,
-    Tree,
+    Variables,
+    Weights,
     declare,
     keyed,
     recipe,
     rng,
-    shared,
     single_pass,
     trees,
 )
@@ -49,8 +53,6 @@ from fl.blocks.linear_layers import head_outputs, head_parameters
 from fl.blocks.mixing import client_rows, project_to_simplex
 from fl.pytorch.folding import call_on_stacks
 
-POINTS, HAS_REGIONS = "points", "has regions"
-"""Keys in the server's tree: all clients' points, [N, M], and whether they were found."""
 POINT_STREAM = keyed.stream_number("point of a simplex")
 SMALLEST_DISTANCE = 1e-4
 """Floor of distances between points, as in the authors' code."""
@@ -60,6 +62,54 @@ SIZES = 1000
 """Number of sizes of a simplex that are tried, as in the authors' code."""
 LARGEST_STACK = 2**22
 """Most numbers in a stack of differences between points."""
+
+
+HasRegions = TypedDict("HasRegions", {"has regions": Tensor})
+"""Whether the points were found, bool []."""
+HasRegion = TypedDict("HasRegion", {"has region": Tensor})
+"""The same for one client."""
+
+
+class FlocoServer(RecipeServer, HasRegions):
+    """State of the server; ``shared_params`` has all endpoints but the first.
+
+    Attributes:
+        points: Point of each client on the simplex, [clients, M].
+    """
+
+    points: Tensor
+
+
+class ClientPoint(HasRegion):
+    """Payload of a client.
+
+    Attributes:
+        point: Its point, [M].
+    """
+
+    point: Tensor
+
+
+class FlocoWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        payload: The client's point.
+    """
+
+    payload: ClientPoint
+
+
+class Endpoints(TypedDict):
+    """Upload of a client in the phase that finds the points.
+
+    Attributes:
+        first: ``weight`` and ``bias`` of the first endpoint.
+        others: The same of all others, [M - 1, ...].
+    """
+
+    first: Weights
+    others: Weights
 
 
 @declare("global", "personal", title="Floco")
@@ -78,13 +128,12 @@ class Floco:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with the loss at sum_m alpha_m h_m, and a phase that finds the points."""
-        network = context.network
-        names = [name for name in network.names["params"] if name in network.head]
 
         def loss(forward: Forward) -> Tensor:
-            payload, key = forward.work[PAYLOAD], forward.batch["key"][0]
-            alpha = draw_near(key, payload["point"].double(), payload["has region"], self.rho)
-            first = head_parameters(network, forward.params)
+            work: FlocoWork = forward.work
+            point, key = work["payload"], forward.batch["key"][0]
+            alpha = draw_near(key, point["point"].double(), point["has region"], self.rho)
+            first = head_parameters(context.network, forward.params)
             head = mixed_head(first, forward.shared_params, alpha)
             outputs = head_outputs(head, forward.output.features)
             return context.task.loss(outputs, forward.batch)
@@ -92,64 +141,102 @@ class Floco:
         start = partial(other_endpoints, context, endpoints=self.endpoints)
         base = recipe(context, terms=(loss,), shared_params=start)
         local = single_pass(base)
-
-        def init(variables: Tree) -> tuple[Tree, Tree]:
-            server, client = base.init(variables)
-            leaf = trees.leaves(variables["params"])[0]
-            centre = leaf.new_full((context.clients, self.endpoints), 1 / self.endpoints)
-            return {**server, POINTS: centre, HAS_REGIONS: centre.sum() < 0}, client
-
-        def point_of(server: Tree, client: Tree) -> Tensor:
-            return server[POINTS].index_select(0, client["id"].reshape(1))[0]
-
-        def payload(server: Tree, client: Tree) -> Tree:
-            return {"point": point_of(server, client), "has region": server[HAS_REGIONS]}
-
-        def begin(server: Tree, client: Tree) -> Tree:
-            return {**local.begin(server, client), PAYLOAD: client[PAYLOAD]}
-
-        def send_endpoints(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            _, upload = local.end(server, client, work)
-            head = head_parameters(network, upload["params"])
-            return dict(client), {"first": dict(head), "others": upload[SHARED_PARAMS]}
-
-        def find_points(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            points = client_points(uploads, clients["id"], self.endpoints).to(server[POINTS])
-            next_points = server[POINTS].index_copy(0, clients["id"], points)
-            has_regions = torch.ones_like(server[HAS_REGIONS])
-            return {**server, POINTS: next_points, HAS_REGIONS: has_regions}, dict(clients)
-
-        def at(server: Tree, alpha: Tensor) -> Tree:
-            model = shared(server, None)
-            params = model["params"]
-            head = mixed_head(head_parameters(network, params), server[SHARED_PARAMS], alpha)
-            replaced = {name: head[name.rpartition(".")[2]] for name in names}
-            return {**model, "params": {**params, **replaced}}
-
-        def centre_model(server: Tree, client: Tree | None) -> Tree:
-            return at(server, torch.full_like(server[POINTS][0], 1 / self.endpoints))
-
-        def own_model(server: Tree, client: Tree | None) -> Tree:
-            return at(server, point_of(server, client or {}))
-
+        steps = FlocoSteps(base, context, self.endpoints)
         first_round = int(self.tau * context.training.rounds) + 1
-        sampling, send = replace(local.sampling, needs_keys=True), send_all_but(POINTS, HAS_REGIONS)
-        step = replace(local, begin=begin, sampling=sampling)
-        passes = (replace(step, end=send_endpoints),)
+        send = send_all_but("points", "has regions")
+        step = replace(local, begin=steps.begin, sampling=replace(local.sampling, needs_keys=True))
+        sending_step: Pass = step
         phase = Phase(
-            passes,
-            find_points,
+            (replace(sending_step, end=steps.send_endpoints),),
+            steps.find_points,
             lambda round_: round_ == first_round,
             send,
-            payload,
+            steps.payload,
             all_clients=True,
         )
-        method = replace(base, init=init, passes=(step,), earlier_phases=(phase,))
-        views = {"global": centre_model, "personal": own_model}
-        return replace(method, send=send, payload=payload, views=views)
+        return replace(
+            base,
+            init=steps.init,
+            passes=(step,),
+            earlier_phases=(phase,),
+            send=send,
+            payload=steps.payload,
+            views={"global": steps.centre_model, "personal": steps.personal},
+        )
 
 
-def other_endpoints(context: BuildContext, variables: Tree, endpoints: int) -> dict[str, Tensor]:
+@dataclass(frozen=True, eq=False)
+class FlocoSteps:
+    """Functions of Floco's phases and of its views.
+
+    Attributes:
+        base: FedAvg of a simplex of heads, with the loss at a point.
+        context: The context in which the method is built.
+        endpoints: Number M of endpoints.
+    """
+
+    base: Recipe
+    context: BuildContext
+    endpoints: int
+
+    def init(self, variables: Variables) -> tuple[FlocoServer, RecipeClient]:
+        """Return FedAvg's states; all points are the centre."""
+        server, client = self.base.init(variables)
+        leaf = trees.leaves(variables["params"])[0]
+        centre = leaf.new_full((self.context.clients, self.endpoints), 1 / self.endpoints)
+        return {**server, "points": centre, "has regions": centre.sum() < 0}, client
+
+    def point_of(self, server: FlocoServer, client: RecipeClient) -> Tensor:
+        """Return a client's point, [M]."""
+        return server["points"].index_select(0, client["id"].reshape(1))[0]
+
+    def payload(self, server: FlocoServer, client: RecipeClient) -> ClientPoint:
+        """Return a client's point, and whether it was found."""
+        return {"point": self.point_of(server, client), "has region": server["has regions"]}
+
+    def begin(self, server: RecipeServer, client: RecipeClient) -> FlocoWork:
+        """Begin FedAvg's pass, with the client's point."""
+        point: Any = client["payload"]
+        return {**single_pass(self.base).begin(server, client), "payload": point}
+
+    def send_endpoints(
+        self, server: RecipeServer, client: RecipeClient, work: FlocoWork
+    ) -> tuple[RecipeClient, Endpoints]:
+        """Upload the trained endpoints alone."""
+        _, upload = single_pass(self.base).end(server, client, work)
+        head = head_parameters(self.context.network, upload["params"])
+        return client, {"first": head, "others": upload["shared_params"]}
+
+    def find_points(
+        self, server: FlocoServer, clients: RecipeClient, uploads: Endpoints, n: Tensor
+    ) -> tuple[FlocoServer, RecipeClient]:
+        """Give each client a point, by the principal components of what all clients sent."""
+        ids, points = clients["id"], server["points"]
+        found = client_points(uploads, ids, self.endpoints).to(points)
+        return {
+            **server,
+            "points": points.index_copy(0, ids, found),
+            "has regions": torch.ones_like(server["has regions"]),
+        }, clients
+
+    def model_at(self, server: FlocoServer, alpha: Tensor) -> Variables:
+        """Return the server's model with the mixture of heads by a point, [M]."""
+        network, params = self.context.network, server["params"]
+        head = mixed_head(head_parameters(network, params), server["shared_params"], alpha)
+        names = [name for name in network.names["params"] if name in network.head]
+        replaced = {name: head[name.rpartition(".")[2]] for name in names}
+        return {"params": {**params, **replaced}, "buffers": server["buffers"]}
+
+    def centre_model(self, server: FlocoServer, client: object) -> Variables:
+        """Return the model at the centre of the simplex."""
+        return self.model_at(server, torch.full_like(server["points"][0], 1 / self.endpoints))
+
+    def personal(self, server: FlocoServer, client: RecipeClient) -> Variables:
+        """Return the model at the client's point."""
+        return self.model_at(server, self.point_of(server, client))
+
+
+def other_endpoints(context: BuildContext, variables: Variables, endpoints: int) -> Weights:
     """Return the heads of new models, ``weight`` [M - 1, C, d] and ``bias`` [M - 1, C].
 
     Args:
@@ -166,7 +253,7 @@ def other_endpoints(context: BuildContext, variables: Tree, endpoints: int) -> d
     }
 
 
-def mixed_head(first: Tree, endpoints: Tree, alpha: Tensor) -> dict[str, Tensor]:
+def mixed_head(first: Weights, endpoints: Weights, alpha: Tensor) -> Weights:
     """Return the mixture of the first endpoint and the other ``endpoints`` by a point alpha."""
     return {
         key: call_on_stacks(_mixture, alpha.to(leaf), leaf, endpoints[key])
@@ -181,7 +268,7 @@ def _mixture(alpha: Tensor, first: Tensor, endpoints: Tensor) -> Tensor:
     return torch.matmul(alpha.unsqueeze(dim), leaves).reshape(first.shape)
 
 
-def client_points(uploads: Tree, ids: Tensor, count: int) -> Tensor:
+def client_points(uploads: Endpoints, ids: Tensor, count: int) -> Tensor:
     """Return the clients' points, [K, M], by the principal components of what they sent.
 
     Args:
