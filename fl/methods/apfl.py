@@ -15,27 +15,67 @@ drawn is scored with the mixture of the initial model and the shared one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Literal, TypedDict, cast
 
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     AdaptiveTerm,
     BuildContext,
     Forward,
     Method,
     Predictor,
     Rate,
+    RecipeClient,
+    RecipeServer,
+    RecipeWork,
     Share,
+    StepResults,
     Tree,
+    Variables,
+    Weights,
     declare,
     recipe,
-    shared,
+    shared_model,
     single_pass,
     task_loss,
     trees,
 )
+
+
+class OwnModel(TypedDict):
+    """Parameters of a client's own, which it trains beside the shared model w.
+
+    Attributes:
+        v: Its own model, by name.
+        alpha: Share alpha of v in the mixture, [].
+    """
+
+    v: Weights
+    alpha: Tensor
+
+
+class APFLWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        first: 1 in the first step, in which alpha adapts, then 0, [].
+    """
+
+    first: Tensor
+
+
+class APFLModels(Variables):
+    """Models of which the outputs are mixed: the shared one, and a client's own.
+
+    Attributes:
+        personal_params: The client's own model.
+        own_buffers: Buffers of that.
+    """
+
+    personal_params: OwnModel
+    own_buffers: Weights
 
 
 @declare("global", "personal", title="APFL", tasks="any")
@@ -56,80 +96,76 @@ class APFL:
     def build(self, context: BuildContext) -> Method:
         """V <- v - eta grad_v f(alpha v + (1 - alpha) w), algorithm 1, beside FedAvg for w."""
         network = context.network
-
-        def own_model(variables: Tree) -> Tree:
-            alpha = trees.leaves(variables["params"])[0].new_tensor(self.alpha)
-            return {"v": variables["params"], "alpha": alpha}
-
-        def outputs(
-            private: Tree, w: Tree, buffers: Tree, x: Tensor, key: Tensor | None
-        ) -> tuple[Tensor, Tree]:
-            """Outputs of the mixture in training mode, and its buffers."""
-            alpha = private["alpha"]
-            if self.mixed == "weights":
-                output = network.train(mixture(private, w), buffers, x, key=key)
-                return output.outputs, output.buffers
-            first = network.train(private["v"], buffers, x, key=key)
-            second = network.train(w, buffers, x, key=key)
-            return alpha * first.outputs + (1 - alpha) * second.outputs, first.buffers
-
-        def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
-            fixed = trees.apply(Tensor.detach, forward.params)
-            batch = forward.batch
-            mixed, buffers = outputs(
-                forward.personal_params, fixed, state["buffers"], batch["x"], batch.get("key")
-            )
-            return context.task.loss(mixed, batch), {"buffers": buffers}
-
         own_pass = AdaptiveTerm(
             "mixture",
             lambda variables: {"buffers": variables["buffers"]},
-            term,
+            partial(self.mixture_loss, context),
             lambda state, statistics: statistics,
         )
-        base = recipe(context, terms=(task_loss, own_pass), personal_params=own_model)
+        base = recipe(context, terms=(task_loss, own_pass), personal_params=self.own_model)
         local = single_pass(base)
 
-        def begin(server: Tree, client: Tree) -> Tree:
+        def begin(server: RecipeServer, client: RecipeClient) -> APFLWork:
             work = local.begin(server, client)
             return {**work, "first": trees.leaves(work["params"])[0].new_ones(())}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-            private, slope = work["params"][PERSONAL_PARAMS], grads[PERSONAL_PARAMS]["alpha"]
+        def update(
+            server: RecipeServer, work: APFLWork, grads: Tree, aux: StepResults, lr: Rate
+        ) -> APFLWork:
+            own, slope = work["params"]["personal_params"], grads["personal_params"]["alpha"]
             step = work["first"] * lr if self.adapt else 0
-            alpha = (private["alpha"] - step * slope).clamp(0, 1)
-            next_work = local.update(server, work, grads, aux, lr)
-            params = next_work["params"]
-            next_own = {**params[PERSONAL_PARAMS], "alpha": alpha}
-            return {
-                **next_work,
-                "params": {**params, PERSONAL_PARAMS: next_own},
-                "first": 0 * work["first"],
-            }
+            alpha = (own["alpha"] - step * slope).clamp(0, 1)
+            work = {**work, **local.update(server, work, grads, aux, lr)}
+            next_own = {**work["params"]["personal_params"], "alpha": alpha}
+            params = {**work["params"], "personal_params": next_own}
+            return {**work, "params": params, "first": 0 * work["first"]}
 
-        def personal(server: Tree, client: Tree | None) -> Tree:
-            client = client or {}
-            private, buffers = client[PERSONAL_PARAMS], client["terms"]["mixture"]["buffers"]
-            if self.mixed == "outputs":
-                return {
-                    **shared(server, None),
-                    PERSONAL_PARAMS: dict(private),
-                    "own_buffers": buffers,
-                }
-            return {"params": mixture(private, server["params"]), "buffers": buffers}
+        def predict(models: APFLModels, memory: Tree, x: Tensor) -> Tensor:
+            own = models["personal_params"]
+            first = network.eval(own["v"], models["own_buffers"], x)
+            second = network.eval(models["params"], models["buffers"], x)
+            return own["alpha"] * first.outputs + (1 - own["alpha"]) * second.outputs
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            private, alpha = variables[PERSONAL_PARAMS], variables[PERSONAL_PARAMS]["alpha"]
-            first = network.eval(private["v"], variables["own_buffers"], x)
-            second = network.eval(variables["params"], variables["buffers"], x)
-            return alpha * first.outputs + (1 - alpha) * second.outputs
-
-        view = Predictor(personal, predict) if self.mixed == "outputs" else personal
+        view = mixed_model if self.mixed == "weights" else Predictor(both_models, predict)
         step = replace(local, begin=begin, update=update)
-        return replace(base, passes=(step,), views={"global": shared, "personal": view})
+        return replace(base, passes=(step,), views={"global": shared_model, "personal": view})
+
+    def own_model(self, variables: Variables) -> OwnModel:
+        """Return a client's own parameters before round 1: the initial model, and alpha."""
+        alpha = trees.leaves(variables["params"])[0].new_tensor(self.alpha)
+        return {"v": variables["params"], "alpha": alpha}
+
+    def mixture_loss(
+        self, context: BuildContext, forward: Forward, state: Tree
+    ) -> tuple[Tensor, Tree]:
+        """Return f(alpha v + (1 - alpha) w) with w fixed, and the buffers of the mixture."""
+        network, batch = context.network, forward.batch
+        own = cast(OwnModel, forward.personal_params)
+        w = trees.apply(Tensor.detach, forward.params)
+        x, key = batch["x"], batch.get("key")
+        if self.mixed == "weights":
+            output = network.train(mixture(own, w), state["buffers"], x, key=key)
+            return context.task.loss(output.outputs, batch), {"buffers": output.buffers}
+        first = network.train(own["v"], state["buffers"], x, key=key)
+        second = network.train(w, state["buffers"], x, key=key)
+        outputs = own["alpha"] * first.outputs + (1 - own["alpha"]) * second.outputs
+        return context.task.loss(outputs, batch), {"buffers": first.buffers}
 
 
-def mixture(private: Tree, w: Tree) -> Tree:
+def mixed_model(server: RecipeServer, client: RecipeClient) -> Variables:
+    """Return the client's mixture, with buffers of its own, as a view."""
+    buffers = client["terms"]["mixture"]["buffers"]
+    return {"params": mixture(client["personal_params"], server["params"]), "buffers": buffers}
+
+
+def both_models(server: RecipeServer, client: RecipeClient) -> APFLModels:
+    """Return the shared model and the client's own, as a view."""
+    buffers = client["terms"]["mixture"]["buffers"]
+    own = client["personal_params"]
+    return {**shared_model(server, None), "personal_params": own, "own_buffers": buffers}
+
+
+def mixture(own: OwnModel, w: Weights) -> Weights:
     """Return the weights alpha v + (1 - alpha) w."""
-    alpha = private["alpha"]
-    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, private["v"], w)
+    alpha = own["alpha"]
+    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, own["v"], w)

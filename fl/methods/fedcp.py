@@ -21,24 +21,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import (
-    PERSONAL_PARAMS,
     SHARED,
-    SHARED_PARAMS,
     BuildContext,
     Forward,
     Method,
     NonNegative,
     Predictor,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     ReferencePass,
     ReferenceTerm,
     TrainingPass,
     Tree,
+    Variables,
+    Weights,
     classification_loss,
     declare,
     keyed,
     recipe,
     rng,
-    shared,
+    shared_model,
     single_pass,
     trees,
     weights_not_in,
@@ -57,6 +61,28 @@ SELECTOR_STREAM = keyed.stream_number("fedcp selector")
 SENT_FEATURES = "features of the sent body"
 
 
+class FedCPWork(RecipeWork):
+    """State of a client's pass.
+
+    Attributes:
+        context: Vector that the selector multiplies features by, see `head_context`, [d].
+    """
+
+    context: Tensor
+
+
+class FedCPModel(Variables):
+    """What is evaluated: the shared model, and beside it a head and the selector.
+
+    Attributes:
+        personal_params: The client's own head, ``weight`` [classes, d] and ``bias`` [classes].
+        shared_params: The selector, see `FedCP.selector`.
+    """
+
+    personal_params: Weights
+    shared_params: Weights
+
+
 @declare("personal", title="FedCP")
 class FedCP:
     """FedAvg with a head of the client's own and a selector of features.
@@ -71,64 +97,57 @@ class FedCP:
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg of body and selector; outputs h_k(r z) + h(s z) with r + s = 1."""
         network = context.network
-
-        def loss(forward: Forward) -> Tensor:
-            batch, features = forward.batch, forward.output.features.flatten(1)
-            selected = selection(
-                forward.shared_params, features, forward.work["context"], batch["key"]
-            )
-            shared_head = head_parameters(network, forward.params)
-            outputs = mixed_outputs(forward.personal_params, shared_head, features, selected)
-            sent = batch["reference"][SENT_FEATURES]
-            discrepancy = kernel_discrepancy(features, sent, batch["weight"])
-            return classification_loss(outputs, batch) + self.lam * discrepancy
-
-        def reference(reference_pass: ReferencePass) -> dict[str, Tensor]:
-            return {SENT_FEATURES: reference_pass(SHARED).features.flatten(1)}
-
         base = recipe(
             context,
-            terms=(ReferenceTerm(loss, reference),),
+            terms=(ReferenceTerm(self.loss, sent_features),),
             passes=(TrainingPass(weights_not_in(network.head)),),
             personal_params=lambda variables: dict(head_parameters(network, variables["params"])),
             shared_params=lambda variables: self.selector(context, variables),
         )
         local = single_pass(base)
 
-        def begin(server: Tree, client: Tree) -> Tree:
-            condition = head_context(client[PERSONAL_PARAMS])
+        def begin(server: RecipeServer, client: RecipeClient) -> FedCPWork:
+            condition = head_context(client["personal_params"])
             return {**local.begin(server, client), "context": condition}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            own_head = client_state[PERSONAL_PARAMS]
+        def end(
+            server: RecipeServer, client: RecipeClient, work: FedCPWork
+        ) -> tuple[RecipeClient, RecipeUpload]:
+            client, upload = local.end(server, client, work)
+            own_head = client["personal_params"]
             params = {
                 name: (tensor + own_head[name.rpartition(".")[2]]) / 2
                 if name in network.head
                 else tensor
                 for name, tensor in upload["params"].items()
             }
-            return client_state, {**upload, "params": params}
+            return client, {**upload, "params": params}
 
-        def own_model(server: Tree, client: Tree | None) -> Tree:
-            own_head = dict((client or {})[PERSONAL_PARAMS])
-            selector = dict(server[SHARED_PARAMS])
-            return {**shared(server, None), PERSONAL_PARAMS: own_head, SHARED_PARAMS: selector}
-
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            output = network.eval(variables["params"], variables["buffers"], x)
-            features, own_head = output.features.flatten(1), variables[PERSONAL_PARAMS]
-            selected = selection(variables[SHARED_PARAMS], features, head_context(own_head), None)
-            shared_head = head_parameters(network, variables["params"])
-            return mixed_outputs(own_head, shared_head, features, selected)
+        def predict(model: FedCPModel, memory: Tree, x: Tensor) -> Tensor:
+            output = network.eval(model["params"], model["buffers"], x)
+            features, own_head = output.features.flatten(1), model["personal_params"]
+            shares = selection(model["shared_params"], features, head_context(own_head), None)
+            shared_head = head_parameters(network, model["params"])
+            return mixed_outputs(own_head, shared_head, features, shares)
 
         sampling = replace(local.sampling, needs_keys=True)
         step = replace(local, begin=begin, end=end, sampling=sampling)
         views = {"personal": Predictor(own_model, predict, is_per_sample=True)}
         return replace(base, passes=(step,), views=views)
 
-    def selector(self, context: BuildContext, variables: Tree) -> Tree:
-        """A linear layer from d to 2 d numbers, and the scale and shift of its normalisation."""
+    def loss(self, forward: Forward) -> Tensor:
+        """Return CE(h_k(r z) + h(s z)) + lam MMD^2(z, z of the sent body), a scalar."""
+        batch, features = forward.batch, forward.output.features.flatten(1)
+        work: FedCPWork = forward.work
+        shares = selection(forward.shared_params, features, work["context"], batch["key"])
+        shared_head = head_parameters(forward.network, forward.params)
+        outputs = mixed_outputs(forward.personal_params, shared_head, features, shares)
+        sent = batch["reference"][SENT_FEATURES]
+        discrepancy = kernel_discrepancy(features, sent, batch["weight"])
+        return classification_loss(outputs, batch) + self.lam * discrepancy
+
+    def selector(self, context: BuildContext, variables: Variables) -> Weights:
+        """Return a linear layer from d to 2 d numbers, and its normalisation's scale and shift."""
         leaf = trees.leaves(variables["params"])[0]
         width = feature_width(context.network, variables["params"])
         generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "fedcp"))
@@ -136,12 +155,26 @@ class FedCP:
         return {**linear_parameters(generator, leaf, width, 2 * width), **norm}
 
 
-def head_context(head: Tree) -> Tensor:
+def own_model(server: RecipeServer, client: RecipeClient) -> FedCPModel:
+    """Return the shared model and the selector with the client's head, as a view."""
+    return {
+        **shared_model(server, None),
+        "personal_params": client["personal_params"],
+        "shared_params": server["shared_params"],
+    }
+
+
+def sent_features(reference_pass: ReferencePass) -> dict[str, Tensor]:
+    """Return the features of the body that the server sent, for `FedCP.loss`."""
+    return {SENT_FEATURES: reference_pass(SHARED).features.flatten(1)}
+
+
+def head_context(head: Weights) -> Tensor:
     """Return the sum of a head's rows, divided by its length: the client's context, [d]."""
     return F.normalize(head["weight"].detach().sum(0), dim=0)
 
 
-def selection(selector: Tree, features: Tensor, context: Tensor, key: Tensor | None) -> Tensor:
+def selection(selector: Weights, features: Tensor, context: Tensor, key: Tensor | None) -> Tensor:
     """Return the shares r of features [b, d] that go to the client's own head.
 
     Args:
@@ -161,7 +194,9 @@ def selection(selector: Tree, features: Tensor, context: Tensor, key: Tensor | N
     return logit.sigmoid()
 
 
-def mixed_outputs(own_head: Tree, shared_head: Tree, features: Tensor, shares: Tensor) -> Tensor:
+def mixed_outputs(
+    own_head: Weights, shared_head: Weights, features: Tensor, shares: Tensor
+) -> Tensor:
     """Return the outputs of both heads, added: h_k(r z) + h((1 - r) z)."""
     return head_outputs(own_head, shares * features) + head_outputs(
         shared_head, (1 - shares) * features

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from fl.api import (
     BuildContext,
+    ClientFacts,
     Count,
     Forward,
     Method,
@@ -45,6 +46,7 @@ from fl.api import (
     keyed,
     recipe,
     rng,
+    shared_model,
     single_pass,
     trees,
 )
@@ -64,27 +66,27 @@ LARGEST_STACK = 2**22
 """Most numbers in a stack of differences between points."""
 
 
-HasRegions = TypedDict("HasRegions", {"has regions": Tensor})
-"""Whether the points were found, bool []."""
-HasRegion = TypedDict("HasRegion", {"has region": Tensor})
-"""The same for one client."""
+# These keys have spaces, so they cannot be attributes of a class.
+Regions = TypedDict("Regions", {"has regions": Tensor})
+Region = TypedDict("Region", {"has region": Tensor})
 
 
-class FlocoServer(RecipeServer, HasRegions):
-    """State of the server; ``shared_params`` has all endpoints but the first.
+class FlocoServer(RecipeServer, Regions):
+    """State of the server, with ``has regions``: whether clients' points were found, bool [].
 
     Attributes:
-        points: Point of each client on the simplex, [clients, M].
+        points: Points of all clients in the simplex, [clients, M].
+        shared_params: All endpoints but the first, by name in the head, [M - 1, ...].
     """
 
     points: Tensor
 
 
-class ClientPoint(HasRegion):
-    """Payload of a client.
+class FlocoPayload(Region):
+    """What the server sends to one client, with ``has region``: as in `FlocoServer`.
 
     Attributes:
-        point: Its point, [M].
+        point: The client's point, [M].
     """
 
     point: Tensor
@@ -94,18 +96,18 @@ class FlocoWork(RecipeWork):
     """State of a client's pass.
 
     Attributes:
-        payload: The client's point.
+        payload: What the server sent to this client.
     """
 
-    payload: ClientPoint
+    payload: FlocoPayload
 
 
 class Endpoints(TypedDict):
-    """Upload of a client in the phase that finds the points.
+    """Upload of a client: the endpoints after its training.
 
     Attributes:
-        first: ``weight`` and ``bias`` of the first endpoint.
-        others: The same of all others, [M - 1, ...].
+        first: The first one, by name in the head.
+        others: All others, as in `FlocoServer`.
     """
 
     first: Weights
@@ -128,26 +130,17 @@ class Floco:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with the loss at sum_m alpha_m h_m, and a phase that finds the points."""
-
-        def loss(forward: Forward) -> Tensor:
-            work: FlocoWork = forward.work
-            point, key = work["payload"], forward.batch["key"][0]
-            alpha = draw_near(key, point["point"].double(), point["has region"], self.rho)
-            first = head_parameters(context.network, forward.params)
-            head = mixed_head(first, forward.shared_params, alpha)
-            outputs = head_outputs(head, forward.output.features)
-            return context.task.loss(outputs, forward.batch)
-
         start = partial(other_endpoints, context, endpoints=self.endpoints)
-        base = recipe(context, terms=(loss,), shared_params=start)
+        base = recipe(context, terms=(self.loss,), shared_params=start)
         local = single_pass(base)
         steps = FlocoSteps(base, context, self.endpoints)
+        step: Pass = replace(
+            local, begin=steps.begin, sampling=replace(local.sampling, needs_keys=True)
+        )
         first_round = int(self.tau * context.training.rounds) + 1
         send = send_all_but("points", "has regions")
-        step = replace(local, begin=steps.begin, sampling=replace(local.sampling, needs_keys=True))
-        sending_step: Pass = step
         phase = Phase(
-            (replace(sending_step, end=steps.send_endpoints),),
+            (replace(step, end=steps.send_endpoints),),
             steps.find_points,
             lambda round_: round_ == first_round,
             send,
@@ -160,17 +153,26 @@ class Floco:
             passes=(step,),
             earlier_phases=(phase,),
             send=send,
-            payload=steps.payload,
-            views={"global": steps.centre_model, "personal": steps.personal},
+            payload=payload,
+            views={"global": steps.centre_model, "personal": steps.own_model},
         )
+
+    def loss(self, forward: Forward) -> Tensor:
+        """Return the loss of the head sum_m alpha_m h_m, for an alpha that is drawn."""
+        work: FlocoWork = forward.work
+        key, region = forward.batch["key"][0], work["payload"]
+        alpha = draw_near(key, region["point"].double(), region["has region"], self.rho)
+        first = head_parameters(forward.network, forward.params)
+        head = mixed_head(first, forward.shared_params, alpha)
+        return forward.task.loss(head_outputs(head, forward.output.features), forward.batch)
 
 
 @dataclass(frozen=True, eq=False)
 class FlocoSteps:
-    """Functions of Floco's phases and of its views.
+    """Functions of Floco's phases and views.
 
     Attributes:
-        base: FedAvg of a simplex of heads, with the loss at a point.
+        base: FedAvg of body and endpoints.
         context: The context in which the method is built.
         endpoints: Number M of endpoints.
     """
@@ -186,57 +188,62 @@ class FlocoSteps:
         centre = leaf.new_full((self.context.clients, self.endpoints), 1 / self.endpoints)
         return {**server, "points": centre, "has regions": centre.sum() < 0}, client
 
-    def point_of(self, server: FlocoServer, client: RecipeClient) -> Tensor:
-        """Return a client's point, [M]."""
-        return server["points"].index_select(0, client["id"].reshape(1))[0]
-
-    def payload(self, server: FlocoServer, client: RecipeClient) -> ClientPoint:
-        """Return a client's point, and whether it was found."""
-        return {"point": self.point_of(server, client), "has region": server["has regions"]}
-
-    def begin(self, server: RecipeServer, client: RecipeClient) -> FlocoWork:
-        """Begin FedAvg's pass, with the client's point."""
-        point: Any = client["payload"]
-        return {**single_pass(self.base).begin(server, client), "payload": point}
+    def begin(self, server: FlocoServer, client: RecipeClient) -> FlocoWork:
+        """Begin local training, with the client's point."""
+        region = cast(FlocoPayload, client["payload"])
+        return {**single_pass(self.base).begin(server, client), "payload": region}
 
     def send_endpoints(
-        self, server: RecipeServer, client: RecipeClient, work: FlocoWork
+        self, server: FlocoServer, client: RecipeClient, work: FlocoWork
     ) -> tuple[RecipeClient, Endpoints]:
-        """Upload the trained endpoints alone."""
+        """Upload the trained endpoints, and keep nothing of this training."""
         _, upload = single_pass(self.base).end(server, client, work)
         head = head_parameters(self.context.network, upload["params"])
-        return client, {"first": head, "others": upload["shared_params"]}
+        return client, {"first": dict(head), "others": upload["shared_params"]}
 
     def find_points(
         self, server: FlocoServer, clients: RecipeClient, uploads: Endpoints, n: Tensor
     ) -> tuple[FlocoServer, RecipeClient]:
-        """Give each client a point, by the principal components of what all clients sent."""
-        ids, points = clients["id"], server["points"]
-        found = client_points(uploads, ids, self.endpoints).to(points)
-        return {
-            **server,
-            "points": points.index_copy(0, ids, found),
-            "has regions": torch.ones_like(server["has regions"]),
-        }, clients
-
-    def model_at(self, server: FlocoServer, alpha: Tensor) -> Variables:
-        """Return the server's model with the mixture of heads by a point, [M]."""
-        network, params = self.context.network, server["params"]
-        head = mixed_head(head_parameters(network, params), server["shared_params"], alpha)
-        names = [name for name in network.names["params"] if name in network.head]
-        replaced = {name: head[name.rpartition(".")[2]] for name in names}
-        return {"params": {**params, **replaced}, "buffers": server["buffers"]}
+        """Find each client's point."""
+        found = client_points(uploads, clients["id"], self.endpoints).to(server["points"])
+        points = server["points"].index_copy(0, clients["id"], found)
+        has_regions = torch.ones_like(server["has regions"])
+        return {**server, "points": points, "has regions": has_regions}, clients
 
     def centre_model(self, server: FlocoServer, client: object) -> Variables:
-        """Return the model at the centre of the simplex."""
-        return self.model_at(server, torch.full_like(server["points"][0], 1 / self.endpoints))
+        """Return the model at the centre of the simplex, as a view."""
+        return self.at(server, torch.full_like(server["points"][0], 1 / self.endpoints))
 
-    def personal(self, server: FlocoServer, client: RecipeClient) -> Variables:
-        """Return the model at the client's point."""
-        return self.model_at(server, self.point_of(server, client))
+    def own_model(self, server: FlocoServer, client: RecipeClient) -> Variables:
+        """Return the model at the client's point, as a view."""
+        return self.at(server, point_of(server, client))
+
+    def at(self, server: FlocoServer, alpha: Tensor) -> Variables:
+        """Return the model with the head sum_m alpha_m h_m."""
+        network, model = self.context.network, shared_model(server, None)
+        params = model["params"]
+        head = mixed_head(head_parameters(network, params), server["shared_params"], alpha)
+        replaced = {
+            name: head[name.rpartition(".")[2]]
+            for name in network.names["params"]
+            if name in network.head
+        }
+        return {**model, "params": {**params, **replaced}}
 
 
-def other_endpoints(context: BuildContext, variables: Variables, endpoints: int) -> Weights:
+def point_of(server: FlocoServer, client: ClientFacts) -> Tensor:
+    """Return the client's point, [M]."""
+    return server["points"].index_select(0, client["id"].reshape(1))[0]
+
+
+def payload(server: FlocoServer, client: ClientFacts) -> FlocoPayload:
+    """Return what the server sends to one client."""
+    return {"point": point_of(server, client), "has region": server["has regions"]}
+
+
+def other_endpoints(
+    context: BuildContext, variables: Variables, endpoints: int
+) -> dict[str, Tensor]:
     """Return the heads of new models, ``weight`` [M - 1, C, d] and ``bias`` [M - 1, C].
 
     Args:
@@ -253,7 +260,7 @@ def other_endpoints(context: BuildContext, variables: Variables, endpoints: int)
     }
 
 
-def mixed_head(first: Weights, endpoints: Weights, alpha: Tensor) -> Weights:
+def mixed_head(first: Weights, endpoints: Weights, alpha: Tensor) -> dict[str, Tensor]:
     """Return the mixture of the first endpoint and the other ``endpoints`` by a point alpha."""
     return {
         key: call_on_stacks(_mixture, alpha.to(leaf), leaf, endpoints[key])
