@@ -7,26 +7,29 @@ deviations. From these the server learns how much each channel varies between cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from fl.api import (
-    ALTERATION_STATES,
-    COUNTS,
     Alteration,
     Batch,
     BuildContext,
     FedloomError,
-    Method,
     Network,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
     Share,
     Tree,
+    Variables,
     WeightedAverage,
     single_pass,
     trees,
@@ -45,14 +48,65 @@ from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 
 Fusion = Literal["adaptive", "direct"]
 ALTERATION = "fedfa"
-STATISTICS = "statistics"
-"""Key in the server's tree: by layer, clients' running mean and sd, and the variances of both."""
-
 ALTER_STREAM, NOISE_STREAM = range(2)
 """Streams of a layer's keys."""
 
 CHANNEL_CACHE: WeakKeyDictionary[Network, dict[str, int]] = WeakKeyDictionary()
 """Channels by layer that a pass has shown: a pass over large images takes a second."""
+
+
+class LayerStatistics(TypedDict):
+    """What the server knows of the features of a layer, [c] each.
+
+    Attributes:
+        mean: Mean over clients of the running means of channels.
+        sd: The same of their deviations.
+        mean_variance: Variance over clients of the running means.
+        sd_variance: The same of the deviations.
+    """
+
+    mean: Tensor
+    sd: Tensor
+    mean_variance: Tensor
+    sd_variance: Tensor
+
+
+class LayerState(TypedDict):
+    """State of a layer during a client's pass, [c] each.
+
+    Attributes:
+        mean: Running mean of each channel.
+        sd: Running mean of its deviation.
+        gamma_mean: Weight of the variance over clients of its mean.
+        gamma_sd: The same of its deviation.
+    """
+
+    mean: Tensor
+    sd: Tensor
+    gamma_mean: Tensor
+    gamma_sd: Tensor
+
+
+class StatisticsServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        statistics: Statistics of each layer that is augmented, by its name.
+    """
+
+    statistics: Mapping[str, LayerStatistics]
+
+
+class StatisticsUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        statistics: By layer, how far the client's running means are from the server's, and the
+            squares of that, as `fl.blocks.reweighting.unweighted_upload` makes it.
+    """
+
+    statistics: Tree
+
 
 FeatureChange = Callable[[Tensor, Tensor, Batch], Tensor]
 """(features [b, c, h, w], noise [2, b, c], batch) -> features."""
@@ -133,7 +187,9 @@ def federated_augmentation(
 ) -> BuildContext:
     """Add the alteration of FedFA^l, whose state `with_exchanged_statistics` exchanges."""
 
-    def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
+    def apply(
+        layer: str, features: Tensor, batch: Batch, state: Mapping[str, LayerState]
+    ) -> tuple[Tensor, Tree]:
         layer_state, weight = state[layer], batch["weight"]
 
         def change(x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
@@ -149,10 +205,10 @@ def federated_augmentation(
             "met": is_met,
         }
 
-    def adapt(state: Tree, observed: Tree) -> Tree:
+    def adapt(state: Mapping[str, LayerState], observed: Tree) -> Tree:
         next_state = {}
         for layer, layer_state in state.items():
-            running = {key: layer_state[key] for key in ("mean", "sd")}
+            running = {"mean": layer_state["mean"], "sd": layer_state["sd"]}
             next_state[layer] = {
                 **layer_state,
                 **update_running_means(running, observed[layer], observed[layer]["met"], momentum),
@@ -165,13 +221,13 @@ def federated_augmentation(
 
 
 def with_exchanged_statistics(
-    base: Method, context: BuildContext, layers: tuple[str, ...], fusion: Fusion
-) -> Method:
+    base: Recipe, context: BuildContext, layers: tuple[str, ...], fusion: Fusion
+) -> Recipe:
     """Let clients upload the running averages that `federated_augmentation` keeps.
 
     The server keeps their unweighted mean over clients (weighted by samples if the task counts no
-    classes) and their variance over clients, from which the weights of channels follow. Before
-    round 1 means are 0, deviations and variances 1, as in the released code.
+    classes) and their variance over clients, from which the weights of channels follow. The states
+    before round 1 are as in the released code.
 
     Args:
         base: A method built in the context that `federated_augmentation` returned.
@@ -179,57 +235,88 @@ def with_exchanged_statistics(
         layers: The names of the layers; empty: the model's own blocks.
         fusion: Whether weights of channels follow from their variances or are these.
     """
-    sizes, local = channel_counts(context, layers), single_pass(base)
+    steps = StatisticsSteps(base, context, channel_counts(context, layers), fusion)
+    training = replace(single_pass(base), begin=steps.begin, end=steps.end)
+    aggregate = WeightedAverage(steps.aggregate)
+    return replace(base, init=steps.init, passes=(training,), aggregate=aggregate)
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
-        server, client = base.init(variables)
+
+@dataclass(frozen=True, eq=False)
+class StatisticsSteps:
+    """Functions of the method that `with_exchanged_statistics` returns.
+
+    Attributes:
+        base: A method built in the context.
+        context: The context in which the method is built.
+        sizes: The number of channels of each layer.
+        fusion: Whether weights of channels follow from their variances or are these.
+    """
+
+    base: Recipe
+    context: BuildContext
+    sizes: Mapping[str, int]
+    fusion: Fusion
+
+    def init(self, variables: Variables) -> tuple[StatisticsServer, RecipeClient]:
+        """Return the states before round 1: means are 0, deviations and variances 1."""
+        server, client = self.base.init(variables)
         unit = trees.leaves(variables["params"])[0].new_ones(())
-        initial = {"mean": unit * 0, "sd": unit, "mean_variance": unit, "sd_variance": unit}
-        statistics = {
-            layer: {key: value.repeat(size) for key, value in initial.items()}
-            for layer, size in sizes.items()
-        }
-        return {**server, STATISTICS: statistics}, client
-
-    def begin(server: Tree, client: Tree) -> Tree:
-        work = local.begin(server, client)
-        state = {
-            layer: _initial_state(statistics, fusion)
-            for layer, statistics in server[STATISTICS].items()
-        }
-        return {**work, ALTERATION_STATES: {**work.get(ALTERATION_STATES, {}), ALTERATION: state}}
-
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        states = dict(work[ALTERATION_STATES])
-        deviations = {
+        statistics: dict[str, LayerStatistics] = {
             layer: {
-                key: layer_state[key] - server[STATISTICS][layer][key] for key in ("mean", "sd")
+                "mean": (unit * 0).repeat(size),
+                "sd": unit.repeat(size),
+                "mean_variance": unit.repeat(size),
+                "sd_variance": unit.repeat(size),
+            }
+            for layer, size in self.sizes.items()
+        }
+        return {**server, "statistics": statistics}, client
+
+    def begin(self, server: StatisticsServer, client: RecipeClient) -> RecipeWork:
+        """Begin training with the server's statistics."""
+        work = single_pass(self.base).begin(server, client)
+        state = {
+            layer: initial_state(statistics, self.fusion)
+            for layer, statistics in server["statistics"].items()
+        }
+        return {**work, "alterations": {**work.get("alterations", {}), ALTERATION: state}}
+
+    def end(
+        self, server: StatisticsServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[RecipeClient, StatisticsUpload]:
+        """Upload how far the client's running means are from the server's."""
+        states = dict(work["alterations"])
+        apart = {
+            layer: {
+                "mean": layer_state["mean"] - server["statistics"][layer]["mean"],
+                "sd": layer_state["sd"] - server["statistics"][layer]["sd"],
             }
             for layer, layer_state in states.pop(ALTERATION).items()
         }
-        training_work = {key: leaf for key, leaf in work.items() if key != ALTERATION_STATES}
-        client, upload = local.end(
-            server, client, {**training_work, **({ALTERATION_STATES: states} if states else {})}
-        )
-        moments = {"apart": deviations, "square": trees.apply(torch.square, deviations)}
-        samples = client[COUNTS].sum()
-        shared_moments = unweighted_upload(moments, samples, context.training)
-        return client, {**upload, STATISTICS: shared_moments}
+        without: Tree = {key: leaf for key, leaf in work.items() if key != "alterations"}
+        added = {"alterations": states} if states else {}
+        client, upload = single_pass(self.base).end(server, client, {**without, **added})
+        moments = {"apart": apart, "square": trees.apply(torch.square, apart)}
+        samples = client["counts"].sum()
+        sent = unweighted_upload(moments, samples, self.context.training)
+        return client, {**upload, "statistics": sent}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        mean_moments = reweighted_mean(trees.mean(uploads[STATISTICS], n))
-        models = {key: leaf for key, leaf in uploads.items() if key != STATISTICS}
-        mean, client_states = base.aggregate(server, clients, models, n)
+    def aggregate(
+        self,
+        server: StatisticsServer,
+        clients: RecipeClient,
+        uploads: StatisticsUpload,
+        n: Tensor,
+    ) -> tuple[StatisticsServer, RecipeClient]:
+        """Average the models, and renew the statistics of each layer."""
+        moments = reweighted_mean(trees.mean(uploads["statistics"], n))
+        models = {key: leaf for key, leaf in uploads.items() if key != "statistics"}
+        mean, clients = self.base.aggregate(server, clients, models, n)
         statistics = {
-            layer: _updated_statistics(
-                previous, mean_moments["apart"][layer], mean_moments["square"][layer]
-            )
-            for layer, previous in server[STATISTICS].items()
+            layer: updated_statistics(old, moments["apart"][layer], moments["square"][layer])
+            for layer, old in server["statistics"].items()
         }
-        return {**mean, STATISTICS: statistics}, client_states
-
-    step = replace(local, begin=begin, end=end)
-    return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))
+        return {**mean, "statistics": statistics}, clients
 
 
 def _add_alteration(context: BuildContext, alteration: Alteration) -> BuildContext:
@@ -243,22 +330,31 @@ def _change_at_random(features: Tensor, batch: Batch, p: float, change: FeatureC
     return torch.where(is_altered(batch["key"], ALTER_STREAM, p), changed_features, features)
 
 
-def _initial_state(statistics: Tree, fusion: Fusion) -> Tree:
+def initial_state(statistics: LayerStatistics, fusion: Fusion) -> LayerState:
     """Return a layer's state at the beginning of a round, from the server's statistics."""
     weights_of = adaptive_weights if fusion == "adaptive" else torch.clone
-    gammas = {f"gamma_{key}": weights_of(statistics[f"{key}_variance"]) for key in ("mean", "sd")}
-    return {"mean": statistics["mean"], "sd": statistics["sd"], **gammas}
+    return {
+        "mean": statistics["mean"],
+        "sd": statistics["sd"],
+        "gamma_mean": weights_of(statistics["mean_variance"]),
+        "gamma_sd": weights_of(statistics["sd_variance"]),
+    }
 
 
-def _updated_statistics(old: Tree, deviation: Tree, squared_deviation: Tree) -> Tree:
+def updated_statistics(old: LayerStatistics, apart: Tree, square: Tree) -> LayerStatistics:
     """Return the server's statistics of a layer after a round.
 
     Variances are (1/M) sum_m (t_m - mean)^2. They are computed around the previous mean, which is
     near, so that little is lost to rounding.
+
+    Args:
+        old: The statistics before.
+        apart: The mean over clients of t_m minus the previous mean, of ``mean`` and of ``sd``.
+        square: The mean of the squares of that.
     """
-    new_means = {key: old[key] + deviation[key] for key in ("mean", "sd")}
-    variances = {
-        f"{key}_variance": (squared_deviation[key] - deviation[key].square()).clamp(min=0)
-        for key in deviation
+    return {
+        "mean": old["mean"] + apart["mean"],
+        "sd": old["sd"] + apart["sd"],
+        "mean_variance": (square["mean"] - apart["mean"].square()).clamp(min=0),
+        "sd_variance": (square["sd"] - apart["sd"].square()).clamp(min=0),
     }
-    return {**new_means, **variances}

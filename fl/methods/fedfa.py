@@ -34,7 +34,6 @@ import torch
 from torch import Tensor
 
 from fl.api import (
-    COUNTS,
     Batch,
     Bound,
     BuildContext,
@@ -46,11 +45,16 @@ from fl.api import (
     Output,
     Pass,
     Positive,
+    Recipe,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
     Share,
     Sweep,
     TappedTerm,
     Term,
     Tree,
+    Variables,
     WeightedAverage,
     declare,
     recipe,
@@ -69,12 +73,31 @@ from fl.blocks.feature_augmentation import (
 from fl.blocks.feature_statistics import augment, channel_moments, restyle
 from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 
-HISTOGRAM = "histogram"
-"""Key in the server's tree: [channels, bins] over all clients; zeros before the first round."""
 MIN_SAMPLES = 2
 """The smallest number of samples that have a histogram."""
 SHARE_EPS = 1e-6
 """A number added to the shares of a histogram, so that an empty bin has a logarithm."""
+
+
+class HistogramServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        histogram: Histogram of features over all clients, [channels, bins]; zeros before the first
+            round.
+    """
+
+    histogram: Tensor
+
+
+class HistogramUpload(RecipeUpload):
+    """Upload of a client.
+
+    Attributes:
+        histogram: Its histogram, as `fl.blocks.reweighting.unweighted_upload` makes it.
+    """
+
+    histogram: Tree
 
 
 @declare("global", title="FedFA^l", tasks="any")
@@ -177,7 +200,7 @@ class AlignedFeatures:
         tap = output.taps[layer]
         return tap.reshape(len(tap), size, -1)
 
-    def evaluate(self, variables: Tree, x: Inputs) -> Tensor:
+    def evaluate(self, variables: Variables, x: Inputs) -> Tensor:
         """Return the aligned features of inputs in evaluation mode."""
         return self.select(self.network.eval(variables["params"], variables["buffers"], x))
 
@@ -196,7 +219,8 @@ def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> 
     aligned = AlignedFeatures(context)
 
     def term(forward: Forward) -> Tensor:
-        target = forward.shared[HISTOGRAM]
+        server: HistogramServer = forward.server
+        target = server["histogram"]
         total, count = histogram_sums(
             aligned.select(forward.output), forward.batch["weight"], bins, tau
         )
@@ -206,7 +230,7 @@ def alignment_term(context: BuildContext, lam: float, bins: int, tau: float) -> 
     return TappedTerm(term, aligned.taps)
 
 
-def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) -> Method:
+def with_histograms(base: Recipe, context: BuildContext, bins: int, tau: float) -> Recipe:
     """Let clients upload histograms of their features, for the term `alignment_term`.
 
     The histograms are those of the model that the client just trained, in evaluation mode. A client
@@ -220,31 +244,32 @@ def with_histograms(base: Method, context: BuildContext, bins: int, tau: float) 
     """
     features = AlignedFeatures(context).evaluate
 
-    def init(variables: Tree) -> tuple[Tree, Tree]:
+    def init(variables: Variables) -> tuple[HistogramServer, RecipeClient]:
         server, client = base.init(variables)
         example = trees.leaves(variables["params"])[0]
         with torch.no_grad():
-            example_features = features(variables, zero_inputs(context, 1, example))
-        return {**server, HISTOGRAM: example.new_zeros((example_features.shape[1], bins))}, client
+            channels = features(variables, zero_inputs(context, 1, example)).shape[1]
+        return {**server, "histogram": example.new_zeros((channels, bins))}, client
 
-    def look(server: Tree, client: Tree, upload: Tree, batch: Batch) -> Tree:
+    def look(server: Tree, client: RecipeClient, upload: RecipeUpload, batch: Batch) -> Tree:
         total, count = histogram_sums(features(upload, batch["x"]), batch["weight"], bins, tau)
         return {"sums": total, "count": count}
 
-    def end(server: Tree, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Tree]:
-        histogram = totals["sums"] / totals["count"].clamp(min=1)
-        local_histogram = torch.where(totals["count"] >= MIN_SAMPLES, histogram, server[HISTOGRAM])
-        samples = client[COUNTS].sum()
-        shared_histogram = unweighted_upload({"own": local_histogram}, samples, context.training)
-        return dict(client), {**upload, HISTOGRAM: shared_histogram}
+    def end(
+        server: HistogramServer, client: RecipeClient, upload: RecipeUpload, totals: Tree
+    ) -> tuple[RecipeClient, HistogramUpload]:
+        own = totals["sums"] / totals["count"].clamp(min=1)
+        own = torch.where(totals["count"] >= MIN_SAMPLES, own, server["histogram"])
+        sent = unweighted_upload({"own": own}, client["counts"].sum(), context.training)
+        return client, {**upload, "histogram": sent}
 
-    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}
-        mean, client_states = base.aggregate(server, clients, models, n)
-        return {
-            **mean,
-            HISTOGRAM: reweighted_mean(trees.mean(uploads[HISTOGRAM], n))["own"],
-        }, client_states
+    def aggregate(
+        server: HistogramServer, clients: RecipeClient, uploads: HistogramUpload, n: Tensor
+    ) -> tuple[HistogramServer, RecipeClient]:
+        models = {key: leaf for key, leaf in uploads.items() if key != "histogram"}
+        mean, clients = base.aggregate(server, clients, models, n)
+        histogram = reweighted_mean(trees.mean(uploads["histogram"], n))["own"]
+        return {**mean, "histogram": histogram}, clients
 
     passes: tuple[Pass | Sweep, ...] = (*training_passes(base), Sweep(look, end))
     return replace(base, init=init, passes=passes, aggregate=WeightedAverage(aggregate))

@@ -32,8 +32,13 @@ from fl.api import (
     Method,
     NonNegative,
     Output,
-    Tree,
+    RecipeClient,
+    RecipeServer,
+    RecipeUpload,
+    RecipeWork,
+    Variables,
     WeightedAverage,
+    Weights,
     classification_loss,
     cross_entropy,
     declare,
@@ -47,8 +52,19 @@ from fl.blocks.linear_layers import feature_width, linear_parameters
 from fl.blocks.private_model import divergence, with_private_model
 
 PROJECTION = "projection of features"
-ENERGY, ROUND = "energy", "round"
 EnergyShare = Annotated[float, Bound(above=0, high=1)]
+
+
+class FedKDServer(RecipeServer):
+    """State of the server.
+
+    Attributes:
+        energy: Share T of the energy that matrices keep in this round, [].
+        round: Number of this round, [].
+    """
+
+    energy: Tensor
+    round: Tensor
 
 
 @declare("global", "personal", title="FedKD")
@@ -69,7 +85,7 @@ class FedKD:
         """Return FedAvg of low-rank changes, beside private models."""
         network = context.network
 
-        def added(variables: Tree) -> dict[str, Tensor]:
+        def added(variables: Variables) -> dict[str, Tensor]:
             leaf = trees.leaves(variables["params"])[0]
             width = feature_width(network, variables["params"])
             generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "fedkd"))
@@ -78,24 +94,23 @@ class FedKD:
         base = with_private_model(context, self.loss, added)
         local = single_pass(base)
 
-        def init(variables: Tree) -> tuple[Tree, Tree]:
+        def init(variables: Variables) -> tuple[FedKDServer, RecipeClient]:
             server, client = base.init(variables)
             number = trees.leaves(variables["params"])[0].new_ones(())
-            return {**server, ENERGY: self.energy(number, context), ROUND: number}, client
+            return {**server, "energy": self.energy(number, context), "round": number}, client
 
-        def compressed(server: Tree, params: Tree) -> Tree:
-            changes = trees.apply(torch.sub, params, server["params"])
-            return trees.apply(torch.add, server["params"], low_rank(changes, server[ENERGY]))
+        def end(
+            server: FedKDServer, client: RecipeClient, work: RecipeWork
+        ) -> tuple[RecipeClient, RecipeUpload]:
+            client, upload = local.end(server, client, work)
+            return client, {**upload, "params": compressed(server, upload["params"])}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            client_state, upload = local.end(server, client, work)
-            return client_state, {**upload, "params": compressed(server, upload["params"])}
-
-        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mean, number = trees.mean(uploads, n), server[ROUND] + 1
-            state = {**mean, "params": compressed(server, mean["params"])}
-            schedule = {ENERGY: self.energy(number, context), ROUND: number}
-            return {**server, **state, **schedule}, dict(clients)
+        def aggregate(
+            server: FedKDServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+        ) -> tuple[FedKDServer, RecipeClient]:
+            mean, number = trees.mean(uploads, n), server["round"] + 1
+            params, energy = compressed(server, mean["params"]), self.energy(number, context)
+            return {**server, **mean, "params": params, "energy": energy, "round": number}, clients
 
         step = replace(local, end=end)
         return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))
@@ -123,7 +138,13 @@ class FedKD:
         return of_mentee + of_mentor + weight * (to_mentee + to_mentor)
 
 
-def low_rank(tree: Tree, energy: Tensor) -> Tree:
+def compressed(server: FedKDServer, params: Weights) -> Weights:
+    """Return parameters whose change from the server's has a low rank."""
+    changes = trees.apply(torch.sub, params, server["params"])
+    return trees.apply(torch.add, server["params"], low_rank(changes, server["energy"]))
+
+
+def low_rank(tree: Weights, energy: Tensor) -> Weights:
     """Return a tree whose weights are replaced by matrices of the smallest rank with this energy.
 
     The energy of a matrix is the sum of its squared singular values. A weight of more dimensions is

@@ -32,6 +32,7 @@ from fl.api import (
     BuildContext,
     FedloomError,
     Method,
+    Pass,
     Predictor,
     Recipe,
     RecipeClient,
@@ -61,11 +62,11 @@ PRIOR_FLOOR = 1e-4
 
 
 class Gaussian(TypedDict):
-    """Gaussian of features that has the same covariance in every class.
+    """Gaussian of features in each class, with one covariance for all classes.
 
     Attributes:
-        means: Means of the classes, [C, d].
-        covariance: [d, d].
+        means: Mean of each class, [C, d].
+        covariance: Covariance of all classes, [d, d].
     """
 
     means: Tensor
@@ -73,12 +74,12 @@ class Gaussian(TypedDict):
 
 
 class Moments(TypedDict):
-    """Sums over samples, in double precision.
+    """Sums over samples; those of both halves of a client's samples have a first dimension 2.
 
     Attributes:
-        counts: Of samples by class, [C].
-        sums: Of features by class, [C, d].
-        products: Of z z', [d, d].
+        counts: Number of samples of each class, [C].
+        sums: Sum of features z by class, [C, d].
+        products: Sum of z z', [d, d].
     """
 
     counts: Tensor
@@ -86,44 +87,56 @@ class Moments(TypedDict):
     products: Tensor
 
 
+class Head(TypedDict):
+    """Linear classifier, or a stack of several.
+
+    Attributes:
+        weight: Weight, [..., C, d].
+        bias: Bias, [..., C].
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+
 class PFedFDAServer(RecipeServer):
     """State of the server.
 
     Attributes:
-        gaussian: The common Gaussian.
+        gaussian: Mean of the Gaussians that clients sent.
     """
 
     gaussian: Gaussian
 
 
 class PFedFDAClient(RecipeClient):
-    """State of a client. What it adds is there between its two sweeps alone.
+    """State of a client, which has these entries between sweeps of a round alone.
 
     Attributes:
-        moments: Moments of both halves of its samples, leaves [2, ...].
-        heads: Heads of each half for g shares: ``weight`` [2, g, C, d] and ``bias`` [2, g, C].
+        moments: Moments of both halves of its samples.
+        heads: Heads of each half for all shares beta, ``weight`` [2, g, C, d].
     """
 
     moments: NotRequired[Moments]
-    heads: NotRequired[Weights]
+    heads: NotRequired[Head]
 
 
 class PFedFDAUpload(RecipeUpload):
-    """Upload of a client; ``params`` has the body.
+    """Upload of a client.
 
     Attributes:
-        gaussian: Its Gaussian.
+        gaussian: Its own Gaussian, mixed with the server's.
     """
 
     gaussian: Gaussian
 
 
 class PFedFDAModel(Variables):
-    """Model of a client that is scored.
+    """What is evaluated: the client's model, from which its head follows.
 
     Attributes:
-        gaussian: The common Gaussian.
-        counts: The client's training samples by class, [C].
+        gaussian: The server's Gaussian.
+        counts: The client's samples by class, [C].
     """
 
     gaussian: Gaussian
@@ -148,23 +161,23 @@ class PFedFDA:
         training = (TrainingPass(weights_not_in(head)),)
         base = recipe(context, local=weights_in(head), passes=training)
         steps = PFedFDASteps(base, context, GaussianMixing(self.beta, self.shrinkage))
-        passes = (
+        passes: tuple[Pass | Sweep, ...] = (
             replace(single_pass(base), begin=steps.begin),
-            Sweep(steps.look, steps.keep_moments),
-            Sweep(steps.try_heads, steps.send_gaussian),
+            Sweep(steps.look_for_moments, steps.keep_moments),
+            Sweep(steps.try_heads, steps.send_mixture),
         )
-        view = Predictor(steps.personal, steps.predict, steps.look_at_samples, steps.own_head)
+        view = Predictor(steps.own_model, steps.predict, steps.look_at_samples, steps.own_head)
         return replace(base, init=steps.init, passes=passes, views={"personal": view})
 
 
 @dataclass(frozen=True, eq=False)
 class PFedFDASteps:
-    """Functions of pFedFDA's passes and of its view.
+    """Functions of the passes, the sweeps and the view of pFedFDA.
 
     Attributes:
-        base: FedAvg of the body.
+        base: FedAvg of the body, whose clients keep their heads.
         context: The context in which the method is built.
-        rule: Rule by which a client mixes Gaussians.
+        rule: Rule by which a client mixes Gaussians and makes heads of them.
     """
 
     base: Recipe
@@ -172,79 +185,86 @@ class PFedFDASteps:
     rule: GaussianMixing
 
     def init(self, variables: Variables) -> tuple[PFedFDAServer, RecipeClient]:
-        """Return FedAvg's states and the first Gaussian."""
+        """Return FedAvg's states, and a Gaussian with random means."""
         server, client = self.base.init(variables)
         head = head_parameters(self.context.network, variables["params"])
-        seed = rng.torch_seed(self.context.seed, "pfedfda")
-        return {**server, "gaussian": initial_gaussian(head, seed)}, client
-
-    def with_head(self, server: PFedFDAServer, client: PFedFDAClient) -> PFedFDAClient:
-        """Return the client's state with the head that the common Gaussian makes."""
-        network, params = self.context.network, client["params"]
-        head = self.rule.head(server["gaussian"], client["counts"])
-        names = [name for name in network.names["params"] if name in network.head]
-        layer = {name: head[name.rpartition(".")[2]].to(params[name]) for name in names}
-        return {**client, "params": layer}
+        gaussian = initial_gaussian(head, rng.torch_seed(self.context.seed, "pfedfda"))
+        return {**server, "gaussian": gaussian}, client
 
     def begin(self, server: PFedFDAServer, client: PFedFDAClient) -> RecipeWork:
-        """Begin to train the body under that head."""
+        """Begin training of the body, under the head of the server's Gaussian."""
         return single_pass(self.base).begin(server, self.with_head(server, client))
+
+    def with_head(self, server: PFedFDAServer, client: PFedFDAClient) -> PFedFDAClient:
+        """Return the client with the head of the server's Gaussian and its own class shares."""
+        params, network = client["params"], self.context.network
+        head: Tree = self.rule.head(server["gaussian"], client["counts"])
+        layer = {
+            name: head[name.rpartition(".")[2]].to(params[name])
+            for name in network.names["params"]
+            if name in network.head
+        }
+        return {**client, "params": layer}
 
     def features(self, variables: Variables, batch: Batch) -> Tensor:
         """Return features in evaluation mode, [b, d]."""
-        output = self.context.network.eval(variables["params"], variables["buffers"], batch["x"])
+        network = self.context.network
+        output = network.eval(variables["params"], variables["buffers"], batch["x"])
         return output.features.flatten(1)
 
-    def look(
+    def look_for_moments(
         self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, batch: Batch
     ) -> Moments:
-        """Return moments of both halves by the trained body."""
+        """Return the moments of both halves, with the trained body."""
         z = self.features(personal_model(upload, client), batch)
         return half_moments(z, batch["y"], batch["weight"], self.context.classes)
 
     def keep_moments(
-        self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, totals: Moments
+        self,
+        server: PFedFDAServer,
+        client: PFedFDAClient,
+        upload: RecipeUpload,
+        totals: Moments,
     ) -> tuple[PFedFDAClient, RecipeUpload]:
-        """Keep the moments, and the heads that are tried in the next sweep."""
+        """Keep the moments, and make heads of them."""
         heads = self.rule.heads(server["gaussian"], totals, client["counts"])
         return {**client, "moments": totals, "heads": heads}, upload
 
     def try_heads(
         self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, batch: Batch
     ) -> Tree:
-        """Return the loss of each half under the other half's heads."""
+        """Return the losses of each half under the heads of the other one."""
         z = self.features(personal_model(upload, client), batch)
         return {"losses": held_out_losses(client["heads"], z, batch["y"], batch["weight"])}
 
-    def send_gaussian(
+    def send_mixture(
         self, server: PFedFDAServer, client: PFedFDAClient, upload: RecipeUpload, totals: Tree
-    ) -> tuple[PFedFDAClient, PFedFDAUpload]:
-        """Upload the body and the client's Gaussian."""
+    ) -> tuple[Tree, PFedFDAUpload]:
+        """Upload the mixture of the client's Gaussian and the server's."""
         common = server["gaussian"]
         mixed = self.rule.mixture(common, client["moments"], totals["losses"])
         gaussian = trees.apply(lambda leaf, example: leaf.to(example), mixed, common)
-        state = client.copy()
-        del state["moments"], state["heads"]
+        state = {key: leaf for key, leaf in client.items() if key not in ("moments", "heads")}
         return state, {**upload, "gaussian": gaussian}
 
-    def personal(self, server: PFedFDAServer, client: PFedFDAClient) -> PFedFDAModel:
-        """Return the shared body with the client's head, and what its own head is made of."""
+    def own_model(self, server: PFedFDAServer, client: PFedFDAClient) -> PFedFDAModel:
+        """Return the server's body with the head of its Gaussian, as a view."""
         model = personal_model(server, self.with_head(server, client))
         return {**model, "gaussian": server["gaussian"], "counts": client["counts"]}
 
-    def look_at_samples(self, variables: PFedFDAModel, batch: Batch) -> Tree:
-        """Return features and labels."""
-        return {"features": self.features(variables, batch), "labels": batch["y"]}
+    def look_at_samples(self, model: PFedFDAModel, batch: Batch) -> Tree:
+        """Return features and labels of a client's samples."""
+        return {"features": self.features(model, batch), "labels": batch["y"]}
 
-    def own_head(self, variables: PFedFDAModel, values: Mapping[str, Tree]) -> Weights:
-        """Return the head of the client's training samples; {} without samples."""
+    def own_head(self, model: PFedFDAModel, values: Mapping[str, Tree]) -> Tree:
+        """Return the client's head from its samples, if it has some."""
         if "train" not in values:
             return {}
-        return self.rule.adapted_head(variables["gaussian"], variables["counts"], **values["train"])
+        return self.rule.adapted_head(model["gaussian"], model["counts"], **values["train"])
 
-    def predict(self, variables: PFedFDAModel, memory: Weights, x: Tensor) -> Tensor:
-        """Return the outputs of the client's own head, if it has one."""
-        output = self.context.network.eval(variables["params"], variables["buffers"], x)
+    def predict(self, model: PFedFDAModel, memory: Tree, x: Tensor) -> Tensor:
+        """Return the outputs of the client's own head; of the model's without one."""
+        output = self.context.network.eval(model["params"], model["buffers"], x)
         if not memory:
             return output.outputs
         return head_outputs(memory, output.features.double()).to(output.outputs)
@@ -298,8 +318,8 @@ def interpolate(share: Tensor, first: Gaussian, second: Gaussian) -> Gaussian:
     return trees.apply(lambda a, b: share * a + (1 - share) * b, first, second)
 
 
-def discriminant(gaussian: Gaussian, priors: Tensor, shrinkage: float) -> Weights:
-    """Return the linear classifier of a Gaussian: ``weight`` [..., C, d], ``bias`` [..., C].
+def discriminant(gaussian: Gaussian, priors: Tensor, shrinkage: float) -> Head:
+    """Return the linear classifier of a Gaussian.
 
     w_c = S^-1 m_c and b_c = log pi_c - m_c' w_c / 2, with S = (1 - e) Sigma + e tr(Sigma) / d I.
     Fisher. The Use of Multiple Measurements in Taxonomic Problems. Annals of Eugenics 1936.
@@ -337,7 +357,7 @@ def half_moments(features: Tensor, labels: Tensor, weight: Tensor, classes: int)
     return trees.stack(moments)
 
 
-def held_out_losses(heads: Weights, features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+def held_out_losses(heads: Head, features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     """Return the summed cross-entropy of each half under the other half's classifiers, [g].
 
     Args:
@@ -378,12 +398,12 @@ class GaussianMixing:
     beta: float | None
     shrinkage: float
 
-    def head(self, gaussian: Gaussian, counts: Tensor) -> Weights:
+    def head(self, gaussian: Gaussian, counts: Tensor) -> Head:
         """Return the discriminant of a Gaussian, or of a stack, for class counts [C]."""
         shares = counts.double() / counts.sum().clamp(min=1) + PRIOR_FLOOR
         return discriminant(gaussian, shares / shares.sum(), self.shrinkage)
 
-    def heads(self, common: Gaussian, moments: Moments, counts: Tensor) -> Weights:
+    def heads(self, common: Gaussian, moments: Moments, counts: Tensor) -> Head:
         """Return heads of each half for all shares, ``weight`` [2, g, C, d].
 
         Args:
@@ -413,7 +433,7 @@ class GaussianMixing:
 
     def adapted_head(
         self, common: Gaussian, counts: Tensor, features: Tensor, labels: Tensor
-    ) -> Weights:
+    ) -> Head:
         """Return a client's head, from all of its samples at once.
 
         Args:

@@ -16,14 +16,13 @@ from fl.api import trees
 from fl.api.method import COUNTS, BuildContext
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.blocks.feature_augmentation import STATISTICS
 from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 from fl.engine import engine
 from fl.engine.client_data import ClientData
 from fl.engine.run_basis import MethodComponents, RunBasis
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.methods.fedfa import HISTOGRAM, SHARE_EPS, FedFA, histogram_sums, soft_bins, symmetric_kl
+from fl.methods.fedfa import SHARE_EPS, FedFA, histogram_sums, soft_bins, symmetric_kl
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 
@@ -67,7 +66,7 @@ def test_the_server_knows_how_channels_vary_over_clients() -> None:
     draw = np.random.default_rng(0)
     clients = [draw.normal(k, 1 + k, (2 + 2 * k, 2, 2, 2)) for k in range(2)]
     method = FedFA(layers=("0",), p=1.0, statistics_momentum=0.75)
-    known = one_round(simulation(method, clients))[STATISTICS]["0"]
+    known = one_round(simulation(method, clients))["statistics"]["0"]
     means = [x.mean((2, 3)).mean(0) / 4 for x in clients]
     sds = [0.75 + np.sqrt(x.var((2, 3), ddof=1) + 1e-6).mean(0) / 4 for x in clients]
     for key, told in (("mean", means), ("sd", sds)):
@@ -80,9 +79,9 @@ def test_the_server_knows_how_channels_vary_over_clients() -> None:
 def test_what_clients_begin_with_follows_the_fusion(fusion: Any) -> None:
     method = FedFA(layers=("0",), fusion=fusion).build(context())
     server, client = method.init(context().network.init(0))
-    known = {**server[STATISTICS]["0"], "mean_variance": tensor([0.0, 1.0])}
+    known = {**server["statistics"]["0"], "mean_variance": tensor([0.0, 1.0])}
     part: Any = method.passes[0]
-    work = part.begin({**server, STATISTICS: {"0": known}}, {**client, COUNTS: torch.ones(2)})
+    work = part.begin({**server, "statistics": {"0": known}}, {**client, COUNTS: torch.ones(2)})
     gamma = work["alterations"]["fedfa"]["0"]["gamma_mean"]
     expected = [0.0, 2.0] if fusion == "adaptive" else [0.0, 1.0]
     torch.testing.assert_close(gamma, tensor(expected), rtol=0, atol=1e-5)
@@ -138,7 +137,7 @@ def test_the_histogram_of_all_clients_is_their_plain_mean() -> None:
     low, high = (float(torch.logit(tensor(u))) for u in (0.1, 0.9))
     clients = [np.full((2, 2, 2, 2), low), np.full((4, 2, 2, 2), high)]
     server = one_round(simulation(aligned(bins=2, tau=1e-3), clients))
-    torch.testing.assert_close(server[HISTOGRAM], tensor([[0.5, 0.5]] * 8))
+    torch.testing.assert_close(server["histogram"], tensor([[0.5, 0.5]] * 8))
 
 
 def test_before_there_is_a_histogram_nothing_is_aligned() -> None:
