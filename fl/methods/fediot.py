@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -71,30 +71,30 @@ class FedIoTServer(RecipeServer):
     """State of the server.
 
     Attributes:
-        decoders: Layers ``hidden`` and ``output`` of the decoder of each input, by its name.
-        round: Number of finished rounds, int64 []; it stays on the server.
+        decoders: Decoder of each input of a sample, by the input's name: a tree.
+        round: Number of rounds so far, int64 [].
     """
 
-    decoders: Mapping[str, Mapping[str, Weights]]
+    decoders: Tree
     round: Tensor
 
 
 class FedIoTUpload(RecipeUpload):
-    """Upload of a client; ``params`` has the body.
+    """Upload of a client.
 
     Attributes:
-        decoders: As in `FedIoTServer`.
+        decoders: Its decoders, as in `FedIoTServer`.
     """
 
-    decoders: Mapping[str, Mapping[str, Weights]]
+    decoders: Tree
 
 
 class HeadWork(TypedDict):
-    """State of the server's pass.
+    """State of the server's pass, which trains the classifier.
 
     Attributes:
-        params: Parameters of the head, by name.
-        frozen: Parameters of the body, by name.
+        params: Parameters of the classifier, by name.
+        frozen: All other parameters.
         buffers: Buffers by name.
         optimizer: State of the optimizer.
     """
@@ -119,9 +119,11 @@ class FedIoT:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
-        body = weights_not_in(context.network.head)
-        training = head_pass(context, self.server_epochs)
-        base = recipe(
+        body, training = (
+            weights_not_in(context.network.head),
+            head_pass(context, self.server_epochs),
+        )
+        base: Method = recipe(
             context,
             terms=(reconstruction_term(context),),
             passes=(TrainingPass(body),),
@@ -130,40 +132,37 @@ class FedIoT:
             ),
         )
         local = single_pass(base)
+        without_decoders = send_all_but("personal_params")
 
-        def init(variables: Variables) -> tuple[FedIoTServer, RecipeClient]:
+        def init(variables: Variables) -> tuple[FedIoTServer, Tree]:
             server, client = base.init(variables)
-            number = torch.zeros((), dtype=torch.int64)
-            decoders = client.pop("personal_params")
-            return {**server, "decoders": decoders, "round": number}, client
+            decoders, number = client["personal_params"], torch.zeros((), dtype=torch.int64)
+            return {**server, "decoders": decoders, "round": number}, without_decoders(client)
 
         def begin(server: FedIoTServer, client: RecipeClient) -> RecipeWork:
             return local.begin(server, {**client, "personal_params": server["decoders"]})
 
         def end(
             server: FedIoTServer, client: RecipeClient, work: RecipeWork
-        ) -> tuple[RecipeClient, FedIoTUpload]:
+        ) -> tuple[Tree, FedIoTUpload]:
             client, upload = local.end(server, client, work)
-            state = client.copy()
-            decoders = state.pop("personal_params")
-            return state, {**upload, **select(upload, body), "decoders": decoders}
+            decoders, model = client["personal_params"], select(upload, body)
+            sent: FedIoTUpload = {
+                "params": model["params"],
+                "buffers": model["buffers"],
+                "decoders": decoders,
+            }
+            return without_decoders(client), sent
 
         def aggregate(
             server: FedIoTServer, clients: RecipeClient, uploads: FedIoTUpload, n: Tensor
-        ) -> tuple[FedIoTServer, RecipeClient]:
+        ) -> tuple[Tree, RecipeClient]:
             assert context.server_training is not None
             number = server["round"] + 1
-            averaged: Any = trees.overlay(server, trees.mean(uploads, n))
-            model: Variables = context.server_training(
-                training, shared_model(averaged, None), int(number)
-            )
-            return {
-                **server,
-                "params": model["params"],
-                "buffers": model["buffers"],
-                "decoders": averaged["decoders"],
-                "round": number,
-            }, clients
+            averaged = trees.overlay(server, trees.mean(uploads, n))
+            model: Variables = {"params": averaged["params"], "buffers": averaged["buffers"]}
+            trained = context.server_training(training, model, int(number))
+            return {**averaged, **trained, "round": number}, clients
 
         return replace(
             base,
@@ -176,34 +175,30 @@ class FedIoT:
 
 
 def head_pass(context: BuildContext, epochs: int) -> Pass:
-    """Pass for `BuildContext.server_training`, over a tree of ``params`` and ``buffers``.
+    """Return the pass in which the server trains the classifier of a model.
 
     The body is in evaluation mode. The optimizer is the run's and starts afresh.
     """
     network, steps = context.network, optimizer(context.training)
 
-    def begin(server: object, client: Variables) -> HeadWork:
-        params = client["params"]
+    def begin(server: Tree, model: Variables) -> HeadWork:
+        params = model["params"]
         head = {name: leaf for name, leaf in params.items() if name in network.head}
         body = {name: leaf for name, leaf in params.items() if name not in network.head}
-        return {
-            "params": head,
-            "frozen": body,
-            "buffers": client["buffers"],
-            "optimizer": steps.init(head),
-        }
+        state = steps.init(head)
+        return {"params": head, "frozen": body, "buffers": model["buffers"], "optimizer": state}
 
-    def loss(server: object, work: HeadWork, batch: Batch) -> tuple[Tensor, Tree]:
+    def loss(server: Tree, work: HeadWork, batch: Batch) -> tuple[Tensor, Tree]:
         params = {**work["frozen"], **work["params"]}
         outputs = network.eval(params, work["buffers"], batch["x"]).outputs
         return context.task.loss(outputs, batch), {}
 
-    def update(server: object, work: HeadWork, grads: Weights, aux: Tree, lr: Rate) -> HeadWork:
+    def update(server: Tree, work: HeadWork, grads: Weights, aux: Tree, lr: Rate) -> HeadWork:
         params, state = steps.step(work["params"], grads, work["optimizer"], lr)
         return {**work, "params": params, "optimizer": state}
 
-    def end(server: object, client: Variables, work: HeadWork) -> tuple[Variables, Tree]:
-        return {**client, "params": {**client["params"], **work["params"]}}, {}
+    def end(server: Tree, model: Variables, work: HeadWork) -> tuple[Variables, Tree]:
+        return {**model, "params": {**model["params"], **work["params"]}}, {}
 
     return Pass(begin, loss, update, end, Sampling(epochs=epochs))
 
@@ -217,9 +212,7 @@ def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], fro
     )
 
 
-def initial_decoders(
-    context: BuildContext, width: int, params: Weights
-) -> dict[str, dict[str, Weights]]:
+def initial_decoders(context: BuildContext, width: int, params: Weights) -> Tree:
     """Draw the initial weights of a decoder for each input, by the run's seed.
 
     A decoder reconstructs an input from the features that enter the classifier, by two linear

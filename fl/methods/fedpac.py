@@ -16,7 +16,7 @@ client's mixture contains mixtures of others.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch import Tensor
 from fl.api import (
     Batch,
     BuildContext,
+    ClientFacts,
     Count,
     Method,
     NonNegative,
@@ -72,12 +73,13 @@ _NONE_YET = 2**31
 
 
 class HeadStatistics(TypedDict):
-    """Statistics of a client's features, by which heads are mixed.
+    """Statistics of a client's features, from which its mixture of heads follows.
 
     Attributes:
-        variance: V, [].
-        means: H, [C, d].
-        samples: Its number of training samples, [].
+        variance: V, equation 9, [].
+        means: H, equation 10: p_c m_c, where p_c are the client's class shares and m_c the mean
+            features of its classes, [C, d].
+        samples: Number of its samples, [].
     """
 
     variance: Tensor
@@ -85,33 +87,18 @@ class HeadStatistics(TypedDict):
     samples: Tensor
 
 
-class FeatureSums(TypedDict):
-    """Sums over a client's samples.
-
-    Attributes:
-        sums: Of features by class, [C, d].
-        counts: Of samples by class, [C].
-        squares: Of ||z||^2 by class, [C].
-    """
-
-    sums: Tensor
-    counts: Tensor
-    squares: Tensor
-
-
 class FedPACServer(RecipeServer):
     """State of the server.
 
     Attributes:
-        heads: Parameters of the head that each client gets, stacked: leaves [clients, ...]; they
-            stay on the server.
+        heads: Mixture of heads of each client, by name in the network, [clients, ...].
     """
 
     heads: Weights
 
 
 class FedPACClient(RecipeClient):
-    """State of a client; its ``payload`` is the head that the server mixed for it, by name.
+    """State of a client.
 
     Attributes:
         statistics: Statistics of its features, from the begin of a round to its end.
@@ -121,11 +108,11 @@ class FedPACClient(RecipeClient):
 
 
 class FedPACUpload(RecipeUpload):
-    """Upload of a client; ``params`` has the body.
+    """Upload of a client.
 
     Attributes:
-        head: Parameters of its head, by name.
-        statistics: Statistics of its features before training.
+        head: Its head, by name in the network.
+        statistics: Statistics of its features.
     """
 
     head: Weights
@@ -159,22 +146,19 @@ class FedPAC:
             ),
         )
         first, second = training_passes(base)
-        steps = FedPACSteps(base, context, self.head_lr)
+        steps = FedPACSteps(base, context, first, second, self.head_lr)
+        passes: tuple[Pass | Sweep, ...] = (
+            Sweep(steps.look, keep_statistics),
+            replace(first, begin=steps.begin, update=steps.update),
+            replace(second, end=steps.end),
+        )
         method = replace(
-            base,
-            init=steps.init,
-            passes=(
-                Sweep(steps.look, steps.keep_statistics),
-                replace(first, begin=steps.begin, update=steps.update),
-                replace(second, end=steps.end),
-            ),
-            aggregate=steps.aggregate,
-            payload=steps.payload,
+            base, init=steps.init, passes=passes, aggregate=steps.aggregate, payload=mixed_head
         )
         aligned = anchors_after_training(method, context, anchor_average("weighted"), first=2)
         inner_send = aligned.send or dict
 
-        def send(server: Tree) -> Tree:
+        def send(server: FedPACServer) -> Tree:
             return {key: leaf for key, leaf in inner_send(server).items() if key != "heads"}
 
         return replace(aligned, send=send, views={"personal": steps.personal})
@@ -182,92 +166,93 @@ class FedPAC:
 
 @dataclass(frozen=True, eq=False)
 class FedPACSteps:
-    """Functions of FedPAC's passes.
+    """Functions of the passes of FedPAC.
 
     Attributes:
-        base: The recipe of a pass of the head and one of the body.
+        base: FedAvg of the body, with a pass for the head and one for the body.
         context: The context in which the method is built.
-        head_lr: See `FedPAC`.
+        first: The pass that trains the head.
+        second: The pass that trains the body.
+        head_lr: Learning rate of the head; None: that of the run.
     """
 
     base: Recipe
     context: BuildContext
+    first: Pass[RecipeWork, RecipeUpload]
+    second: Pass[RecipeWork, RecipeUpload]
     head_lr: float | None
 
     def init(self, variables: Variables) -> tuple[FedPACServer, RecipeClient]:
-        """Return the recipe's states; all clients have the first head."""
+        """Return FedAvg's states, and the first head for every client."""
         server, client = self.base.init(variables)
         return {**server, "heads": trees.repeat(client["params"], self.context.clients)}, client
 
-    def payload(self, server: FedPACServer, client: RecipeClient) -> Weights:
-        """Return the head that the server mixed for a client."""
-        number = client["id"].reshape(1)
-        return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["heads"])
-
-    def look(
-        self, server: RecipeServer, client: FedPACClient, upload: Tree, batch: Batch
-    ) -> FeatureSums:
-        """Return sums of the features by the shared body."""
-        network, classes = self.context.network, self.context.classes
-        variables = personal_model(server, with_head(client))
-        output = network.eval(variables["params"], variables["buffers"], batch["x"])
-        features, weight = output.features.flatten(1), batch["weight"]
-        sums, counts = class_sums(features, batch["y"], weight, classes)
+    def look(self, server: FedPACServer, client: FedPACClient, upload: Tree, batch: Batch) -> Tree:
+        """Return sums of features by class, and of their squares, with the body that was sent."""
+        variables = personal_model(server, with_mixed_head(client))
+        output = self.context.network.eval(variables["params"], variables["buffers"], batch["x"])
+        features, y, weight = output.features.flatten(1), batch["y"], batch["weight"]
+        sums, counts = class_sums(features, y, weight, self.context.classes)
         squares = features.square().sum(1, keepdim=True)
-        return {
-            "sums": sums,
-            "counts": counts,
-            "squares": class_sums(squares, batch["y"], weight, classes)[0][:, 0],
-        }
+        square_sums, _ = class_sums(squares, y, weight, self.context.classes)
+        return {"sums": sums, "counts": counts, "squares": square_sums[:, 0]}
 
-    def keep_statistics(
-        self, server: RecipeServer, client: FedPACClient, upload: Tree, totals: FeatureSums
-    ) -> tuple[FedPACClient, Tree]:
-        """Keep the statistics of all samples until the end of the round."""
-        return {**client, "statistics": head_statistics(totals)}, {}
-
-    def begin(self, server: RecipeServer, client: FedPACClient) -> RecipeWork:
-        """Begin to train the head at the mixed one."""
-        return training_passes(self.base)[0].begin(server, with_head(client))
+    def begin(self, server: FedPACServer, client: FedPACClient) -> RecipeWork:
+        """Begin training of the head at the client's mixture."""
+        return self.first.begin(server, with_mixed_head(client))
 
     def update(
-        self, server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
+        self, server: FedPACServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> RecipeWork:
-        """Step with the rate of heads."""
+        """Take a step of the head at its own learning rate."""
         rate = lr if self.head_lr is None else self.head_lr + 0 * lr
-        return training_passes(self.base)[0].update(server, work, grads, aux, rate)
+        return self.first.update(server, work, grads, aux, rate)
 
     def end(
-        self, server: RecipeServer, client: FedPACClient, work: RecipeWork
-    ) -> tuple[FedPACClient, FedPACUpload]:
-        """Upload body, head and statistics."""
-        statistics = client["statistics"]
-        client, upload = training_passes(self.base)[1].end(server, client, work)
-        state = client.copy()
-        del state["statistics"]
-        return state, {**upload, "head": state["params"], "statistics": statistics}
+        self, server: FedPACServer, client: FedPACClient, work: RecipeWork
+    ) -> tuple[Tree, FedPACUpload]:
+        """Upload the head and the statistics beside the body."""
+        client, upload = self.second.end(server, client, work)
+        state = {key: leaf for key, leaf in client.items() if key != "statistics"}
+        sent = {**upload, "head": client["params"], "statistics": client["statistics"]}
+        return state, cast(FedPACUpload, sent)
 
     def aggregate(
         self, server: FedPACServer, clients: FedPACClient, uploads: FedPACUpload, n: Tensor
     ) -> tuple[FedPACServer, FedPACClient]:
-        """Average the bodies, and mix the heads."""
-        mean, clients = self.base.aggregate(server, clients, shared_model(uploads, None), n)
-        heads = mix(head_weights(uploads["statistics"]), uploads["head"])
-        all_heads = trees.replace_clients(server["heads"], clients["id"], heads)
-        return {**mean, "heads": all_heads}, clients
-
-    def personal(self, server: FedPACServer, client: RecipeClient) -> Variables:
-        """Return the shared body with the client's mixed head."""
-        mixed: RecipeClient = {**client, "params": self.payload(server, client)}
-        return personal_model(server, mixed)
+        """Average the bodies, and mix the heads of the participants."""
+        models = {"params": uploads["params"], "buffers": uploads["buffers"]}
+        mean, clients = self.base.aggregate(server, clients, models, n)
+        mixtures = mix(head_weights(uploads["statistics"]), uploads["head"])
+        heads = trees.replace_clients(server["heads"], clients["id"], mixtures)
+        return {**mean, "heads": heads}, clients
 
 
-def with_head(client: FedPACClient) -> FedPACClient:
-    """Return the client's state with the head that the server sent."""
+def mixed_head(server: FedPACServer, client: ClientFacts) -> Weights:
+    """Return a client's mixture of heads, which the server sends to it."""
+    number = client["id"].reshape(1)
+    return trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["heads"])
+
+
+def with_mixed_head(client: FedPACClient) -> FedPACClient:
+    """Return the client with the mixture that it got in place of its head."""
     return {**client, "params": client["payload"]}
 
 
-def head_statistics(totals: FeatureSums) -> HeadStatistics:
+def own_model(server: FedPACServer, client: FedPACClient) -> Variables:
+    """Return the server's body with the client's mixture, as a view."""
+    own: FedPACClient = {**client, "params": mixed_head(server, client)}
+    return personal_model(server, own)
+
+
+def keep_statistics(
+    server: FedPACServer, client: FedPACClient, upload: Tree, totals: Tree
+) -> tuple[FedPACClient, Tree]:
+    """Keep the statistics for the end of the round."""
+    return {**client, "statistics": head_statistics(totals)}, {}
+
+
+def head_statistics(totals: Tree) -> HeadStatistics:
     """Return a client's V and H, equations 9 and 10, from sums over its samples.
 
     V = (1/n) sum_c (p_c E_c ||z||^2 - p_c^2 ||m_c||^2), a scalar; H_c = p_c m_c, [C, d]. p_c are

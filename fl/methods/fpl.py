@@ -25,14 +25,15 @@ from fl.api import (
     Method,
     Network,
     Positive,
-    Tree,
+    Variables,
     cross_entropy,
     declare,
     recipe,
     trees,
     weighted_mean,
 )
-from fl.blocks.anchor_exchange import anchors_after_training
+from fl.blocks.anchor_exchange import AnchorServer, anchors_after_training
+from fl.blocks.anchors import Anchors
 from fl.blocks.linear_layers import feature_width
 
 
@@ -53,18 +54,19 @@ class FPL:
         # First neighbours leave no cluster of one, so there are at most half as many clusters.
         max_clusters = max(1, participants // 2)
 
-        def start(network: Network, variables: Tree, classes: int) -> Tensor:
+        def start(network: Network, variables: Variables, classes: int) -> Tensor:
             size = feature_width(network, variables["params"])
             return trees.leaves(variables["params"])[0].new_zeros((classes, max_clusters, size))
 
-        def gather(previous: Tensor, uploads: Tree) -> Tensor:
+        def gather(previous: Tensor, uploads: Anchors) -> Tensor:
             return cluster_prototypes(uploads["means"], uploads["counts"], previous)
 
         return anchors_after_training(base, context, gather, initial=start)
 
     def prototype_loss(self, forward: Forward) -> Tensor:
         """Return contrast with all clusters plus distance to the class's mean cluster, a scalar."""
-        features, clusters = forward.output.features.flatten(1), forward.shared["anchors"]
+        server: AnchorServer = forward.server
+        features, clusters = forward.output.features.flatten(1), server["anchors"]
         labels = forward.batch["y"]
         losses = contrast(features, labels, clusters, self.tau)
         return weighted_mean(losses + distance(features, labels, clusters), forward.batch)
