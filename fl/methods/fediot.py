@@ -123,7 +123,7 @@ class FedIoT:
             weights_not_in(context.network.head),
             head_pass(context, self.server_epochs),
         )
-        base: Method = recipe(
+        base = recipe(
             context,
             terms=(reconstruction_term(context),),
             passes=(TrainingPass(body),),
@@ -164,8 +164,9 @@ class FedIoT:
             trained = context.server_training(training, model, int(number))
             return {**averaged, **trained, "round": number}, clients
 
+        averaging: Method = base
         return replace(
-            base,
+            averaging,
             init=init,
             passes=(replace(local, begin=begin, end=end),),
             aggregate=WeightedAverage(aggregate),
