@@ -20,7 +20,6 @@ one input in turn, and its weight of 100 for such clients has no part here, wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import TypedDict
@@ -258,7 +257,7 @@ def reconstruction_term(context: BuildContext) -> Term:
     return term
 
 
-def decode(decoder: Mapping[str, Weights], features: Tensor) -> Tensor:
+def decode(decoder: Tree, features: Tensor) -> Tensor:
     """Apply a decoder to features [b, d]; returns numbers [b, size] or scores of tokens."""
     hidden, output = decoder["hidden"], decoder["output"]
     activations = F.relu(F.linear(features, hidden["weight"], hidden["bias"]))

@@ -29,6 +29,7 @@ from fl.api import (
     Count,
     Method,
     NonNegative,
+    Pass,
     Positive,
     Rate,
     Recipe,
@@ -46,7 +47,6 @@ from fl.api import (
     declare,
     personal_model,
     recipe,
-    shared_model,
     training_passes,
     trees,
     weights_in,
@@ -161,7 +161,7 @@ class FedPAC:
         def send(server: FedPACServer) -> Tree:
             return {key: leaf for key, leaf in inner_send(server).items() if key != "heads"}
 
-        return replace(aligned, send=send, views={"personal": steps.personal})
+        return replace(aligned, send=send, views={"personal": own_model})
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ class Floco:
             steps.find_points,
             lambda round_: round_ == first_round,
             send,
-            steps.payload,
+            payload,
             all_clients=True,
         )
         return replace(
