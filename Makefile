@@ -6,7 +6,7 @@ PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 DOCS := .venv-docs
 
-TRACKS ?= $(basename $(notdir $(wildcard config/studies/track-*.yaml)))
+TRACKS ?= $(basename $(notdir $(wildcard config/studies/tracks/track-*.yaml)))
 
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 

@@ -116,7 +116,7 @@ def workspace_sources(slurm: bool, dvc: bool, examples: bool) -> Iterator[tuple[
     if dvc:
         yield "dvc.yaml", WORKSPACE_FILES / "dvc.yaml"
     folders = ("studies", "published") if examples else ()
-    for path in (path for name in folders for path in sorted((CONFIG / name).iterdir())):
+    for path in (path for name in folders for path in sorted((CONFIG / name).rglob("*.*"))):
         yield f"config/{path.relative_to(CONFIG).as_posix()}", path
 
 

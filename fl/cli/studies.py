@@ -18,7 +18,7 @@ from fl.base.specs import Spec
 from fl.base.units import duration, quantity
 from fl.cli.commands import add_config_option, aligned, say
 from fl.cli.stores import readable
-from fl.plan import config, plan, plan_files
+from fl.plan import config, plan, plan_files, study_files
 from fl.plan.bundle import Run
 from fl.plan.config import Draft
 from fl.store.store import Store
@@ -228,15 +228,25 @@ def lines(studies: Sequence[Overview], store: Store) -> Iterator[str]:
     yield from (*_tried_line(studies), *rates.remarks, *_errors(studies))
 
 
-def markdown_tables(studies: Iterable[Overview]) -> Iterator[str]:
-    """Return a Markdown table for each paper, without columns that depend on a store."""
+def markdown_tables(
+    studies: Iterable[Overview], folder: Path, address: str
+) -> Iterator[str]:
+    """Return a Markdown table for each paper, without columns that depend on a store.
+
+    Args:
+        studies: The studies.
+        folder: Their config folder.
+        address: Address of the config folder in links.
+    """
+    paths = study_files.files(folder)
     by_paper: dict[str, list[Overview]] = {}
     for overview in studies:
         by_paper.setdefault(overview.paper, []).append(overview)
     for paper, rows_of_paper in by_paper.items():
         yield f"## {paper}"
         rows = [
-            f"| [`{s.name}`](../config/studies/{s.name}.yaml) | {s.shows} | {s.title} "
+            f"| [`{s.name}`]({address}/{paths[s.name].relative_to(folder).as_posix()}) "
+            f"| {s.shows} | {s.title} "
             f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {s.runs} "
             f"| {s.published} |"
             for s in rows_of_paper
@@ -306,4 +316,4 @@ def find_required_runs(
 
 def all_studies(folder: Path) -> list[str]:
     """Return the names of all studies of a config folder."""
-    return sorted(path.stem for path in (folder / "studies").glob("*.yaml"))
+    return [*study_files.files(folder)]

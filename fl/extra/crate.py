@@ -36,7 +36,7 @@ from fl.cli.stores import readable
 from fl.data.download import LOCK_FILE as LOCK
 from fl.extra import import_export
 from fl.extra.import_export import NEW
-from fl.plan import analyses, config, plan
+from fl.plan import analyses, config, plan, study_files
 from fl.plan.config import Execution
 from fl.plan.plan import Plan
 from fl.report import references
@@ -158,7 +158,7 @@ def _config(target: Path, folder: Path, name: str, planned: Plan) -> None:
     sources = {cells.source for cells in study.published}
     sources |= {study.best.source} if study.best else set()
     config_files = [
-        folder / "studies" / f"{name}.yaml",
+        study_files.file(folder, name),
         *(folder / "methods" / f"{method}.yaml" for method in names["method"]),
         *(folder / "published" / source for source in sorted(sources)),
     ]

@@ -22,7 +22,7 @@ from fl.cli.store_commands import AddCommand, planned_runs, runs_of_studies, tab
 from fl.cli.stores import find_run, readable, store_of
 from fl.extra import import_export
 from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
-from fl.plan import config, yaml_text
+from fl.plan import config, study_files, yaml_text
 from fl.store.run_record import run_of
 from fl.store.store import Store
 
@@ -86,8 +86,8 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 def _tracks() -> list[str]:
     """Return the names of the package's tracks, without importing `fl.report.tracks`."""
     prefix = "track-"
-    paths = (folders.CONFIG / "studies").glob(f"{prefix}*.yaml")
-    return sorted(path.stem.removeprefix(prefix) for path in paths)
+    names = study_files.files(folders.CONFIG)
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def add_store_commands(command: AddCommand) -> None:

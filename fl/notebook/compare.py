@@ -17,6 +17,7 @@ from fl.notebook.display import short_traceback
 from fl.notebook.keys import entry_name
 from fl.notebook.run import FOLDER
 from fl.notebook.track_runs import TrackRuns
+from fl.plan import study_files
 from fl.plan.config import Values, named_entries, read_settings, read_yaml
 from fl.report import claims, latex, page, track_page, tracks
 from fl.report.cells import number, probability
@@ -186,7 +187,7 @@ def compare(
     published = tracks.read_published(tracks_folder)
     read_settings(folder)  # Its plugins may have the method.
     study_by_track = {
-        name.removeprefix(tracks.PREFIX): _read_track(tracks_folder / "studies" / f"{name}.yaml")
+        name.removeprefix(tracks.PREFIX): _read_track(study_files.file(tracks_folder, name))
         for name in tracks.studies(tracks_folder)
     }
     if only is not None and only not in study_by_track:

@@ -16,7 +16,7 @@ from fl.notebook import keys
 from fl.notebook.display import Function, short_traceback, warn
 from fl.notebook.result import Result
 from fl.plan import config as config_files
-from fl.plan import plan
+from fl.plan import plan, study_files
 from fl.plan.config import Settings
 
 FOLDER = Path("config")
@@ -155,7 +155,7 @@ def _settings(config: str | Path | None) -> tuple[Path, Settings]:
 def _check_name(name: str, folder: Path) -> None:
     """Refuse the name of a study in a file, whose plan and report the call would replace."""
     config_files.check_name(name, keys.CALL / "name")
-    path = folder / "studies" / f"{name}.yaml"
+    path = study_files.file(folder, name)
     if path.exists():
         problem = f"is {name!r}, which is the study in {path}"
         raise ConfigError(keys.CALL / "name", problem, advice="choose another name")

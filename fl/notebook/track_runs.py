@@ -16,6 +16,7 @@ from fl.base.units import quantity
 from fl.notebook.keys import CALL
 from fl.notebook.result import Result
 from fl.notebook.run import run
+from fl.plan import study_files
 from fl.plan.config import Values, read_yaml
 from fl.report import result_files, tracks, tuning
 from fl.report.facts import read_partitions
@@ -90,7 +91,7 @@ class TrackRuns:
             and alterations keep their grids, of which each draw of the track chooses.
         """
         tuning_name = f"{tuning.PREFIX}{tracks.TUNED_AS.get(self.name, self.name)}"
-        path = self.tracks_folder / "studies" / f"{tuning_name}.yaml"
+        path = study_files.file(self.tracks_folder, tuning_name)
         has_grid = "lr" not in entry or any(isinstance(value, list) for value in entry.values())
         if not path.exists() or not has_grid:
             return dict(entry), []

@@ -15,7 +15,7 @@ from fl.base import fields, folders, plugins, registry
 from fl.base.errors import ConfigError, ConfigProblems, Location, meant_name, unknown_name
 from fl.base.fields import Cores, Count, Index, Positive, Seed
 from fl.base.files import is_folder
-from fl.plan import yaml_text
+from fl.plan import study_files, yaml_text
 
 Values = Mapping[str, Any]
 """Values of config keys, as YAML or a call gives them."""
@@ -186,7 +186,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Study:
-    """Study of ``config/studies/<name>.yaml``; ``config/README.md`` explains how to write one.
+    """Study in a file of ``config/studies``; ``config/README.md`` explains how to write one.
 
     A list instead of a single value is a grid. Numbers of entries and of ``training`` can be
     searched at random: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
@@ -445,9 +445,9 @@ def read_draft(folder: Path, name: str, location: Location) -> Draft:
         ConfigError: For a study that does not exist, or whose file cannot be read.
     """
     check_name(name, location)
-    path = folder / "studies" / f"{name}.yaml"
+    path = study_files.file(folder, name)
     if not path.exists():
-        names = (p.stem for p in path.parent.glob("*.yaml"))
+        names = study_files.files(folder)
         raise unknown_name(location, "study", name, names, "fedloom studies")
     return parse_draft(read_yaml(path), Location(os.path.relpath(path)))
 

@@ -20,7 +20,7 @@ from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import VARIABLE
 from fl.base.hashes import change_stamp, digest
 from fl.base.specs import ComponentSpec
-from fl.plan import bundle
+from fl.plan import bundle, study_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
@@ -299,14 +299,14 @@ def fingerprints(folder: Path, studies: Iterable[str], settings: Settings) -> di
 
 
 def _fingerprint(shared_hash: str, folder: Path, studies: Sequence[str]) -> str:
-    files = {folder / "studies" / f"{name}.yaml" for name in studies}
+    files = {study_files.file(folder, name) for name in studies}
     return identity.digest([shared_hash, list(studies), _hashes(files), _variables(files)])
 
 
 def _shared_hash(folder: Path, settings: Settings) -> str:
     """Hash of what every study depends on."""
     config = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
-    config = {path for path in config if path.parent != folder / "studies"}
+    config = {path for path in config if folder / study_files.FOLDER not in path.parents}
     code = {path for root in plugins.roots().values() for path in root.rglob("*.py")}
     code |= {*TEMPLATES.glob("report.*"), identity.NUMBERS}
     return identity.digest([asdict(settings), _hashes({*config, *code}), _variables(config)])

@@ -19,6 +19,7 @@ import pandas as pd
 from fl.base.errors import DataError
 from fl.base.folders import CONFIG
 from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
+from fl.plan import study_files
 from fl.report import claims, summaries
 from fl.report.partitions import Partition
 
@@ -75,7 +76,7 @@ def folder_of(folder: Path) -> Path:
 
 def studies(folder: Path) -> list[str]:
     """Return the names of the tracks' studies in a config folder."""
-    return sorted(path.stem for path in (folder / "studies").glob(f"{PREFIX}*.yaml"))
+    return [name for name in study_files.files(folder) if name.startswith(PREFIX)]
 
 
 def read_published(folder: Path) -> pd.DataFrame:

@@ -107,8 +107,8 @@ def test_an_empty_folder_becomes_a_workspace_that_trains(fedloom: Program) -> No
 def test_the_wheel_has_the_studies_of_papers_and_their_numbers(fedloom: Program) -> None:
     folder: Path = fedloom.folder  # type: ignore[attr-defined]
     fedloom("init", "papers", "--examples")
-    studies = {path.name for path in (ROOT / "config" / "studies").iterdir()}
-    assert {path.name for path in (folder / "papers" / "config" / "studies").iterdir()} == {
+    studies = {path.name for path in (ROOT / "config" / "studies").rglob("*.yaml")}
+    assert {path.name for path in (folder / "papers" / "config" / "studies").rglob("*.yaml")} == {
         *studies,
         "first.yaml",
     }

@@ -13,6 +13,8 @@ import preloaded
 import pytest
 import yaml
 
+from fl.plan import study_files
+
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = "ditto-mmd-cifar10-0.1"
 KEPT = ("fedavg", "ditto", "cosine", "mk-mmd-20", "ditto+mk-mmd-1")
@@ -52,7 +54,7 @@ def test_the_cifar_study_goes_from_the_archive_to_the_report(
     (config / "studies").mkdir(parents=True)
     cifar10.write(files, size=40)
     (config / "published").symlink_to(ROOT / "config" / "published")
-    study = yaml.safe_load((ROOT / "config" / "studies" / f"{STUDY}.yaml").read_text())
+    study = yaml.safe_load((study_files.file(ROOT / "config", STUDY)).read_text())
     (config / "studies" / f"{STUDY}.yaml").write_text(
         yaml.safe_dump(shortened(study), sort_keys=False)
     )

@@ -817,7 +817,7 @@ REHEARSED: dict[str, object] = {}
 """What other studies have tried, as when one plan has them all."""
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").rglob("*.yaml")))
 def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
     location = Location(name)

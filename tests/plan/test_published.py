@@ -76,7 +76,7 @@ UNSEEN = {
 
 def test_published_cells_stand_beside_a_value_of_a_study_or_a_reason_says_why_not():
     named = set()
-    for path in sorted((FOLDER.parent / "studies").glob("*.yaml")):
+    for path in sorted((FOLDER.parent / "studies").rglob("*.yaml")):
         draft = config.read_draft(FOLDER.parent, path.stem, Location("studies"))
         study = draft.study
         if study.published:

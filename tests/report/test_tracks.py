@@ -283,7 +283,7 @@ def client_steps(entries: Mapping[str, EntrySummary], label: str) -> int:
 def test_tracks_have_one_design() -> None:
     """Thirteen draws or twenty, each with its own training seed, and points of other draws."""
     for name in tracks.studies(ROOT / "config"):
-        study = yaml.safe_load((ROOT / "config/studies" / f"{name}.yaml").read_text())
+        study = yaml.safe_load((ROOT / "config/studies/tracks" / f"{name}.yaml").read_text())
         [scheme] = study["partitions"][0].values()
         assert scheme["seed"] in ([*range(13)], [*range(20)])
         assert study["seeds"] == "per-draw" and study["training"]["schedule"] == "cosine"
@@ -291,7 +291,7 @@ def test_tracks_have_one_design() -> None:
         assert not lists, "a point for each entry"
         # The new speakers have the points of the others.
         source = name.replace(tracks.PREFIX, "tuning-").replace("speakers", "vowel")
-        tuned = yaml.safe_load((ROOT / "config/studies" / f"{source}.yaml").read_text())
+        tuned = yaml.safe_load((ROOT / "config/studies/tuning" / f"{source}.yaml").read_text())
         [tuning_scheme] = tuned["partitions"][0].values()
         assert not {*scheme["seed"]} & {*tuning_scheme["seed"]}, "draws of their own"
 

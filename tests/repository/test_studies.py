@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-STUDIES = sorted((Path(__file__).parents[2] / "config" / "studies").glob("*.yaml"))
+STUDIES = sorted((Path(__file__).parents[2] / "config" / "studies").rglob("*.yaml"))
 EVERYBODYS = {"digits", "digits-domains"}
 """Data that come with scikit-learn, of which no paper's table is."""
 

@@ -1,0 +1,45 @@
+"""Files of studies: ``config/studies/NAME.yaml``, or the same in a folder below.
+
+A study's name is that of its file, whatever folder it lies in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fl.base.errors import ConfigError, Location
+
+FOLDER = "studies"
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """Return the file of each study by its name, in the order of names.
+
+    Args:
+        folder: The config folder.
+
+    Raises:
+        ConfigError: If two files have one name.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted((folder / FOLDER).rglob("*.yaml"), key=lambda path: (path.stem, path)):
+        if path.stem in found:
+            problem = f"has the name of {found[path.stem]}"
+            raise ConfigError(Location(str(path)), problem, advice="rename or remove one of them")
+        found[path.stem] = path
+    return found
+
+
+def file(folder: Path, name: str) -> Path:
+    """Return the file of a study; for an unknown name the path that a new study would have.
+
+    Raises:
+        ConfigError: If two files have this name.
+    """
+    direct = folder / FOLDER / f"{name}.yaml"
+    paths = [direct] if direct.exists() else []
+    paths += sorted(path for path in (folder / FOLDER).rglob(direct.name) if path != direct)
+    if len(paths) > 1:
+        problem = f"has the name of {paths[0]}"
+        raise ConfigError(Location(str(paths[1])), problem, advice="rename or remove one of them")
+    return paths[0] if paths else direct
