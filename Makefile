@@ -67,7 +67,7 @@ $(PAGES):
 	$(BIN)/fedloom show $(STUDY) --table draws
 	$(BIN)/fedloom show $(STUDY) --table paired
 
-compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/comparison.md has (TRACK=name: on one track, KEYS='mu=0.1': with these keys); without: train all, write the page
+compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/results/comparison.md has (TRACK=name: on one track, KEYS='mu=0.1': with these keys); without: train all, write the page
 ifdef METHOD
 	OMP_NUM_THREADS=1 $(BIN)/fedloom compare $(METHOD) $(KEYS) $(if $(TRACK),--only $(TRACK))
 else

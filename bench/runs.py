@@ -9,7 +9,7 @@ PFLlib (`--pfllib`, a clone of it) trains networks of the same layers on the sam
 same clients, in the environment of `--python`, see `bench.pfllib`: as it is, and with its data in
 memory and no metric beside accuracy. Last batches that are not full are left out by both. It
 evaluates on training samples too. `METHODS` has the keys of both sides, which are for equal epochs;
-where PFLlib's method departs from its paper (docs/peers.md), it departs here as well.
+where PFLlib's method departs from its paper (docs/guide/peers.md), it departs here as well.
 
 Every run is a process of one thread. Seconds are the processor's, which other programs disturb
 least. Processes take turns, ``--repeats`` times; the shortest time of each counts. ``--processes``

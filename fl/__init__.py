@@ -2,8 +2,8 @@
 
 `run` trains a study that is written in Python, on `arrays` of one's own too; `load` reads one of
 ``config/studies``. Both give a `Result`. `compare` sets a method beside all that are compared in
-``docs/comparison.md``. A name is imported when it is asked for, so that ``import fl`` needs no
-torch.
+``docs/results/comparison.md``. A name is imported when it is asked for, so that ``import fl`` needs
+no torch.
 """
 
 from __future__ import annotations

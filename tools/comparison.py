@@ -17,8 +17,8 @@ from fl.report.facts import read_partitions
 from tools import pages
 
 CONFIG = Path("config")
-PAGES = (Path("docs") / "comparison.md", Path("docs") / "comparison-table.md")
-PICTURES = Path("docs") / "comparison"
+PAGES = (Path("docs/results/comparison.md"), Path("docs/reference/comparison-table.md"))
+PICTURES = Path("docs/results/comparison")
 
 
 def collect(folder: Path) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Count files and lines of code by part of the project; write them into docs/architecture.md.
+"""Count files and lines of code by part of the project; write them into docs/guide/architecture.md.
 
 Docstrings, comments and blank lines do not count. Run ``python -m tools.lines`` in a clone.
 """
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "guide" / "architecture.md"
 BEGIN, END = "<!-- lines of code: python -m tools.lines -->", "<!-- end -->"
 
 CORE = ("base", "pytorch", "api", "engine", "data", "plan", "runner", "store")
@@ -87,7 +87,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """Return the text of docs/architecture.md with the table of today."""
+    """Return the text of docs/guide/architecture.md with the table of today."""
     text = PAGE.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
     return pattern.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", text)

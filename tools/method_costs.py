@@ -1,4 +1,4 @@
-"""Measure what each method sends, keeps and computes, and write docs/method-costs.md.
+"""Measure what each method sends, keeps and computes, and write docs/reference/method-costs.md.
 
 Every method is trained for ten rounds on handwritten digits in a temporary folder, which takes
 about three minutes on two cores. Run ``python -m tools.method_costs`` in a clone.
@@ -18,7 +18,7 @@ from fl.api.method import MethodDeclaration, declaration_of
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "method-costs.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "method-costs.md"
 REFERENCE = "fedavg"
 ROUNDS = 10
 PARTITION = {"clients": 8, "alpha": 0.5, "min_per_class": 1}

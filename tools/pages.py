@@ -1,4 +1,4 @@
-"""Tables of pages that are written by hand: ``python -m tools.pages docs/fedsac.md``.
+"""Tables of pages that are written by hand: ``python -m tools.pages docs/results/fedsac.md``.
 
 A page says between two marks, each on a line of its own, which table stands there:
 

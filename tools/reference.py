@@ -54,7 +54,7 @@ def methods() -> str:
     about = (
         "`fedloom methods` lists them, `fedloom methods NAME` says the same as this page. "
         "[A table](method-costs.md) says what each sends, keeps and computes; "
-        "[another page](peers.md), where the code of others differs from the papers."
+        "[another page](../guide/peers.md), where the code of others differs from the papers."
     )
     return _page("Methods", about, chain(_families(), _kind("method", "##")))
 
@@ -88,7 +88,7 @@ def _families() -> Iterator[str]:
 def datasets() -> str:
     """The page of all data sets."""
     about = (
-        "`fedloom datasets` lists them. [The guide](../config/README.md#raw-files) says how raw "
+        "`fedloom datasets` lists them. [The guide](../../config/README.md#raw-files) says how raw "
         "files are fetched, and which of them only a person can get."
     )
     return _page("Data sets", about, _kind("data set", "##"))
@@ -112,7 +112,7 @@ def config() -> str:
     """The page of all keys of the config files."""
     about = (
         "Every key of the files in `config/`, with what is allowed and its default. "
-        "[The guide](../config/README.md) shows how they are used."
+        "[The guide](../../config/README.md) shows how they are used."
     )
     return _page("Keys of the config files", about, _records())
 
@@ -128,7 +128,7 @@ def api() -> str:
     """The page of what authors of methods, terms, alterations and models import."""
     about = (
         "`from fl.api import Method, recipe`: a method imports no other module of the pipeline. "
-        "[The training core](training-core.md) says how these work together."
+        "[The training core](../guide/training-core.md) says how these work together."
     )
     start = (ROOT / "tools" / "front_door.md").read_text(encoding="utf-8").strip()
     return _page("fl.api", about, chain([start], api_reference.blocks()))
@@ -137,9 +137,9 @@ def api() -> str:
 def python() -> str:
     """The page of what notebooks and scripts import."""
     about = (
-        "`import fl`: studies written in Python, as [a notebook](notebook.ipynb) shows. Keys "
-        "are [those of a study](config.md). Runs go into the same store, so `fedloom store gc` "
-        "lists runs that only a notebook needed."
+        "`import fl`: studies written in Python, as [a notebook](../guide/notebook.ipynb) shows. "
+        "Keys are [those of a study](config.md). Runs go into the same store, so "
+        "`fedloom store gc` lists runs that only a notebook needed."
     )
     return _page("fl", about, api_reference.python())
 
@@ -151,18 +151,21 @@ def studies() -> str:
         "your store, and how long the whole takes where runs like it are there. A study's report "
         "sets its published cells beside what was measured."
     )
-    return _page("Studies", about, overview.markdown_tables(overview.overviews(ROOT / "config")))
+    config_folder = ROOT / "config"
+    found = overview.overviews(config_folder)
+    tables = overview.markdown_tables(found, config_folder, "../../config")
+    return _page("Studies", about, tables)
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/methods.md": methods,
-    "docs/datasets.md": datasets,
-    "docs/library.md": library,
-    "docs/config.md": config,
-    "docs/api.md": api,
-    "docs/a-round-traced.md": round_trace.page,
-    "docs/python.md": python,
-    "docs/studies.md": studies,
+    "docs/reference/methods.md": methods,
+    "docs/reference/datasets.md": datasets,
+    "docs/reference/library.md": library,
+    "docs/reference/config.md": config,
+    "docs/reference/api.md": api,
+    "docs/reference/a-round-traced.md": round_trace.page,
+    "docs/reference/python.md": python,
+    "docs/reference/studies.md": studies,
 }
 """By path from the root of the repository, the function that gives a page's text."""
 

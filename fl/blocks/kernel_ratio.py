@@ -92,7 +92,8 @@ def _two_kernels(
 
     Less one, kernels are small if rows are near, so that their sums lose no digits. Powers of two
     take a quarter of the time of expm1. A single entry of near rows is then less precise, but its
-    rounding error is its own, so that little of it remains in sums over rows (docs/benchmarks.md).
+    rounding error is its own, so that little of it remains in sums over rows
+    (docs/results/benchmarks.md).
     """
     plain_kernel, deep_kernel = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
     if product:

@@ -228,9 +228,7 @@ def lines(studies: Sequence[Overview], store: Store) -> Iterator[str]:
     yield from (*_tried_line(studies), *rates.remarks, *_errors(studies))
 
 
-def markdown_tables(
-    studies: Iterable[Overview], folder: Path, address: str
-) -> Iterator[str]:
+def markdown_tables(studies: Iterable[Overview], folder: Path, address: str) -> Iterator[str]:
     """Return a Markdown table for each paper, without columns that depend on a store.
 
     Args:

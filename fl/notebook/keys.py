@@ -229,7 +229,7 @@ class Classes:
             form = 'with @declare("global")' if kind == "method" else "with `build`"
             factory = ", or a function of shape and classes" if kind == "model" else ""
             problem = f"is of the class {cls.__name__}, which is no {kind}"
-            advice = f"give a name, or a dataclass {form}{factory}; see docs/tutorial.md"
+            advice = f"give a name, or a dataclass {form}{factory}; see docs/guide/tutorial.md"
             raise ConfigError(location, problem, advice=advice)
         with _located(location):
             text = source.module_text(cls, f"{cls.__name__}, of a notebook.")

@@ -80,7 +80,7 @@ class Result:
 
         Each method is compared with the study's ``baseline``, and with another method if
         ``contrasts`` says so; without a baseline, all pairs are compared. What may be claimed, and
-        which comparisons are corrected together, is in ``docs/analyse.md``.
+        which comparisons are corrected together, is in ``docs/guide/analyse.md``.
 
         Args:
             unseen: Whether values are of the clients that were held out of training.

@@ -52,8 +52,9 @@ def run(
 ) -> Result:
     """Train a study that is written as a call, in this process, and return its results.
 
-    The arguments are the keys of a file in ``config/studies`` (``docs/config.md``): ``datasets``,
-    ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, as Python values.
+    The arguments are the keys of a file in ``config/studies`` (``docs/reference/config.md``):
+    ``datasets``, ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, as
+    Python values.
     Also possible: ``dataset``, ``partition`` or ``model`` for a single one, and keys of
     ``training``, such as ``rounds=5``. A data set can be your own, see `arrays`; a DataFrame of
     pandas or a ``Dataset`` of Hugging Face stands where a path would, as in
@@ -61,9 +62,9 @@ def run(
 
     A method, a model, a term or an alteration can be a class of the notebook, or an instance:
     ``methods={"mine": Mine(strength=0.1)}``, for a grid ``{"mine": {"method": Mine, "strength":
-    [0.1, 1.0]}}``. The class is written as in a plugin, see ``docs/tutorial.md``. A model can also
-    be a function: ``model=lambda shape, classes: nn.Sequential(...)``, whose further parameters
-    have defaults and are keys. ``{"model": Net, "width": [5, 10]}`` is a grid over keys of a model,
+    [0.1, 1.0]}}``. The class is written as in a plugin, see ``docs/guide/tutorial.md``. A model can
+    also be a function, ``model=lambda shape, classes: nn.Sequential(...)``: further parameters have
+    defaults and are keys. ``{"model": Net, "width": [5, 10]}`` is a grid over keys of a model,
     a setting for each value. The source of a class or function, with the functions, classes and
     constants that it uses, becomes a plugin in ``results/classes``, and is part of the names of its
     runs.

@@ -9,7 +9,7 @@ channels.
 
 A linear layer is one product that starts from the bias, where vmap multiplies first and then adds.
 Its gradient has the memory layout of its weights, where PyTorch's is transposed; reading the two
-together would take several times as long (docs/benchmarks.md).
+together would take several times as long (docs/results/benchmarks.md).
 
 Models that are plain layers one after another (`LayerSequence`) are called once with a whole stack
 of clients. If layers are called one by one, each must unwrap its stack and wrap its result again;

@@ -3,7 +3,7 @@
 Freed memory is kept. A training step needs the same large tensors as the step before, and so does a
 model that is tried with one method after another. By default the C library returns freed memory to
 the kernel, which fills it with zeros when it is allocated again. On a CPU that can take longer than
-the arithmetic (docs/benchmarks.md).
+the arithmetic (docs/results/benchmarks.md).
 
 Of the compiler, the folder of its programs is set, and its log messages; of GPUs, how they round.
 """

@@ -198,7 +198,7 @@ def test_of_a_plugin_only_its_code_and_what_it_opens_goes_into_a_crate(crate: Pa
 def test_the_way_to_a_blind_review_leaves_runs_whole(crate: Path, tmp_path: Path) -> None:
     place = tmp_path / "blind"
     shutil.copytree(crate, place)
-    page = (planning.ROOT / "docs" / "publish.md").read_text()
+    page = (planning.ROOT / "docs" / "guide" / "publish.md").read_text()
     section = page.partition("## Blind review")[2]
     [script] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     environment = {**os.environ, "PYTHONPATH": "code"}

@@ -1,4 +1,4 @@
-"""`docs/tutorial.md` does what it says, command by command."""
+"""`docs/guide/tutorial.md` does what it says, command by command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from project import ENVIRONMENT, REPOSITORY, Project
 pytestmark = pytest.mark.graph
 
 BLOCKS = re.findall(
-    r"^```sh\n(.*?)^```$", (REPOSITORY / "docs/tutorial.md").read_text(), re.MULTILINE | re.DOTALL
+    r"^```sh\n(.*?)^```$",
+    (REPOSITORY / "docs/guide/tutorial.md").read_text(),
+    re.MULTILINE | re.DOTALL,
 )
 
 

@@ -137,10 +137,11 @@ def test_a_method_is_tested_in_the_family_of_the_page(lab: Path) -> None:
 
 
 def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
-    (lab / "docs").mkdir()
-    page = lab / "docs" / "comparison.md"
+    (lab / "docs" / "results").mkdir(parents=True)
+    (lab / "docs" / "reference").mkdir()
+    page = lab / "docs" / "results" / "comparison.md"
     page.write_text("Tracks:\n\n<!-- fl tracks tiny -->\n<!-- end -->\n\nThe end.\n")
-    long = lab / "docs" / "comparison-table.md"
+    long = lab / "docs" / "reference" / "comparison-table.md"
     long.write_text("<!-- fl tracks --long -->\n<!-- end -->\n")
     assert comparison.main() == 0
     shown = [row.split(" | ")[:3] for row in long.read_text().splitlines() if "| tiny |" in row]
@@ -149,7 +150,7 @@ def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
     assert (head, end) == ("Tracks:\n\n", "\nThe end.\n")
     rows = [line.split(" | ")[0] for line in table.splitlines()[4:] if line.startswith("|")]
     assert sorted(rows) == ["| FedAvg (control)", "| FedAvg-FT (control)", "| Local (control)"]
-    names = {path.stem for path in (lab / "docs" / "comparison").glob("*.svg")}
+    names = {path.stem for path in (lab / "docs" / "results" / "comparison").glob("*.svg")}
     assert names == {"overview", "tiny-ranks", "tiny-bytes", "tiny-operations"}
 
 

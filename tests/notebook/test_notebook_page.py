@@ -15,7 +15,7 @@ import pytest
 
 from fl.base import plugins
 
-NOTEBOOK = planning.ROOT / "docs" / "notebook.ipynb"
+NOTEBOOK = planning.ROOT / "docs" / "guide" / "notebook.ipynb"
 
 
 def test_the_notebook_runs_and_says_what_its_names_hold(

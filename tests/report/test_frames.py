@@ -1,4 +1,4 @@
-"""What users compute themselves: `fl.report.load`, `fl.report.curves`, docs/analyse.md."""
+"""What users compute themselves: `fl.report.load`, `fl.report.curves`, docs/guide/analyse.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import fl.report
 from fl.base.errors import DataError
 from fl.report import result_files, summaries
 
-PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "analyse.md"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from fl.base import plugins
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 
-PAGE = (Path(__file__).parents[2] / "docs" / "examples.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "examples.md").read_text()
 SOURCES = dict(
     re.findall(r"```python\n# mylab/methods/(my_\w+)\.py\n(.*?)^```$", PAGE, re.S | re.M)
 )

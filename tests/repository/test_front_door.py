@@ -1,4 +1,4 @@
-"""The two methods that docs/api.md begins with do what it says, by hand (`contract.numbers`)."""
+"""The two methods with which docs/reference/api.md begins do what it says, by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from contract.numbers import Samples, is_pair, of, s, trained
 from plugging import use_methods
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 ONE: list[Samples] = [[(1, 0)]]
 
 

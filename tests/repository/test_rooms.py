@@ -29,7 +29,7 @@ FLOORS = (
     {"extra"},
     {"__main__", "bench", "tools"},
 )
-"""The rooms of every floor, the lowest first; docs/architecture.md has the same picture."""
+"""The rooms of every floor, the lowest first; docs/guide/architecture.md has the same picture."""
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -13,7 +13,7 @@ from fl.api import trees
 from fl.api.method import PERSONAL_PARAMS
 from fl.base.schema import PERSONAL
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "guide" / "tutorial.md"
 ONE: list[Samples] = [[(1, 0)]]
 
 
