@@ -101,5 +101,6 @@ def _analyse(parsed: argparse.Namespace) -> None:
     names = index.analyses if index else {}
     if names and parsed.name not in names:
         raise unknown_name(Location("the command line"), "analysis of the plan", parsed.name, names)
-    planned = plan_files.read_analysis(settings.results, parsed.name)
-    say(analysis_results.write_analysis(planned, Path(settings.results), Path(settings.store)))
+    results, store = Path(settings.results), Path(settings.store)
+    study, planned = plan_files.read_analysis(results, parsed.name)
+    say(analysis_results.write_analysis(planned, study, results, store))

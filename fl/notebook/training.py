@@ -88,9 +88,10 @@ def train(
                 with_weights = replace(bundle, runs=members)
                 failed += train_bundle(with_weights, store, make_display=bar.start_runs)
                 bar.add_rounds(rounds[bundle.bundle])
-        for name, planned in plan.analyses.items():
-            bar.describe(f"analysis {name}")
-            analysis_results.write_analysis(planned, results, store.root)
+        for study in plan.studies.values():
+            for planned in study.analyses:
+                bar.describe(f"analysis {planned.analysis}")
+                analysis_results.write_analysis(planned, study, results, store.root)
     except (Interruption, KeyboardInterrupt):
         raise TrainingInterrupted(
             "stopped; finished runs and checkpoints are kept, and the same call continues"

@@ -10,14 +10,12 @@ follows from the settled spec, the code and the runs, so an existing result is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.base import identity
 from fl.base.specs import ComponentSpec
-from fl.plan.bundle import Run
 from fl.plan.config import Execution
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ IDENTIFYING = ("run", "method", "dataset", "partition", "model", "seed")
 
 @dataclass(frozen=True)
 class PlannedAnalysis:
-    """An analysis of a study's runs.
+    """An analysis of all runs of a study, as the plan of the study has it.
 
     Attributes:
         analysis: The analysis' id.
@@ -41,10 +39,6 @@ class PlannedAnalysis:
         title: Name in reports; empty if the study gives none.
         spec: Name and settings.
         code: Version of its code.
-        study: The study's name.
-        metric: The study's metric.
-        runs: The runs that it reads.
-        bundles: The bundles that train these runs.
         execution: How it is computed; no part of its identity.
     """
 
@@ -53,10 +47,6 @@ class PlannedAnalysis:
     title: str
     spec: ComponentSpec
     code: str
-    study: str
-    metric: str
-    runs: list[Run]
-    bundles: list[str]
     execution: Execution
 
 
@@ -70,26 +60,26 @@ def exists(results: Path, analysis: str) -> bool:
     return (folder_of(results, analysis) / RECORD).is_file()
 
 
-def planned_analyses(expansion: Expansion, runs: Sequence[Run]) -> Iterator[PlannedAnalysis]:
-    """Yield the analyses of a study, which read ``runs``."""
+def planned_analyses(expansion: Expansion) -> list[PlannedAnalysis]:
+    """Return the analyses of a study."""
     metric = expansion.study.metric
     assert metric is not None, "`fl.plan.expand` settles it"
+    analyses: list[PlannedAnalysis] = []
     for choice in expansion.analyses:
         code = identity.root_code(identity.entry("analysis", choice.component.name))
-        identifying = [[getattr(run, key) for key in IDENTIFYING] for run in runs]
+        identifying = [[getattr(run, key) for key in IDENTIFYING] for run in expansion.runs]
         digest = identity.digest([choice.spec, code, metric, identifying])
-        yield PlannedAnalysis(
-            analysis=f"{choice.component.name}-{digest}",
-            text=choice.text,
-            title=choice.title,
-            spec=choice.spec,
-            code=code,
-            study=expansion.name,
-            metric=metric,
-            runs=[*runs],
-            bundles=sorted({run.bundle for run in runs}),
-            execution=_execution(expansion, choice),
+        analyses.append(
+            PlannedAnalysis(
+                analysis=f"{choice.component.name}-{digest}",
+                text=choice.text,
+                title=choice.title,
+                spec=choice.spec,
+                code=code,
+                execution=_execution(expansion, choice),
+            )
         )
+    return analyses
 
 
 def _execution(expansion: Expansion, choice: Choice) -> Execution:

@@ -23,7 +23,6 @@ from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
 from fl.plan import config, plan_files
-from fl.plan.analyses import PlannedAnalysis, planned_analyses
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Draft, Execution, Settings
 from fl.plan.plan_files import IndexedBundle, IndexedStudy, PlanIndex, PlannedPartition
@@ -47,7 +46,6 @@ class Plan:
         datasets: Specs of the data sets by id.
         partitions: The partitions by id.
         watched: The `change_stamp` of each file outside config that the plan depends on, by path.
-        analyses: The analyses by id.
         key: Fingerprint of what it was made of, if it was made to be written with an index.
     """
 
@@ -57,7 +55,6 @@ class Plan:
     datasets: dict[str, ComponentSpec]
     partitions: dict[str, PlannedPartition]
     watched: dict[str, str]
-    analyses: dict[str, PlannedAnalysis]
     key: str = ""
 
     @property
@@ -149,12 +146,9 @@ def _plan_of(expansions: Sequence[Expansion], settings: Settings, folder: Path, 
     bundles = _bundles(expansions, settings, folder)
     bundle_of_run = {run.run: run.bundle for bundle in bundles.values() for run in bundle.runs}
     studies: dict[str, StudyPlan] = {}
-    analyses: dict[str, PlannedAnalysis] = {}
     for expansion in expansions:
         runs = [replace(run, bundle=bundle_of_run[run.run]) for run in expansion.runs]
-        of_study = {planned.analysis: planned for planned in planned_analyses(expansion, runs)}
-        studies[expansion.name] = plan_study(expansion, runs, of_study.values(), folder)
-        analyses |= of_study
+        studies[expansion.name] = plan_study(expansion, runs, folder)
     all_runs = [run for expansion in expansions for run in expansion.runs]
     return Plan(
         settings=settings,
@@ -163,7 +157,6 @@ def _plan_of(expansions: Sequence[Expansion], settings: Settings, folder: Path, 
         datasets={run.dataset_id: run.spec["dataset"] for run in all_runs},
         partitions={run.partition_id: _planned_partition(run) for run in all_runs},
         watched=dict(sorted(pair for e in expansions for pair in e.watched.items())),
-        analyses=analyses,
         key=key,
     )
 
@@ -181,7 +174,6 @@ def read(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
     of_studies = [index.studies[name] for name in names]
     bundles = sorted({bundle for study in of_studies for bundle in study.bundles})
     partitions = sorted({partition for study in of_studies for partition in study.partitions})
-    analyses = sorted({analysis for study in of_studies for analysis in study.analyses})
     datasets = {index.bundles[name].dataset for name in bundles}
     return Plan(
         settings=settings,
@@ -190,7 +182,6 @@ def read(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
         bundles={name: plan_files.read_checked_bundle(results, name) for name in bundles},
         datasets={name: plan_files.read_dataset(results, name) for name in datasets},
         partitions={name: plan_files.read_partition(results, name) for name in partitions},
-        analyses={name: plan_files.read_analysis(results, name) for name in analyses},
     )
 
 
@@ -220,7 +211,6 @@ def write(plan: Plan) -> PlanIndex:
         "bundles": plan.bundles,
         "datasets": plan.datasets,
         "partitions": plan.partitions,
-        "analyses": plan.analyses,
     }
     for kind, items in items_by_kind.items():
         for name, item in items.items():
@@ -348,7 +338,7 @@ def _index(plan: Plan) -> PlanIndex:
         )
         for name, bundle in plan.bundles.items()
     }
-    analyses = {name: analysis.bundles for name, analysis in plan.analyses.items()}
+    analyses = {name: study.bundles for study in studies.values() for name in study.analyses}
     return PlanIndex(plan.key, plan.settings, plan.watched, studies, bundles, analyses)
 
 

@@ -105,7 +105,7 @@ class PlanIndex:
         return {run for bundle in self.bundles.values() for run in bundle.runs}
 
 
-Kind = Literal["studies", "bundles", "datasets", "partitions", "analyses", "jobs"]
+Kind = Literal["studies", "bundles", "datasets", "partitions", "jobs"]
 """Folders of a plan, which hold a file for each item."""
 
 
@@ -168,11 +168,10 @@ def read_current_index(folder: Path, settings: Settings) -> PlanIndex | None:
 
 
 def _is_complete(results: str, index: PlanIndex) -> bool:
-    """Whether the files of all studies, bundles and analyses that an index names exist."""
+    """Whether the files of all studies and bundles that an index names exist."""
     names_by_kind: dict[Kind, Iterable[str]] = {
         "studies": index.studies,
         "bundles": index.bundles,
-        "analyses": index.analyses,
     }
     return all(
         file_of(results, kind, name).exists()
@@ -206,9 +205,22 @@ def read_partition(results: str | Path, name: str) -> PlannedPartition:
     return read(PlannedPartition, _named_file(results, "partitions", name))
 
 
-def read_analysis(results: str | Path, name: str) -> PlannedAnalysis:
-    """Return an analysis of the plan; `DataError` if it cannot be read."""
-    return read(PlannedAnalysis, file_of(results, "analyses", name))
+def read_analysis(results: str | Path, name: str) -> tuple[StudyPlan, PlannedAnalysis]:
+    """Return the study that an analysis belongs to, and the analysis.
+
+    Raises:
+        DataError: If the plan cannot be read, or has no such analysis.
+    """
+    index = read_index(results)
+    studies = index.studies if index else {}
+    for study_name, indexed in studies.items():
+        if name in indexed.analyses:
+            study = read_study(results, study_name)
+            return study, next(planned for planned in study.analyses if planned.analysis == name)
+    raise DataError(
+        f"{index_file(results)}: has no analysis {name!r}",
+        advice="`fedloom plan STUDY --write`, which plans a study with it",
+    )
 
 
 def read(target: type[Class], path: Path) -> Class:

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from fl.base.dataclass_json import as_json
 from fl.base.hashes import digest
+from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Run
 
 
@@ -82,21 +83,6 @@ class ComparedCell(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class AnalysisReference:
-    """An analysis that a study asks for.
-
-    Attributes:
-        analysis: Id of the analysis.
-        text: The analysis as the study writes it.
-        title: Name in reports; empty if the study gives none.
-    """
-
-    analysis: str
-    text: str
-    title: str
-
-
-@dataclass(frozen=True)
 class StudyPlan:
     """The plan of a study. What is not described here is as in `fl.plan.config.Study`.
 
@@ -105,6 +91,7 @@ class StudyPlan:
         settings: The study's settings, in its order.
         shared: What all settings have in common, in words; empty if there is only one setting.
         published: Published cells to compare with.
+        analyses: Analyses of its runs.
         titles: The user's titles of data sets, partitions and models, by kind and text.
         models: Number of trained weights, by the texts of model and data set.
         heads: Layers that make the outputs, by the text of the model; only of models with a head.
@@ -130,7 +117,7 @@ class StudyPlan:
     settings: list[Setting]
     shared: str
     published: list[ComparedCell]
-    analyses: list[AnalysisReference]
+    analyses: list[PlannedAnalysis]
     titles: dict[str, dict[str, str]]
     models: dict[str, dict[str, int]]
     heads: dict[str, str]

@@ -21,13 +21,12 @@ from fl.base.seams import Seam
 from fl.base.specs import Spec, component_specs
 from fl.data.dataset import task_name
 from fl.plan import plan_files
-from fl.plan.analyses import PlannedAnalysis
+from fl.plan.analyses import planned_analyses
 from fl.plan.bundle import Run
 from fl.plan.components import Choice, keys_text, text_of
 from fl.plan.config import Values
 from fl.plan.run_spec import COMPONENT_KINDS
 from fl.plan.study_plan import (
-    AnalysisReference,
     ComparedCell,
     EntrySummary,
     Setting,
@@ -264,15 +263,12 @@ def _values(mappings: Iterable[Values]) -> dict[str, list[Any]]:
     return by_key
 
 
-def plan_study(
-    expansion: Expansion, runs: list[Run], analyses: Iterable[PlannedAnalysis], folder: Path
-) -> StudyPlan:
+def plan_study(expansion: Expansion, runs: list[Run], folder: Path) -> StudyPlan:
     """Return the plan of a study.
 
     Args:
         expansion: The study.
         runs: Its runs, with their bundles.
-        analyses: Its analyses.
         folder: The config folder, for published numbers.
 
     Raises:
@@ -298,10 +294,7 @@ def plan_study(
         published=[
             cell for find_cells in PUBLISHED_CELLS.hooks() for cell in find_cells(expansion, folder)
         ],
-        analyses=[
-            AnalysisReference(analysis.analysis, analysis.text, analysis.title)
-            for analysis in analyses
-        ],
+        analyses=planned_analyses(expansion),
         titles=titles(expansion.scenarios.values()),
         models=expansion.parameters,
         heads=expansion.heads,

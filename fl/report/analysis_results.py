@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from fl.plan.analyses import (
 )
 from fl.plan.bundle import Run
 from fl.plan.run_spec import RunSpec
-from fl.plan.study_plan import AnalysisReference
+from fl.plan.study_plan import StudyPlan
 from fl.report import partitions, tables
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, spread
 from fl.report.figures import Drawn, Figure, Panel
@@ -107,8 +107,8 @@ class AnalysisRecord:
     panels: list[PanelRecord]
 
 
-def write_analysis(planned: PlannedAnalysis, results: Path, store: Path) -> Path:
-    """Make an analysis, unless it exists; return its folder, see `fl.plan.analyses`.
+def write_analysis(planned: PlannedAnalysis, study: StudyPlan, results: Path, store: Path) -> Path:
+    """Make an analysis of a study, unless it exists; return its folder, see `fl.plan.analyses`.
 
     Raises:
         FedloomError: If runs are missing, if the code has changed since the plan, or if a file
@@ -124,11 +124,12 @@ def write_analysis(planned: PlannedAnalysis, results: Path, store: Path) -> Path
             advice="plan again: start snakemake again, or fedloom plan --write",
         )
     with _device(planned.execution.device) as device:
-        runs, left_out = _runs(planned, results, store, device)
+        runs, left_out = _runs(study, results, store, device)
         result: Result = analysis.read(runs)
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, planned, result, [*result.notes, *left_out], device)
+        ids = [run.run for run in study.runs]
+        _write(folder, planned, ids, result, [*result.notes, *left_out], device)
     log.info("%s: made of %d runs", planned.analysis, len(runs))
     return folder
 
@@ -146,14 +147,15 @@ def _device(choice: str) -> Iterator[str]:
 
 
 def _runs(
-    planned: PlannedAnalysis, results: Path, store: Path, device: str
+    study: StudyPlan, results: Path, store: Path, device: str
 ) -> tuple[list[_Stored], list[str]]:
     """Return the runs to read, one for each method, setting and seed, and a line for each other."""
-    _, runs = tables.collect(planned, store)
+    # Its metrics of predictions are not needed.
+    _, runs = tables.collect(replace(study, metrics=[], scored="last"), store)
     missing = runs.loc[runs["state"] == MISSING, "run"]
     if len(missing):
         raise FedloomError(
-            f"{planned.analysis}: {len(missing)} of {len(runs)} runs are not in {store}: "
+            f"{study.study}: {len(missing)} of {len(runs)} runs are not in {store}: "
             f"{', '.join(missing[:5])}",
             advice="train them first",
         )
@@ -176,7 +178,7 @@ def _runs(
             shared=shared,
             device=device,
         )
-        for run in planned.runs
+        for run in study.runs
         if run.run in keep
     ]
     return stored, left_out
@@ -247,7 +249,12 @@ class _Stored:
 
 
 def _write(
-    folder: Path, planned: PlannedAnalysis, result: Result, notes: list[str], device: str
+    folder: Path,
+    planned: PlannedAnalysis,
+    runs: list[str],
+    result: Result,
+    notes: list[str],
+    device: str,
 ) -> None:
     """Write the table, the figures and, last, the record."""
     files.write_table(folder / analyses.TABLE, result.table)
@@ -266,7 +273,7 @@ def _write(
         spec=planned.spec,
         code=planned.code,
         executed={"device": device},
-        runs=[run.run for run in planned.runs],
+        runs=runs,
         columns=result.columns,
         caption=result.caption,
         note=result.note,
@@ -301,7 +308,7 @@ class Analysis:
         return str(self.record.spec["name"]) if self.record else ""
 
 
-def read_analysis(results: Path, planned: AnalysisReference) -> Analysis:
+def read_analysis(results: Path, planned: PlannedAnalysis) -> Analysis:
     """Read a planned analysis of a study; if that fails, the result says why."""
     title = planned.title or planned.text
     folder = analyses.folder_of(results, planned.analysis)

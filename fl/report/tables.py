@@ -35,7 +35,6 @@ from fl.base.schema import (
     rising,
 )
 from fl.base.units import config_text, values_text
-from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Run
 from fl.plan.config import Values
 from fl.plan.study_plan import StudyPlan
@@ -117,11 +116,10 @@ MEASURE_BY_METRIC = {"macro_f1": "f1", "auroc": "area", "calibration_error": "ca
 """Names of metrics in `fl.analyses.confusion`, which defines them."""
 
 
-def collect(plan: StudyPlan | PlannedAnalysis, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def collect(plan: StudyPlan, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the long table and the runs table of a study, from the runs in a store.
 
-    For an analysis, they have the runs that it reads, without the metrics of predictions. A run
-    that the store lacks is ``missing`` in the runs table, and has no rows in the long table.
+    A run that the store lacks is ``missing`` in the runs table, and has no rows in the long table.
 
     Raises:
         DataError: If a run cannot be read, or if a grid has no validation results to choose by.
@@ -138,10 +136,9 @@ def collect(plan: StudyPlan | PlannedAnalysis, store: Path) -> tuple[pd.DataFram
     hyper = _hyper_columns([entry.point for entry in entries.values()])
     runs = pd.concat([runs, hyper], axis=1)
     by_run = {record.run: record for record in records if record is not None}
-    metric_names = plan.metrics if isinstance(plan, StudyPlan) else []
-    rows, owner = _long(runs, Store(store), by_run, metric_names)
+    rows, owner = _long(runs, Store(store), by_run, plan.metrics)
     rows[REPORTED] = _reported(rows, owner)
-    if isinstance(plan, StudyPlan) and plan.scored == "best":
+    if plan.scored == "best":
         rows[SCORED] = best_rounds(rows, plan.metric)
     if (attacks := _attacks(rows, by_run)).any():
         rows[ATTACKS] = attacks

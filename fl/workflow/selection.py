@@ -123,5 +123,4 @@ def select(plan: Plan, selection: Selection) -> Plan:
         plan,
         studies={name: selection.study(study) for name, study in plan.studies.items()},
         bundles={name: bundle for name, bundle in plan.bundles.items() if name in names},
-        analyses={},
     )

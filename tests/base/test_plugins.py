@@ -23,7 +23,7 @@ from fl.base import identity, plugins, registry
 from fl.base.errors import ConfigError, DataError, Location
 from fl.cli import main
 from fl.data.partition_table import validate
-from fl.plan import config
+from fl.plan import config, plan_files
 from fl.store.store import Store
 
 NUMBER = itertools.count(1)
@@ -229,9 +229,11 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     record = store.record(found[1]["run"])
     own = {name for name in record["code_files"] if name.startswith(lab.name)}
     assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name}
-    [asked] = (tmp_path / "results/plan/analyses").glob("*.json")
-    assert main.main(["analyse", asked.stem]) == 0
-    made = tmp_path / "results/analyses" / asked.stem
+    index = plan_files.read_index(tmp_path / "results")
+    assert index is not None
+    [asked] = index.analyses
+    assert main.main(["analyse", asked]) == 0
+    made = tmp_path / "results/analyses" / asked
     assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0, 2.0]
     assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
 

@@ -307,9 +307,11 @@ def test_an_analysis_is_made_once_and_shown(
 def test_code_that_changed_since_it_was_planned_makes_nothing(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [path] = (lab / "results/plan/analyses").glob("features-*.json")
-    plan_files.write(path, plan_files.read_checked(path) | {"code": "0" * 16})
-    assert main.main(["analyse", path.stem]) == 1
+    path = lab / "results/plan/studies/tiny.json"
+    study: Any = plan_files.read_checked(path)
+    study["analyses"][0]["code"] = "0" * 16
+    plan_files.write(path, study)
+    assert main.main(["analyse", study["analyses"][0]["analysis"]]) == 1
     assert "its code changed after it was planned" in capsys.readouterr().err
 
 

@@ -79,7 +79,7 @@ def study(wildcards):
 
 def analysis_execution(wildcards):
     """Return the resources of an analysis: its study's, without a GPU if it runs no model."""
-    return plan_files.read_analysis(RESULTS, wildcards.analysis).execution
+    return plan_files.read_analysis(RESULTS, wildcards.analysis)[1].execution
 
 
 def slurm_resources(execution):
