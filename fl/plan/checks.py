@@ -385,7 +385,7 @@ def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> N
     """
     config_file = Location(os.path.relpath(folder / "config.yaml"))
     for run in expansion.runs:
-        execution = expansion.executions[run.method]
+        execution = expansion.entries[run.method].execution
         clients = run.spec["partition"].get("clients")
         slurm_partition = execution.slurm_partition
         nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]

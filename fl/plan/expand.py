@@ -56,7 +56,7 @@ class Expansion:
         scenarios: The data set, the partition and the model of runs, by `scenario_key`.
         settings: Its settings.
         shared: What all settings have in common, in words; empty if there is only one.
-        executions: How the runs of each entry are computed, by its label.
+        entries: The method entries by label.
         watched: The `change_stamp` of each file outside the config that runs depend on, by path.
         parameters: Number of trained weights, by the texts of model and data set.
         heads: Layers that make the outputs, by the text of the model; only of models with a head.
@@ -72,7 +72,7 @@ class Expansion:
     scenarios: dict[ScenarioKey, Scenario]
     settings: list[Setting]
     shared: str
-    executions: dict[str, Execution]
+    entries: dict[str, MethodEntry]
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     heads: dict[str, str] = field(default_factory=dict)
@@ -309,7 +309,7 @@ def expand(
         scenarios=scenarios,
         settings=settings.settings,
         shared=settings.shared,
-        executions={entry.label: entry.execution for entry in components.entries},
+        entries={entry.label: entry for entry in components.entries},
         watched=watched,
         parameters=findings.parameters,
         heads=findings.heads,

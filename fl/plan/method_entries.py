@@ -211,7 +211,7 @@ class MethodEntry:
 
     def error(self, key: str, problem: str, allowed: str = "", advice: str = "") -> ConfigError:
         """Return the error for a key of the entry, at the last layer that sets it."""
-        return ConfigError(self.layers.location_of(key), problem, allowed, advice)
+        return self.layers.error(key, (), problem, allowed, advice)
 
 
 def method_entries(

@@ -265,7 +265,7 @@ def _bundles(
     for expansion in expansions:
         for run in expansion.runs:
             runs[run.run] = run
-            executions[run.run] = expansion.executions[run.method]
+            executions[run.run] = expansion.entries[run.method].execution
             keep.setdefault(run.run, set()).update(run.keep)
     points: dict[str, list[Run]] = {}
     for run in runs.values():

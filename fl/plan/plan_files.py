@@ -301,37 +301,20 @@ def fingerprint(folder: Path, studies: Sequence[str], settings: Settings) -> str
 
     That is all code, and all config except the files of other studies.
     """
-    return _fingerprint(_shared_hash(folder, settings), folder, studies)
-
-
-def fingerprints(folder: Path, studies: Iterable[str], settings: Settings) -> dict[str, str]:
-    """Return the `fingerprint` of each study alone; what all share is read once."""
-    shared = _shared_hash(folder, settings)
-    return {name: _fingerprint(shared, folder, [name]) for name in studies}
-
-
-def _fingerprint(shared_hash: str, folder: Path, studies: Sequence[str]) -> str:
-    files = {study_files.file(folder, name) for name in studies}
-    return identity.digest([shared_hash, list(studies), _hashes(files), _variables(files)])
-
-
-def _shared_hash(folder: Path, settings: Settings) -> str:
-    """Hash of what every study depends on."""
-    config = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
-    config = {path for path in config if folder / study_files.FOLDER not in path.parents}
+    own = {study_files.file(folder, name) for name in studies}
+    written = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
+    others = folder / study_files.FOLDER
+    config = {path for path in written if path in own or others not in path.parents}
     code = {path for root in plugins.roots().values() for path in root.rglob("*.py")}
     code |= {*TEMPLATES.glob("report.*"), identity.NUMBERS}
-    return identity.digest([asdict(settings), _hashes({*config, *code}), _variables(config)])
+    hashes = {str(path): sha256(path) for path in config | code if path.is_file()}
+    return digest([asdict(settings), list(studies), hashes, _variables(config)])
 
 
 def _variables(files: Iterable[Path]) -> dict[str, str | None]:
     """Values of the environment variables that files name, and of ``HOME`` for ``~``."""
-    texts = (path.read_bytes().decode(errors="replace") for path in files if path.is_file())
-    names = {
-        match["plain"] or match["braced"] for text in texts for match in VARIABLE.finditer(text)
-    }
-    return {name: os.environ.get(name) for name in sorted({*names, "HOME"})}
-
-
-def _hashes(files: Iterable[Path]) -> dict[str, str]:
-    return {str(path): sha256(path) for path in files if path.is_file()}
+    names = {"HOME"}
+    for path in files:
+        text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+        names |= {match["plain"] or match["braced"] for match in VARIABLE.finditer(text)}
+    return {name: os.environ.get(name) for name in sorted(names)}

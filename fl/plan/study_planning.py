@@ -18,7 +18,7 @@ from fl.base import identity, registry
 from fl.base.files import sha256
 from fl.base.hashes import digest
 from fl.base.seams import Seam
-from fl.base.specs import Spec, component_specs
+from fl.base.specs import component_specs
 from fl.data.dataset import task_name
 from fl.plan import plan_files
 from fl.plan.analyses import planned_analyses
@@ -196,13 +196,28 @@ def _compared(choices: Sequence[Choice]) -> tuple[list[str], list[str]]:
 
 def entries(expansion: Expansion) -> dict[str, EntrySummary]:
     """Return a summary of each method entry by label."""
-    specs: dict[str, list[Spec]] = {}
+    summaries: dict[str, EntrySummary] = {}
     for run in expansion.runs:
-        specs.setdefault(run.method, []).append(run.spec)
-    return {
-        label: _entry(of_entry, _parent(expansion.study.methods[label] or {}))
-        for label, of_entry in specs.items()
-    }
+        if run.method not in summaries:
+            entry = expansion.entries[run.method]
+            parent = entry.parent.label if entry.parent else None
+            summaries[run.method] = EntrySummary(entry.method.name, parent, {}, {})
+        summary = summaries[run.method]
+        _add_values(summary.training, run.spec["training"])
+        _add_values(summary.values, run.spec["method"])
+        for _, _, added in registry.added_components(run.spec):
+            _add_values(summary.values, added, f"{added['name']}.")
+    return summaries
+
+
+def _add_values(by_key: dict[str, list[Any]], values: Values, prefix: str = "") -> None:
+    """Add each value to those of its key, ``mu`` or ``mk-mmd.mu``, unless it is there."""
+    for key, value in values.items():
+        if key == "name":
+            continue
+        known = by_key.setdefault(prefix + key, [])
+        if value not in known:
+            known.append(value)
 
 
 def names(expansion: Expansion) -> dict[str, list[str]]:
@@ -227,40 +242,6 @@ def titles(scenarios: Iterable[Scenario]) -> dict[str, dict[str, str]]:
             if choice.title:
                 of_kind[choice.text] = choice.title
     return titles
-
-
-def _parent(entry: Values) -> str | None:
-    """Return the entry from whose model or on whose images an entry trains."""
-    train_on = entry.get("train_on")
-    return train_on if isinstance(train_on, str) else entry.get("start")
-
-
-def _entry(specs: list[Spec], start: str | None) -> EntrySummary:
-    return EntrySummary(
-        method=specs[0]["method"]["name"],
-        start=start,
-        training=_values(spec["training"] for spec in specs),
-        values=_values(map(_hyper, specs)),
-    )
-
-
-def _hyper(spec: Spec) -> Values:
-    """Return the keys of a method and of what is added to it, ``mk-mmd.mu``."""
-    hyper = {key: value for key, value in spec["method"].items() if key != "name"}
-    for _, _, added in registry.added_components(spec):
-        hyper |= {f"{added['name']}.{key}": value for key, value in added.items() if key != "name"}
-    return hyper
-
-
-def _values(mappings: Iterable[Values]) -> dict[str, list[Any]]:
-    """Return the different values of each key."""
-    by_key: dict[str, list[Any]] = {}
-    for mapping in mappings:
-        for key, value in mapping.items():
-            values = by_key.setdefault(key, [])
-            if value not in values:
-                values.append(value)
-    return by_key
 
 
 def plan_study(expansion: Expansion, runs: list[Run], folder: Path) -> StudyPlan:
