@@ -16,6 +16,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import os
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -288,18 +289,18 @@ def _shelf(kind: str, package: str, root: Path) -> Mapping[str, str]:
     inner = FOLDER_BY_KIND[kind]
     if root != ROOT:
         inner = inner.rpartition("/")[2]
-    folder = root / inner
+    folder = f"{root}/{inner}"
     try:
-        changed = folder.stat().st_mtime_ns
+        changed = os.stat(folder).st_mtime_ns  # noqa: PTH116  # Many calls: a Path takes longer.
     except OSError:
         return {}
     return _listed(folder, f"{package}.{inner.replace('/', '.')}", changed)
 
 
 @cache
-def _listed(folder: Path, prefix: str, changed: int) -> dict[str, str]:
+def _listed(folder: str, prefix: str, changed: int) -> dict[str, str]:
     """Return the module of each component in a folder, read again if the folder has changed."""
-    stems = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    stems = sorted(path.stem for path in Path(folder).glob("[a-z]*.py"))
     return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
 
 

@@ -400,6 +400,7 @@ class ExpandedScenario:
         self.distinct = [scenario, *own_scenarios]
         self.unstackable: dict[tuple[str, str], str] = {}
         self._points: dict[tuple[str, Hashable], Run] = {}
+        self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
         for own_scenario in self.distinct:
             checks.check_analyses(components.analyses, own_scenario, self.problems)
             if study.seeds == config.PER_DRAW:
@@ -437,8 +438,11 @@ class ExpandedScenario:
         entry, point = combination.entry, combination.point
         scenario = self.scenarios[entry.label]
         spec = self._spec(entry, point, parent)
-        run_spec = RunSpec(spec)
-        code, defaults = run_spec.code, run_spec.default_keys
+        key = entry.label, point.key
+        if key not in self._codes:  # Its parents change neither.
+            run_spec = RunSpec(spec)
+            self._codes[key] = run_spec.code, run_spec.default_keys
+        code, defaults = self._codes[key]
         parent_point = parent.point if parent else {}
         place = scenario_key(scenario)
         return Run(
