@@ -84,7 +84,7 @@ COMMANDS_BY_GROUP = {
             "write a file for your own method, data set, ..., which already runs",
         ),
         Command(
-            *("compare", "fl.extra.extra_commands"),
+            *("compare", "fl.cli.compare"),
             "train a method on the tracks, and set it beside all that are published",
         ),
     ),
@@ -94,11 +94,11 @@ COMMANDS_BY_GROUP = {
             "list, verify, clean up, export or import stored runs",
         ),
         Command(
-            *("recompute", "fl.extra.extra_commands"),
+            *("recompute", "fl.cli.recompute"),
             "train a stored run again and compare its metrics",
         ),
         Command(
-            *("export", "fl.extra.extra_commands"),
+            *("export", "fl.cli.export"),
             "write a study with code, data sources and results as an RO-Crate",
         ),
     ),

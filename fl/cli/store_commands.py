@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import logging
-import shutil
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fl.base import fields, files, registry
+from fl.base import files, registry
 from fl.base.errors import FedloomError, Location, unknown_name
-from fl.base.specs import ComponentSpec, Spec
-from fl.base.units import config_text, quantity, size
-from fl.cli.commands import aligned, printable, say
-from fl.cli.stores import store_of
+from fl.base.units import quantity, size
+from fl.cli import transfer
+from fl.cli.commands import say
+from fl.cli.run_table import StoredRun, stored_runs, table
+from fl.cli.stores import planned_runs, require_stored, runs_of_studies, store_of
 from fl.plan import config
 from fl.store import run_check
 from fl.store.run_record import run_of
 from fl.store.store import Store
 
-UNFINISHED, DAMAGED = "unfinished", "damaged"
 DAY = 86400.0
-
-AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
-"""Function that adds a command, of its name, the function that runs it, and its help."""
-
-TRANSFER = "fl.extra.extra_commands"
-"""Module of the commands that take runs from and to others."""
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -70,38 +60,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         "--other-code", action="store_true", help="also runs that other code than today's made"
     )
 
-    importlib.import_module(TRANSFER).add_store_commands(command)
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """Run in a store.
-
-    Attributes:
-        run: Its id.
-        state: State in its record, `UNFINISHED`, or `DAMAGED` if the record is no valid record.
-        record: Its record; empty without a valid one.
-        size: Bytes on the disk, with checkpoints.
-    """
-
-    run: str
-    state: str
-    record: Mapping[str, Any]
-    size: int
-
-
-def stored_runs(store: Store) -> Iterator[StoredRun]:
-    """Return all runs of a store, finished runs first."""
-    for run in store.runs():
-        try:
-            record = store.record(run)
-            run_check.check_whole(record, Location(run))
-        except FedloomError:
-            yield StoredRun(run, DAMAGED, {}, _folder_size(store.folder(run)))
-        else:
-            yield StoredRun(run, record["state"], record, _folder_size(store.folder(run)))
-    for run in store.unfinished():
-        yield StoredRun(run, UNFINISHED, {}, _folder_size(store.folder(run)))
+    transfer.add(command)
 
 
 def _leftovers(data: Path) -> list[Path]:
@@ -111,23 +70,11 @@ def _leftovers(data: Path) -> list[Path]:
         return [path for path in partial if time.time() - _last_change(path) > DAY]
 
 
-def _folder_size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in _files_below(folder))
-
-
 def _last_change(folder: Path) -> float:
     """Return the time of the last change in a folder, in seconds; now if it is being removed."""
     with contextlib.suppress(FileNotFoundError):
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     return time.time()
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Return the files below a folder, without files that other processes remove meanwhile."""
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file():
-                yield path
 
 
 def _ls(parsed: argparse.Namespace) -> None:
@@ -156,74 +103,6 @@ def _ls(parsed: argparse.Namespace) -> None:
 
 def _json_record(stored: StoredRun) -> dict[str, Any]:
     return {"run": stored.run, "state": stored.state, "size": stored.size, **stored.record}
-
-
-def table(runs: Iterable[StoredRun]) -> Iterator[str]:
-    """Return the lines of a table, cut to the width of a terminal."""
-    columns = ("run", "state", "seed", "rounds", "lr", "size", "date", "version", "method")
-    head = (*columns, "data set / partition / model")
-    cells = [head, *(tuple(map(printable, _row(stored))) for stored in runs)]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for line in aligned(cells):
-        yield line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def _row(stored: StoredRun) -> tuple[str, ...]:
-    spec = stored.record.get("spec")
-    if spec is None:
-        return (stored.run, stored.state, "", "", "", size(stored.size), "", "", "", "")
-    split = ("seed", "val", "test")
-    setting = [
-        _text("data set", spec["dataset"]),
-        _text("partition scheme", spec["partition"], split),
-    ]
-    return (
-        stored.run,
-        stored.state,
-        str(spec["seed"]),
-        str(spec["training"]["rounds"]),
-        str(spec["training"].get("lr", "")),
-        size(stored.size),
-        str(stored.record.get("date", ""))[:10],
-        stored.record.get("versions", {}).get("fedloom", ""),
-        " + ".join([_text("method", spec["method"]), *_added_names(spec)]),
-        " / ".join([*setting, _text("model", spec["model"])]),
-    )
-
-
-def _text(kind: str, choice: ComponentSpec, hidden: Collection[str] = ()) -> str:
-    """Return a component of a spec as one line: ``fedprox(mu=0.5)``, without default values."""
-    defaults = _defaults(kind, str(choice["name"]))
-    texts = {key: config_text(value) for key, value in choice.items() if key != "name"}
-    changed = [
-        f"{key}={text}"
-        for key, text in texts.items()
-        if key not in hidden and defaults.get(key) != text
-    ]
-    return f"{choice['name']}({', '.join(changed)})" if changed else str(choice["name"])
-
-
-@cache
-def _defaults(kind: str, name: str) -> dict[str, str]:
-    try:
-        keys = fields.fields(registry.find_declaration(kind, name, Location(name)).target)
-    except FedloomError:
-        return {}
-    return {key: config_text(field.default) for key, field in keys.items()}
-
-
-def _added_names(spec: Spec) -> list[str]:
-    """Return the names of components that a study adds to a method."""
-    return [component["name"] for _, _, component in registry.added_components(spec)]
-
-
-def require_stored(store: Store, runs: Iterable[str]) -> None:
-    """Raise `FedloomError` for runs that a store does not have."""
-    if unknown := sorted({*runs} - {*store.runs()}):
-        raise FedloomError(
-            f"{store.root}: has no finished run {unknown[0]!r}",
-            advice="list the runs with `fedloom store ls`",
-        )
 
 
 def _verify(parsed: argparse.Namespace) -> int:
@@ -349,19 +228,3 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
             say(f"not removed: {error}")
     say(f"{quantity(removed, 'run')} removed")
     return was_refused
-
-
-def runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
-    """Return the runs that studies need by the current config."""
-    from fl.plan import plan
-
-    planned = plan.read(folder, studies, checked=False)
-    return {*planned.runs}
-
-
-def planned_runs(folder: Path) -> set[str]:
-    """Return the runs of the last written plan; none if there is no plan."""
-    from fl.plan import plan_files
-
-    index = plan_files.read_index(config.read_settings(folder).results)
-    return index.runs if index else set()

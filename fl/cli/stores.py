@@ -1,11 +1,11 @@
-"""Stores that commands read: the one they are asked for, and its runs by the first characters."""
+"""Stores that commands read: the one they are asked for, and which of its runs."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from fl.base.errors import FedloomError
@@ -68,3 +68,28 @@ def find_run(
     if matching:
         problem = f"several run IDs start with {prefix!r}: {', '.join(matching[:5])}"
     raise FedloomError("; ".join((problem, *remarks)), advice=advice)
+
+
+def require_stored(store: Store, runs: Iterable[str]) -> None:
+    """Raise `FedloomError` for runs that a store does not have."""
+    if unknown := sorted({*runs} - {*store.runs()}):
+        raise FedloomError(
+            f"{store.root}: has no finished run {unknown[0]!r}",
+            advice="list the runs with `fedloom store ls`",
+        )
+
+
+def runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
+    """Return the runs that studies need by the current config."""
+    from fl.plan import plan
+
+    planned = plan.read(folder, studies, checked=False)
+    return {*planned.runs}
+
+
+def planned_runs(folder: Path) -> set[str]:
+    """Return the runs of the last written plan; none if there is no plan."""
+    from fl.plan import plan_files
+
+    index = plan_files.read_index(config.read_settings(folder).results)
+    return index.runs if index else set()

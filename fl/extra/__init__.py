@@ -7,7 +7,6 @@ Without its lines in `HOOKS` an extra is gone, and the core works as before:
 
 - `rehearsal`: what does not fit together fails in training, not when a study is planned.
 - `published_cells`: reports have only measured numbers, and grids only those of the study.
-- `import_export`, `crate`, `recompute`: runs are not shared or repeated.
 """
 
 from __future__ import annotations

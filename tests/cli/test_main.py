@@ -70,6 +70,6 @@ def test_a_command_does_not_import_others_nor_reports(name: str) -> None:
     shared = {"cli.main", "cli.commands", "cli.stores"}
     own = {module for module in modules if module.startswith("cli.")} - shared
     assert len(own) == (name != "--help")
-    foreign = {"report", "analyses", "notebook", "extra"}
+    foreign = {"report", "analyses", "notebook"}
     if name != "status":  # It says which reports are out of date.
         assert not {module.split(".")[0] for module in modules} & foreign

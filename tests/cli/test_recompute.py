@@ -11,7 +11,7 @@ from planning import Planned
 
 from fl.base import files
 from fl.cli import main
-from fl.extra.recompute import Difference
+from fl.runner.recompute import Difference
 from fl.store.run_record import METRICS, RECORD
 
 Plan = Callable[..., Planned]

@@ -364,7 +364,7 @@ def train(place: Planned, label: str) -> None:
 
 
 def bring(source: Path, target: Path) -> None:
-    from fl.extra import import_export
+    from fl.store import import_export
 
     for run in Store(source).runs():
         moved = import_export.copy_run(run, Store(source), Store(target))

@@ -12,8 +12,7 @@ import shelving
 import torch
 from planning import Planned
 
-from fl.extra import import_export
-from fl.store import run_check
+from fl.store import import_export, run_check
 from fl.store.store import Store
 
 Plan = Callable[..., Planned]

@@ -25,7 +25,8 @@ FLOORS = (
     {"analyses", "plan"},
     {"report", "runner"},
     {"workflow"},
-    {"cli", "notebook"},
+    {"notebook"},
+    {"cli"},
     {"extra"},
     {"__main__", "bench", "tools"},
 )

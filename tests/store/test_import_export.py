@@ -19,10 +19,9 @@ import shelving
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.extra import import_export
-from fl.extra.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
-from fl.store import run_check
+from fl.store import import_export, run_check
 from fl.store.checkpoint import save_tree
+from fl.store.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW
 from fl.store.store import Store
 
 

@@ -13,7 +13,7 @@ import shelving
 
 from fl.base import files
 from fl.base.errors import FedloomError
-from fl.cli import store_commands
+from fl.cli import run_table
 from fl.cli.explain import explain
 from fl.engine.evaluate import metrics_table
 from fl.report import tables
@@ -124,7 +124,7 @@ def test_records_that_no_run_writes(store: Store, name: str) -> None:
     [said] = run_check.find_problems(store, run)
     assert run in said and problem in said
     # Listed nonetheless, so that it can be found and removed.
-    assert run in "\n".join(store_commands.table(store_commands.stored_runs(store)))
+    assert run in "\n".join(run_table.table(run_table.stored_runs(store)))
 
 
 def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(

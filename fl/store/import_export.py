@@ -1,4 +1,4 @@
-"""Extra: copies of finished runs between stores: from folder to folder, or through a tar file.
+"""Copies of finished runs between stores: from folder to folder, or through a tar file.
 
 A run is checked at its source and again at its target, where it appears by one rename. A run that
 exists in the target is not changed. If its numbers are equal to within `TOLERANCE`, it is skipped:

@@ -34,8 +34,6 @@ from fl.base.registry import Documentation
 from fl.base.units import quantity
 from fl.cli.stores import readable
 from fl.data.download import LOCK_FILE as LOCK
-from fl.extra import import_export
-from fl.extra.import_export import NEW
 from fl.plan import analyses, config, plan, study_files
 from fl.plan.config import Execution
 from fl.plan.plan import Plan
@@ -43,6 +41,8 @@ from fl.report import references
 from fl.report.facts import Facts, gather
 from fl.report.references import Work
 from fl.runner import environment
+from fl.store import import_export
+from fl.store.import_export import NEW
 from fl.store.store import Store
 
 CLUSTER_KEYS = ("slurm_partition", "account", "qos", "constraint", "gpu_type")

@@ -1,4 +1,4 @@
-"""Extra: recompute a stored run from its own record, and compare it; the store does not change."""
+"""A stored run, trained again from its own record and compared; the store does not change."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fl.base.errors import DataError, FedloomError
-from fl.cli.commands import aligned
-from fl.extra import import_export
-from fl.extra.import_export import NEW, TOLERANCE
 from fl.plan import run_spec
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
 from fl.runner.runs import describe_failures
-from fl.store import run_check
+from fl.store import import_export, run_check
+from fl.store.import_export import NEW, TOLERANCE
 from fl.store.run_check import KEY
 from fl.store.run_record import WEIGHTS, RunRecord
 from fl.store.store import Store
@@ -58,7 +56,7 @@ class Difference:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both values are equal to rounding, see `fl.extra.import_export`."""
+        """Whether both values are equal to rounding, see `fl.store.import_export`."""
         return not self.size or self.size <= TOLERANCE * (1 + abs(self.recomputed))
 
 
@@ -225,29 +223,3 @@ def _describe_computation(record: RunRecord) -> dict[str, str]:
         "seconds": record.seconds,
     }
     return {key: str(value) for key, value in values.items() if value is not None}
-
-
-def comparison_lines(comparison: Recomputation) -> Iterator[str]:
-    """Return a line for each property of both environments, then one for each metric."""
-    rows = [(" ", "run", f"{comparison.run}, stored", "now")]
-    for key, (stored, current) in comparison.environments.items():
-        mark = " " if stored == current or key in ("date", "seconds") else "*"
-        rows.append((mark, key, stored, current))
-    yield from aligned(rows)
-    for difference in comparison.differences:
-        row = ", ".join(f"{key} {value}" for key, value in difference.row.items())
-        values = f"stored {difference.stored!r}, now {difference.recomputed!r}"
-        detail = f": {values} ({row})" if difference.size else ""
-        yield f"largest difference of {difference.metric}: {difference.size:.3g}{detail}"
-    largest = max((difference.size for difference in comparison.differences), default=0.0)
-    if not largest:
-        yield "results are equal to the last digit"
-    elif all(difference.is_equal for difference in comparison.differences):
-        yield "results are equal up to rounding"
-    else:
-        stored, current = comparison.environments["runs in the stack"]
-        cause = (
-            f": the run was trained in a stack of {stored} runs, now in a stack of {current}, "
-            "which changes rounding"
-        )
-        yield f"results differ{cause if stored != current else ''}"

@@ -1,0 +1,108 @@
+"""The command ``fedloom compare``: a method on the tracks, beside all that are published."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from fl.base import folders
+from fl.base.errors import ConfigError, FedloomError, FedloomWarning, Location
+from fl.base.files import disk_errors
+from fl.cli.commands import add_config_option, loading, say
+from fl.plan import config, yaml_text
+
+OPTION_BY_KEY = {
+    "only": "--only TRACK",
+    "config": "--config FOLDER",
+    "method": "fedloom compare METHOD",
+    "progress": "fl.compare(METHOD, progress=...) in Python",
+}
+"""What to write in place of an argument of `fl.compare` that is no key of an entry."""
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the command."""
+    add_config_option(parser)
+    parser.usage = "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--latex] [--figure FILE]"
+    parser.add_argument("method", help="its name, or that of an entry of the tracks")
+    parser.add_argument(
+        "keys",
+        metavar="KEY=VALUE",
+        nargs="*",
+        help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
+    )
+    parser.add_argument(
+        "--only", metavar="TRACK", help=f"one track (default: all): {', '.join(_tracks())}"
+    )
+    parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png")
+    parser.set_defaults(run=_compare)
+
+
+def _tracks() -> list[str]:
+    """Return the names of the package's tracks, without importing `fl.report.tracks`."""
+    prefix = "track-"
+    paths = (folders.CONFIG / "studies").glob(f"{prefix}*.yaml")
+    return sorted(path.stem.removeprefix(prefix) for path in paths)
+
+
+def _compare(parsed: argparse.Namespace) -> None:
+    figure = parsed.figure
+    if figure and figure.suffix not in (".pdf", ".svg", ".png"):
+        raise FedloomError(f"--figure: is {str(figure)!r}", "*.pdf, *.svg, *.png")
+    keys = _entry_keys(parsed.keys)
+    with loading():
+        from fl.notebook.compare import compare
+    with _warnings_as_lines():
+        comparison = compare(parsed.method, only=parsed.only, config=parsed.config, **keys)
+    text = comparison.to_latex() if parsed.latex else repr(comparison)
+    for line in text.splitlines():
+        say(line)
+    if figure and (canvas := comparison.plot().get_figure(root=True)):
+        with disk_errors(figure):
+            canvas.savefig(figure, bbox_inches="tight")
+        say(f"wrote {figure}")
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print a `FedloomWarning` as a line on stderr, without a line of code, which says nothing."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_line(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, FedloomWarning):
+                say(f"warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_line
+        yield
+
+
+def _entry_keys(words: Iterable[str]) -> config.Values:
+    """Return the keys of an entry that ``KEY=VALUE`` words give, with values in YAML."""
+    location = Location("the command line")
+    keys: config.Values = {}
+    for word in words:
+        key, sign, text = word.partition("=")
+        if not (key and sign):
+            raise ConfigError(location, f"{word!r} is not KEY=VALUE", advice="mu=0.1")
+        if key in keys:
+            raise ConfigError(location / key, "occurs twice", advice=f"a grid: '{key}=[0.1, 1]'")
+        if key in OPTION_BY_KEY:
+            raise ConfigError(location / key, "is no key of a method", advice=OPTION_BY_KEY[key])
+        keys = {**keys, key: yaml_text.parse(text, location / key)}
+    return keys

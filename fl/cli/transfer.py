@@ -1,0 +1,107 @@
+"""Commands ``fedloom store COMMAND`` that take runs from and to others: adopt, export, import."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fl.base.errors import FedloomError
+from fl.base.units import quantity
+from fl.cli.commands import say
+from fl.cli.run_table import stored_runs, table
+from fl.cli.stores import planned_runs, require_stored, runs_of_studies, store_of
+from fl.store import import_export
+from fl.store.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
+from fl.store.run_record import run_of
+from fl.store.store import Store
+
+AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
+"""Function that adds a command, of its name, the function that runs it, and its help."""
+
+
+def add(command: AddCommand) -> None:
+    """Add these commands to ``fedloom store``."""
+    sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
+    sub.add_argument("runs", nargs="*", type=run_of, help="only these runs")
+    sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
+    for name, run, help in (
+        ("export", _export_runs, "copy finished runs to another store, or to a new tar file"),
+        ("import", _import_runs, "copy finished runs from another store or a tar file"),
+    ):
+        sub = command(name, run, help)
+        sub.add_argument("path", metavar="PATH", type=Path, help="a folder, or a file named *.tar")
+        sub.add_argument("studies", nargs="*", help="only runs of these studies")
+        sub.add_argument(
+            "--planned", action="store_true", help="only runs of the plan that Snakemake wrote"
+        )
+
+
+def _adopt(parsed: argparse.Namespace) -> int:
+    from fl.plan import adoption, plan  # They import pandas, which takes time.
+
+    store = store_of(parsed)
+    require_stored(store, parsed.runs)
+    members = plan.read(parsed.config, checked=False).runs
+    stored_by_planned = {
+        planned: run
+        for planned, run in adoption.stored_by_spec(store, members).items()
+        if run in parsed.runs or not parsed.runs
+    }
+    sources = {*stored_by_planned.values()}
+    for line in table(stored for stored in stored_runs(store) if stored.run in sources):
+        say(line)
+    say(f"{quantity(len(stored_by_planned), 'run')} of other code with the spec of a planned run")
+    if not parsed.yes:
+        say("Numbers of other code may differ: compare some by `fedloom recompute RUN --anyway`")
+        say("nothing was changed; --yes stores them as the planned runs, too")
+        return 0
+    adopted = [
+        adoption.adopt_run(store, run, members[name]) for name, run in stored_by_planned.items()
+    ]
+    say(f"{quantity(sum(adopted), 'run')} adopted")
+    return int(not all(adopted))
+
+
+def _export_runs(parsed: argparse.Namespace) -> int:
+    source = store_of(parsed)
+    runs = _selected_runs(parsed, source)
+    if parsed.planned and (missing := planned_runs(parsed.config) - {*source.runs()}):
+        count = quantity(len(missing), "run")
+        problem = f"{source.root}: {count} of the plan are missing, such as {min(missing)}"
+        raise FedloomError(problem, advice="train them first with `snakemake`")
+    if import_export.is_tar(parsed.path):
+        return _print_outcomes(import_export.write_tar(runs, source, parsed.path))
+    target = Store(parsed.path)
+    return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
+
+
+def _import_runs(parsed: argparse.Namespace) -> int:
+    target = store_of(parsed, creates=True)
+    with import_export.open_source(parsed.path) as source:
+        runs = _selected_runs(parsed, source)
+        return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
+
+
+def _selected_runs(parsed: argparse.Namespace, source: Store) -> list[str]:
+    """Return the finished runs of ``source`` that the command line selects."""
+    runs = source.runs()
+    if parsed.planned:
+        runs = sorted({*runs} & planned_runs(parsed.config))
+    if parsed.studies:
+        runs = sorted({*runs} & runs_of_studies(parsed.config, parsed.studies))
+    return runs
+
+
+def _print_outcomes(moved: Iterable[Copied]) -> int:
+    """Print the outcome for each run; return 1 if one is damaged or in conflict."""
+    counts: Counter[str] = Counter()
+    for move in moved:
+        counts[move.outcome] += 1
+        if move.outcome != NEW and move.outcome != EXISTING:
+            say(f"{move.run} {move.outcome}" + (f": {move.reason}" if move.reason else ""))
+    outcomes = (NEW, EXISTING, BUSY, CONFLICT, DAMAGED)
+    say(", ".join(f"{counts[o]} {o}" for o in outcomes if counts[o]) or "no runs")
+    return int(bool(counts[CONFLICT] or counts[DAMAGED]))
