@@ -28,6 +28,7 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
+from fl.pytorch.memory import keep_freed_memory
 from fl.runner import process_settings
 
 Make = Callable[[], nn.Module]
@@ -61,7 +62,7 @@ def quiet() -> None:
     """As in training: one thread, freed memory kept, and no garbage sought in what was loaded."""
     gc.freeze()
     torch.set_num_threads(1)
-    process_settings.keep_freed_memory()
+    keep_freed_memory()
 
 
 def simulation(

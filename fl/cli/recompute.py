@@ -42,7 +42,7 @@ def _recompute(parsed: argparse.Namespace) -> int:
         from fl.data.download import LOCK_FILE as LOCK
         from fl.runner import recompute
     comparison = recompute.recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
-    for line in recompute.comparison_lines(comparison):
+    for line in comparison_lines(comparison):
         say(line)
     return int(not all(difference.is_equal for difference in comparison.differences))
 

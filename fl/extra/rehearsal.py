@@ -36,8 +36,7 @@ from fl.plan.method_entries import MethodEntry
 from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
 from fl.pytorch.construction import LoraLinear, adapt, check_head
-from fl.runner import process_settings
-from fl.runner.process_settings import is_out_of_memory
+from fl.pytorch.memory import is_out_of_memory, keeping_freed_memory
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
     """
     tried: list[Scenario] = []
     rehearsed: dict[tuple[str, str], Rehearsed] = {}
-    with process_settings.keeping_freed_memory():
+    with keeping_freed_memory():
         for scenario in expanded.distinct:
             with expanded.problems.collected():
                 rehearsal = Rehearsal.of(scenario, findings.cache)

@@ -1,10 +1,5 @@
 """Settings of a process that trains: threads, memory, and PyTorch's compiler.
 
-Freed memory is kept. A training step needs the same large tensors as the step before, and so does a
-model that is tried with one method after another. By default the C library returns freed memory to
-the kernel, which fills it with zeros when it is allocated again. On a CPU that can take longer than
-the arithmetic (docs/results/benchmarks.md).
-
 Of the compiler, the folder of its programs is set, and its log messages; of GPUs, how they round.
 """
 
@@ -12,20 +7,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import logging
 import os
 import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import torch
 
 from fl.base import plugins
 from fl.base.errors import Location
 from fl.plan.bundle import Bundle
+from fl.pytorch.memory import keep_freed_memory
 from fl.store.store import Store
 
 FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
@@ -40,23 +36,6 @@ COMPILER_PACKAGES = (
     "torch.fx",
 )
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's `mallopt`."""
-
-LARGE_THRESHOLDS = 2**31 - 1, 2**30
-"""Bytes of free memory, and bytes of one allocation, above which memory is returned at once."""
-
-GLIBC_THRESHOLDS = 2**26, 2**25
-"""The largest values that glibc chooses by itself."""
-
-OUT_OF_MEMORY_TEXTS = (
-    "can't allocate memory",
-    "not enough memory",
-    "out of memory",
-    "ALLOC_FAILED",
-)
-"""Texts by which torch reports missing memory in a plain `RuntimeError`."""
-
 
 def prepare_process(bundle: Bundle, store: Store) -> None:
     """Apply the settings of a bundle to this process.
@@ -65,8 +44,6 @@ def prepare_process(bundle: Bundle, store: Store) -> None:
         bundle: The bundle.
         store: The store; compiled programs are kept beside it.
     """
-    import torch  # Not above: planning imports this module, and often needs no torch.
-
     plugins.use(bundle.plugins, Location(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
     keep_freed_memory()
@@ -82,8 +59,6 @@ def prepare_gpu() -> None:
     By default cuDNN rounds the inputs of convolutions to TF32, which has 10 of the 23 bits of a
     `float32`'s mantissa. This must come before the first product of matrices.
     """
-    import torch
-
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.allow_tf32 = False
@@ -132,43 +107,3 @@ def silence_compiler() -> None:
     for name in COMPILER_PACKAGES:
         logging.getLogger(name).setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=name.replace(".", r"\."))
-
-
-def keep_freed_memory() -> bool:
-    """Tell the C library to keep freed memory.
-
-    Returns:
-        Whether the C library has this setting; only glibc has.
-    """
-    return _set_thresholds(*LARGE_THRESHOLDS)
-
-
-@contextlib.contextmanager
-def keeping_freed_memory() -> Iterator[None]:
-    """Keep freed memory within the context, and return it to the kernel afterwards."""
-    keep_freed_memory()
-    try:
-        yield
-    finally:
-        if _set_thresholds(*GLIBC_THRESHOLDS):
-            ctypes.CDLL(None).malloc_trim(0)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory, of the machine or of the GPU, ran out."""
-    import torch
-
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        text in str(error) for text in OUT_OF_MEMORY_TEXTS
-    )
-
-
-def _set_thresholds(trim_bytes: int, mmap_bytes: int) -> bool:
-    """Set glibc's thresholds; return False for another C library and on Windows."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    return bool(mallopt(TRIM_THRESHOLD, trim_bytes)) and bool(mallopt(MMAP_THRESHOLD, mmap_bytes))

@@ -37,9 +37,9 @@ from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
+from fl.pytorch.memory import is_out_of_memory
 from fl.runner.curves import Curves, CurveTarget
 from fl.runner.job_processes import LeaveRequest
-from fl.runner.process_settings import is_out_of_memory
 from fl.store.run_record import Costs, UnknownCosts
 from fl.store.store import Store
 from fl.store.workspace import Workspace

@@ -9,7 +9,7 @@ import pytest
 
 TOUCH = """
 import resource, sys, torch
-from fl.runner import process_settings
+from fl.pytorch import memory
 
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 pages = lambda: int(open("/proc/self/statm").read().split()[1])
@@ -24,10 +24,10 @@ def touched():
 
 kept, begun = True, pages()
 if sys.argv[1] == "for a while":
-    with process_settings.keeping_freed_memory():
+    with memory.keeping_freed_memory():
         count = touched()
 else:
-    kept = process_settings.keep_freed_memory()
+    kept = memory.keep_freed_memory()
     count = touched()
 print(int(kept), count, pages() - begun)
 """
