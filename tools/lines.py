@@ -23,8 +23,6 @@ CORE = ("base", "pytorch", "api", "engine", "data", "plan", "runner", "store")
 FRONT_ENDS = ("cli", "notebook", "report", "workflow")
 """Folders of ``fl`` that start runs and read them; the core imports none of them."""
 
-EXTRAS = ("extra",)
-
 LIBRARY = (
     *("methods", "blocks", "models", "terms", "uploads", "analyses"),
     *("data/datasets", "data/readers", "data/schemes", "api/tasks"),
@@ -77,7 +75,6 @@ def table() -> str:
     rows: dict[str, Collection[Path]] = {
         f"core: {names(CORE)}": python_files(CORE) - library,
         f"front ends: {names(FRONT_ENDS)}": python_files(FRONT_ENDS),
-        f"extras: {names(EXTRAS)}": python_files(EXTRAS),
         "library: methods, models, terms, upload filters, data sets, analyses": library,
         "tests": [*(ROOT / "tests").rglob("*.py")],
         "`tools/`, `bench/`": [*ROOT.glob("tools/*.py"), *ROOT.glob("bench/*.py")],

@@ -1,6 +1,6 @@
 """A round with one step of each pass, computed by the engine as every other round.
 
-Before anything is trained, it shows whether a method can train its model (`fl.extra.rehearsal`);
+Before anything is trained, it shows whether a method can train its model (`fl.plan.rehearsal`);
 afterwards, what a round costs (`fl.runner.counting`).
 """
 

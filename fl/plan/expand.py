@@ -17,7 +17,6 @@ from fl.base.dataclass_json import as_json
 from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
 from fl.base.hashes import change_stamp
-from fl.base.seams import Seam
 from fl.base.specs import Spec
 from fl.data.dataset import task_of
 from fl.plan import checks, config
@@ -27,6 +26,8 @@ from fl.plan.components import Choice, OwnFiles, choices
 from fl.plan.config import Draft, Execution, Study
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
+from fl.plan.published_tables import check_tables
+from fl.plan.rehearsal import Findings, Rehearsal, check_traces, rehearse
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
 from fl.plan.study_plan import Setting
@@ -40,8 +41,6 @@ CHOICE_KINDS = {
     "analyses": "analysis",
 }
 """Kinds of the components that a study lists, by key."""
-STUDY_CHECKS = Seam[Callable[[Path, Draft, ConfigProblems], None]]("study checks")
-"""Functions of the config folder and a study that collect what is wrong with keys of extras."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ def expand(
     draft: Draft,
     execution: Execution | None = None,
     own_files: OwnFiles | None = None,
-    cache: dict[str, object] | None = None,
+    cache: dict[str, Rehearsal] | None = None,
     checked: bool = True,
 ) -> Expansion:
     """Return all runs of a study.
@@ -241,8 +240,8 @@ def expand(
         draft: The study.
         execution: How runs are computed where the study says nothing else.
         own_files: Finds the user's own files behind data sets.
-        cache: What `SCENARIO_CHECKS` found out for other studies, which is not repeated.
-        checked: Whether `SCENARIO_CHECKS` are called. If not, the runs are the same, but no
+        cache: Rehearsals of other studies, which are not repeated.
+        checked: Whether models and methods are tried. If not, the runs are the same, but no
             model's size is known.
 
     Raises:
@@ -256,8 +255,7 @@ def expand(
         execution = config.override_execution(execution, study.execution, location / "execution")
     components = read_components(folder, draft, problems, execution, own_files.settle)
     checks.check_references(draft, components.analyses, problems)
-    for check_study in STUDY_CHECKS.hooks():
-        check_study(folder, draft, problems)
+    check_tables(folder, draft, problems)
     if components.are_right and (count := _count(study, components)) > study.max_runs:
         problems.errors.append(too_many(count, "runs", study.max_runs, location))
         problems.raise_all()
@@ -289,8 +287,7 @@ def expand(
             expanded.append(of_scenario)
             if checked and model:
                 checks.check_modalities(of_scenario)
-                for check_scenario in SCENARIO_CHECKS.hooks():
-                    check_scenario(of_scenario, findings)
+                of_scenario.rehearse(findings)
             problems.errors += of_scenario.problems.errors
     problems.raise_all()
     scenarios = {
@@ -354,25 +351,6 @@ def _keys(*choices: Choice) -> tuple[str, ...]:
     return tuple(choice.key for choice in choices)
 
 
-@dataclass(frozen=True)
-class Findings:
-    """Facts about the models of a study that `SCENARIO_CHECKS` find out.
-
-    Attributes:
-        parameters: Number of trained weights, by the texts of model and data set.
-        heads: Layers that make the outputs, by the text of the model.
-        cache: Objects that are made once for all studies of a plan.
-        without_passes: Labels of entries of which no client makes a training pass.
-        notes: What the study's author should know of the models.
-    """
-
-    parameters: dict[str, dict[str, int]]
-    heads: dict[str, str]
-    cache: dict[str, object]
-    without_passes: set[str]
-    notes: list[str]
-
-
 class ExpandedScenario:
     """The entries of a study in one scenario; some have a scenario of their own.
 
@@ -382,8 +360,8 @@ class ExpandedScenario:
         distinct: The different scenarios of its entries, the study's own first.
         right_entries: Entries of which nothing is known to be wrong.
         scenarios: The scenario of each entry by label.
-        unstackable: Why clients cannot be trained in one stack, as far as `SCENARIO_CHECKS` found
-            out, by label and `Point.key`; empty if they can.
+        unstackable: Why clients cannot be trained in one stack, as far as points were tried, by
+            label and `Point.key`; empty if they can.
         problems: What is wrong.
     """
 
@@ -412,6 +390,15 @@ class ExpandedScenario:
                 if entry.label in self.scenarios:
                     checks.check_entry(entry, self.scenarios)
                     self.right_entries += [entry] if entry.is_right else []
+
+    def rehearse(self, findings: Findings) -> None:
+        """Try its models, and methods of which nothing is known to be wrong."""
+        entries = [(entry, self.scenarios[entry.label]) for entry in self.right_entries]
+        rehearsed = rehearse(self.distinct, entries, findings, self.problems)
+        self.unstackable = {key: result.unstackable for key, result in rehearsed.items()}
+        if not self.problems.errors and len(self.right_entries) == len(self.study.methods):
+            with self.problems.collected():
+                check_traces(self.analyses, rehearsed.values())
 
     def run(self, combination: Combination, settings: StudySettings) -> Run:
         """Return the run of a combination in this scenario, with its name.
@@ -483,9 +470,3 @@ class ExpandedScenario:
         if entry.samples_per_class or not entry.starts:
             spec["train_on"] = entry.samples_per_class or (parent.run if parent else None)
         return cast("Spec", as_json(spec))
-
-
-SCENARIO_CHECKS = Seam[Callable[[ExpandedScenario, Findings], None]]("scenario checks")
-"""Functions that check the entries of a scenario by more than their keys, before anything is
-trained. They add to `ExpandedScenario.problems`, `ExpandedScenario.unstackable` and `Findings`.
-"""

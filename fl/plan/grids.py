@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,10 @@ from fl.base.errors import ConfigError, ConfigProblems, Location
 from fl.base.fields import Field
 from fl.base.hashes import digest
 from fl.base.registry import ADDED_KINDS, Component, entry_key
-from fl.base.seams import Seam
 from fl.base.specs import ComponentSpec
 from fl.plan import checks
 from fl.plan.config import Draft, Study, Values, second_occurrence, unknown_key
+from fl.plan.published_tables import published_values
 
 SIGNIFICANT_DIGITS = 3
 """Digits of a value of a random search, so that tables can show it as it is."""
@@ -40,12 +40,6 @@ RESERVED = (
     *map(entry_key, ADDED_KINDS),
 )
 """Keys of an entry that are neither hyper-parameters nor keys of training."""
-ENTRY_VALUES = Seam[Callable[[Path, Draft, str, Mapping[str, Field]], Values | None]](
-    "entry values"
-)
-"""Functions of the config folder, a study, the label of an entry and its declared keys. They return
-values of keys that the study names elsewhere, or None if these are wrong.
-"""
 
 EXCLUSIVE = ("local_epochs", "local_steps")
 """Keys of training of which an entry sets one."""
@@ -303,11 +297,10 @@ def points(
         declared_fields |= _prefixed(name, fields.fields(added_component.target))
     merged |= added_values
     try:
-        for find_values in ENTRY_VALUES.hooks():
-            values = find_values(folder, draft, label, declared_fields)
-            if values is None:
-                return []
-            merged |= values
+        published = published_values(folder, draft, label, declared_fields)
+        if published is None:
+            return []
+        merged |= published
         merged = with_searched_values(declared_fields, merged, study.search_seed, own_location)
         check_size(declared_fields, merged, study.max_runs, own_location)
     except ConfigError as error:

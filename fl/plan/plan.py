@@ -31,6 +31,7 @@ from fl.store.run_record import OPTIONAL_FILES
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion
+    from fl.plan.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ def _expand(
     from fl.plan.expand import expand
 
     own_files = OwnFiles(Path(settings.data), settings.sources, folder / LOCK)
-    cache: dict[str, object] = {}
+    cache: dict[str, Rehearsal] = {}
     expansions: list[Expansion] = []
     for name, draft in drafts.items():
         with problems.collected():

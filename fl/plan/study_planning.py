@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from fl.base import identity, registry
 from fl.base.files import sha256
 from fl.base.hashes import digest
-from fl.base.seams import Seam
 from fl.base.specs import component_specs
 from fl.data.dataset import task_name
 from fl.plan import plan_files
@@ -25,9 +24,9 @@ from fl.plan.analyses import planned_analyses
 from fl.plan.bundle import Run
 from fl.plan.components import Choice, keys_text, text_of
 from fl.plan.config import Values
+from fl.plan.published_cells import published_cells
 from fl.plan.run_spec import COMPONENT_KINDS
 from fl.plan.study_plan import (
-    ComparedCell,
     EntrySummary,
     Setting,
     StudyPlan,
@@ -36,9 +35,6 @@ from fl.plan.study_plan import (
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion
     from fl.plan.scenario import Scenario
-
-PUBLISHED_CELLS = Seam[Callable[["Expansion", Path], list[ComparedCell]]]("published cells")
-"""Functions of a study and the config folder that return published cells for its report."""
 
 ScenarioKey = tuple[str, str, str]
 """The ids of data set and partition, and the text of the model."""
@@ -272,9 +268,7 @@ def plan_study(expansion: Expansion, runs: list[Run], folder: Path) -> StudyPlan
         runs=runs,
         settings=expansion.settings,
         shared=expansion.shared,
-        published=[
-            cell for find_cells in PUBLISHED_CELLS.hooks() for cell in find_cells(expansion, folder)
-        ],
+        published=published_cells(expansion, folder),
         analyses=planned_analyses(expansion),
         titles=titles(expansion.scenarios.values()),
         models=expansion.parameters,

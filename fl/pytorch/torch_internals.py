@@ -168,7 +168,7 @@ def remember_meta_shapes() -> None:
     """Let operations on tensors without data remember the layouts of their results.
 
     PyTorch computes a layout by tens of operations in Python, which take most of the time of a
-    rehearsal of a large network (`fl.extra.rehearsal`). Layers of a network, and steps of methods
+    rehearsal of a large network (`fl.plan.rehearsal`). Layers of a network, and steps of methods
     that train it, repeat few layouts. Operations that change a tensor in place or return a view,
     and tensors of the compiler, take PyTorch's way. Alternative: PyTorch's own kernels, with the
     same layouts in more than twice the time.

@@ -100,7 +100,7 @@ def measured_summary(facts: Facts, cell: ComparedCell) -> pd.DataFrame:
 
     Args:
         facts: The study's facts.
-        cell: The published cell, see `fl.extra.published_cells`.
+        cell: The published cell, see `fl.plan.published_cells`.
     """
     metric = cell.get("metric") or facts.metric
     analysis, _, column = metric.partition(".")

@@ -14,10 +14,10 @@ import yaml
 
 from fl.base.errors import ConfigError, Location
 from fl.cli import main
-from fl.extra.published_cells import published_cells
 from fl.plan import config as config_files
 from fl.plan import plan, plan_files, run_spec
 from fl.plan.expand import expand
+from fl.plan.published_cells import published_cells
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from fl.base.errors import ConfigError, Location
-from fl.extra.published_cells import published_cells, read_table
 from fl.plan import config
 from fl.plan.expand import expand
+from fl.plan.published_cells import published_cells
+from fl.plan.published_tables import read_table
 
 FOLDER = Path(__file__).parents[2] / "config" / "published"
 COLUMNS = ["table", "row", "column", "value", "sd", "note"]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from fl.base.errors import Location
-from fl.extra.published_cells import published_cells
 from fl.plan import config
 from fl.plan.expand import expand
+from fl.plan.published_cells import published_cells
 
 SMALL = {"rounds", "evaluate_every", "participation"}
 

@@ -17,8 +17,7 @@ from fl.api import Network
 from fl.base import plugins
 from fl.base.errors import ConfigError
 from fl.cli import main
-from fl.extra import rehearsal
-from fl.plan import method_entries, plan
+from fl.plan import method_entries, plan, rehearsal
 from fl.pytorch import torch_internals
 
 MODEL = '''"""A model of one's own."""

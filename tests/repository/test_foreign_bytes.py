@@ -35,9 +35,8 @@ from fl.base.errors import FedloomError, Location
 from fl.data import partition_table
 from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import metrics_table
-from fl.extra import published_cells
 from fl.plan import bundle as bundles
-from fl.plan import config, plan, plan_files
+from fl.plan import config, plan, plan_files, published_tables
 from fl.store import checkpoint, run_check
 from fl.store.store import Store
 from fl.workflow import status
@@ -206,7 +205,7 @@ def numbers(root: Path) -> Reader:
     path.write_text("\n".join(lines) + "\n")
 
     def read() -> None:
-        cells = published_cells.read_table(root, "a.csv", "1", AT)
+        cells = published_tables.read_table(root, "a.csv", "1", AT)
         assert all(np.isfinite(cell.value) for cell in cells.values())
         assert all(cell.sd is None or cell.sd >= 0 for cell in cells.values())
 

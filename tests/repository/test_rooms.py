@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from fl.extra import HOOKS
 from tools import lines
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +24,6 @@ FLOORS = (
     {"workflow"},
     {"notebook"},
     {"cli"},
-    {"extra"},
     {"__main__", "bench", "tools"},
 )
 """The rooms of every floor, the lowest first; docs/guide/architecture.md has the same picture."""
@@ -73,7 +69,7 @@ def part(module: str) -> str:
     """The row of a module in the table of sizes; empty without one. Library folders come first."""
     path = file(module).relative_to(ROOT / "fl").as_posix()
     rows = {"library": lines.LIBRARY, "core": lines.CORE}
-    rows |= {"front ends": lines.FRONT_ENDS, "extras": lines.EXTRAS}
+    rows |= {"front ends": lines.FRONT_ENDS}
     for row, folders in rows.items():
         if path.startswith(tuple(f"{folder}/" for folder in folders)):
             return row
@@ -84,7 +80,6 @@ ALLOWED = {
     "core": {"core"},
     "library": {"core", "library"},
     "front ends": {"core", "library", "front ends"},
-    "extras": {"core", "library", "front ends", "extras"},
 }
 """The parts from which a part imports. The core reaches components through the registry."""
 
@@ -94,25 +89,28 @@ NAMED_COMPONENTS = {
 """Files or folders of the library that the core may import by name."""
 
 
-def test_the_core_imports_neither_components_nor_front_ends_nor_extras() -> None:
+def test_the_core_imports_neither_components_nor_front_ends() -> None:
     package = {module for module in MODULES if module.split(".")[0] == "fl"} - {"fl", "fl.__main__"}
     for module in sorted(package):
         assert part(module), f"{module} is in no row of tools/lines.py"
         for other in set(imports(module)) - {"fl"}:
             is_named = part(module) == "core" and other.startswith(tuple(NAMED_COMPONENTS))
             assert is_named or part(other) in ALLOWED[part(module)], (
-                f"{module} imports {other}; try: a seam (fl/base/seams.py), or the registry"
+                f"{module} imports {other}; try: the registry, or another room"
             )
 
 
-def test_every_hook_of_an_extra_joins_a_seam_of_the_core() -> None:
-    core = [file(module).read_text() for module in MODULES if room(module) != "extra"]
-    seams = {name for text in core for name in re.findall(r'Seam(?:\[.*\])?\(\s*"([^"]+)"', text)}
-    assert set(HOOKS) <= seams
-    for addresses in HOOKS.values():
-        for address in addresses:
-            module, _, function = address.partition(":")
-            assert callable(getattr(importlib.import_module(module), function))
+def test_training_imports_neither_reports_nor_notebooks_nor_the_workflow() -> None:
+    reached = set[str]()
+    components = {module for module in MODULES if room(module) in ("methods", "models", "terms")}
+    waiting = ["fl.runner.job", *sorted(components)]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached and module != "fl":
+            reached.add(module)
+            waiting += imports(module)
+    assert "fl.runner.costs" in reached, "the test follows imports"
+    assert not {room(module) for module in reached} & {"report", "notebook", "workflow", "cli"}
 
 
 def test_no_files_import_each_other() -> None:

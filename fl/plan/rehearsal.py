@@ -1,7 +1,7 @@
-"""Extra: every model and method of a study, tried before anything is trained.
+"""Every model and method of a study, tried before anything is trained.
 
 Whether a model, a method, what is added to it and a batch size fit each other shows only when they
-are combined. Here they are combined for one step of each pass (`fl.extra.trial_steps`).
+are combined. Here they are combined for one step of each pass (`fl.plan.trial_steps`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from fl.api.network import Network
 from fl.api.task import DEFAULT
 from fl.api.training import Training
 from fl.base import plugins
-from fl.base.errors import ConfigError, FedloomError
+from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
 from fl.base.units import quantity
 from fl.engine import modality_rounds
 from fl.engine.backends import STACKING_BACKENDS
-from fl.extra.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
-from fl.plan.expand import ExpandedScenario, Findings
 from fl.plan.grids import Point
 from fl.plan.method_entries import MethodEntry
 from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
+from fl.plan.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
 from fl.pytorch.construction import LoraLinear, adapt, check_head
 from fl.pytorch.memory import is_out_of_memory, keeping_freed_memory
 
@@ -54,21 +53,47 @@ class Rehearsed:
     has_training_passes: bool
 
 
-def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
+@dataclass(frozen=True)
+class Findings:
+    """Facts about the models of a study that are found out by trying them.
+
+    Attributes:
+        parameters: Number of trained weights, by the texts of model and data set.
+        heads: Layers that make the outputs, by the text of the model.
+        cache: Rehearsals, which are made once for all studies of a plan.
+        without_passes: Labels of entries of which no client makes a training pass.
+        notes: What the study's author should know of the models.
+    """
+
+    parameters: dict[str, dict[str, int]]
+    heads: dict[str, str]
+    cache: dict[str, Rehearsal]
+    without_passes: set[str]
+    notes: list[str]
+
+
+def rehearse(
+    scenarios: Iterable[Scenario],
+    entries: Iterable[tuple[MethodEntry, Scenario]],
+    findings: Findings,
+    problems: ConfigProblems,
+) -> dict[tuple[str, str], Rehearsed]:
     """Try models, and methods of which nothing is known to be wrong.
 
-    Joins `fl.plan.expand.SCENARIO_CHECKS`.
-
     Args:
-        expanded: The entries of a study in a scenario.
-        findings: Gets the number of weights and the heads of models, notes on them, and the
-            entries without training passes. Its cache keeps rehearsals.
+        scenarios: The different scenarios of a study's entries.
+        entries: The right entries, each with its scenario.
+        findings: Gets what is found out.
+        problems: Collects what is wrong.
+
+    Returns:
+        The result of each point that was tried, by label of its entry and `Point.key`.
     """
     tried: list[Scenario] = []
     rehearsed: dict[tuple[str, str], Rehearsed] = {}
     with keeping_freed_memory():
-        for scenario in expanded.distinct:
-            with expanded.problems.collected():
+        for scenario in scenarios:
+            with problems.collected():
                 rehearsal = Rehearsal.of(scenario, findings.cache)
                 parameters = findings.parameters[scenario.model.text]
                 parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
@@ -77,20 +102,16 @@ def rehearse(expanded: ExpandedScenario, findings: Findings) -> None:
                 if rehearsal.gives_probabilities:
                     findings.notes.append(_note_on_probabilities(scenario))
                 tried.append(scenario)
-        for entry in expanded.right_entries:
-            scenario = expanded.scenarios[entry.label]
+        for entry, scenario in entries:
             if scenario in tried:
-                with expanded.problems.collected():
+                with problems.collected():
                     rehearsal = Rehearsal.of(scenario, findings.cache)
                     for key, result in rehearse_entry(entry, rehearsal, scenario).items():
                         rehearsed[entry.label, key] = result
     findings.without_passes.update(
         label for (label, _), result in rehearsed.items() if not result.has_training_passes
     )
-    expanded.unstackable |= {key: result.unstackable for key, result in rehearsed.items()}
-    if not expanded.problems.errors and len(expanded.right_entries) == len(expanded.study.methods):
-        with expanded.problems.collected():
-            _check_traces(expanded.analyses, rehearsed.values())
+    return rehearsed
 
 
 def _note_on_probabilities(scenario: Scenario) -> str:
@@ -136,7 +157,7 @@ def rehearse_entry(
     return rehearsed
 
 
-def _check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
+def check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:
     """Raise `ConfigError` for an analysis of traces that no entry of the study records."""
     recorded = [result.traces for result in rehearsed]
     for analysis in analyses:
@@ -189,7 +210,7 @@ class Rehearsal:
         self._rehearsed: dict[str, Rehearsed] = {}
 
     @classmethod
-    def of(cls, scenario: Scenario, rehearsals: dict[str, object]) -> Rehearsal:
+    def of(cls, scenario: Scenario, rehearsals: dict[str, Rehearsal]) -> Rehearsal:
         """Return the rehearsal of a scenario's model, made once and kept in ``rehearsals``.
 
         Raises:
@@ -199,9 +220,7 @@ class Rehearsal:
         key = _key([scenario.model.spec, all_inputs, scenario.task.name])
         if key not in rehearsals:
             rehearsals[key] = cls(scenario)
-        rehearsal = rehearsals[key]
-        assert isinstance(rehearsal, cls)
-        return rehearsal
+        return rehearsals[key]
 
     def try_point(self, point: Point, absent_clients: int) -> Rehearsed:
         """Build a method and take a step of each of its passes.
