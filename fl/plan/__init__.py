@@ -12,7 +12,7 @@
    wrong with it; a `rehearsal` tries what is to be trained. `run_spec` leads from a spec back to
    objects.
 5. `plan` puts runs into a `bundle` each; `study_planning` makes the `study_plan` of each study,
-   with settings, `analyses` and published cells for the report; `plan_files` writes all of them,
-   under the fingerprint of what they follow from. Runs that are stored under earlier names are
-   found by `adoption`.
+   with `study_settings`, `analyses` and `published_cells` for the report; `plan_files` writes all
+   of them, under the fingerprint of what they follow from. Runs that are stored under earlier names
+   are found by `adoption`.
 """

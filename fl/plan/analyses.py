@@ -10,23 +10,15 @@ follows from the settled spec, the code and the runs, so an existing result is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fl.base import identity
 from fl.base.specs import ComponentSpec
 from fl.plan.config import Execution
-
-if TYPE_CHECKING:
-    from fl.plan.components import Choice
-    from fl.plan.expand import Expansion
 
 RECORD, TABLE = "analysis.json", "table.parquet"
 SVG, PDF, PAGE = ".svg", ".pdf", ".page.svg"
 """Endings of a figure's files: two for print, and one with the colours and type of the page."""
-IDENTIFYING = ("run", "method", "dataset", "partition", "model", "seed")
-"""Fields of the runs that an analysis reads that are part of its identity; titles are not."""
 
 
 @dataclass(frozen=True)
@@ -58,35 +50,3 @@ def folder_of(results: Path, analysis: str) -> Path:
 def exists(results: Path, analysis: str) -> bool:
     """Whether an analysis exists; its files are not checked."""
     return (folder_of(results, analysis) / RECORD).is_file()
-
-
-def planned_analyses(expansion: Expansion) -> list[PlannedAnalysis]:
-    """Return the analyses of a study."""
-    metric = expansion.study.metric
-    assert metric is not None, "`fl.plan.expand` settles it"
-    analyses: list[PlannedAnalysis] = []
-    for choice in expansion.analyses:
-        code = identity.root_code(identity.entry("analysis", choice.component.name))
-        identifying = [[getattr(run, key) for key in IDENTIFYING] for run in expansion.runs]
-        digest = identity.digest([choice.spec, code, metric, identifying])
-        analyses.append(
-            PlannedAnalysis(
-                analysis=f"{choice.component.name}-{digest}",
-                text=choice.text,
-                title=choice.title,
-                spec=choice.spec,
-                code=code,
-                execution=_execution(expansion, choice),
-            )
-        )
-    return analyses
-
-
-def _execution(expansion: Expansion, choice: Choice) -> Execution:
-    """Execution of an analysis: the study's, by one process.
-
-    Only an analysis that reads weights computes models, and so needs a GPU.
-    """
-    if getattr(choice.component.target, "weights", False):
-        return replace(expansion.execution, processes=1)
-    return replace(expansion.execution, processes=1, device="cpu", gpus=0)

@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.api.task import DEFAULT, Task
-from fl.api.training import WEIGHTS, Training, check_stragglers, contradictions, idle_keys
+from fl.api.training import Training, check_stragglers
 from fl.api.uploads import check_attackers, check_noise_on_count
 from fl.base import registry
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.registry import ADDED_KINDS, entry_key
 from fl.base.schema import REWEIGHTED, SERVER
-from fl.base.units import config_text
 
 if TYPE_CHECKING:
+    from fl.plan.bundle import Run
     from fl.plan.components import Choice
-    from fl.plan.config import Draft, Settings, Values
-    from fl.plan.expand import ExpandedScenario, Expansion
-    from fl.plan.grids import EntryLayers, Point
+    from fl.plan.config import Draft, Execution, Settings, Values
+    from fl.plan.grids import Point
     from fl.plan.method_entries import MethodEntry
     from fl.plan.scenario import Scenario
 
@@ -142,102 +141,34 @@ def _check_analysis(analysis: Choice, scenario: Scenario) -> None:
         raise ConfigError(location, f"on {scenario.dataset.text}: {error}") from None
 
 
-def check_modalities(expanded: ExpandedScenario) -> None:
-    """Collect entries and analyses that cannot work if clients differ in modality."""
-    for entry in expanded.right_entries:
+def check_modalities(
+    entries: Mapping[MethodEntry, Scenario],
+    scenarios: Sequence[Scenario],
+    analyses: Iterable[Choice],
+    problems: ConfigProblems,
+) -> None:
+    """Collect entries and analyses that cannot work if clients differ in modality.
+
+    Args:
+        entries: The right entries, with the scenario of each.
+        scenarios: All scenarios of the entries.
+        analyses: The study's analyses.
+        problems: Collects what is wrong.
+    """
+    for entry, scenario in entries.items():
         train_on = entry.raw_value("train_on")
-        if train_on is not None and len(expanded.scenarios[entry.label].inputs) > 1:
+        if train_on is not None and len(scenario.inputs) > 1:
             problem = f"is {train_on!r}, but clients differ in modality"
             advice = "a partition without `modalities`, or no `train_on`"
-            expanded.problems.errors.append(entry.error("train_on", problem, advice=advice))
-    for analysis in expanded.analyses:
+            problems.errors.append(entry.error("train_on", problem, advice=advice))
+    for analysis in analyses:
         target = analysis.component.target
         needs_one = any(getattr(target, n, False) for n in ("weights", "one_modality"))
-        if needs_one and any(len(scenario.inputs) > 1 for scenario in expanded.distinct):
+        if needs_one and any(len(scenario.inputs) > 1 for scenario in scenarios):
             problem = f"{analysis.component.name} needs clients of one modality, but they have "
             advice = "a partition without `modalities`"
             error = ConfigError(analysis.location, problem + "several", advice=advice)
-            expanded.problems.errors.append(error)
-
-
-def check_training_keys(
-    trainings: Sequence[Values],
-    varied: Sequence[str],
-    layers: EntryLayers,
-    problems: ConfigProblems,
-) -> None:
-    """Collect training keys of an entry that contradict each other, or have no effect.
-
-    Args:
-        trainings: The keys of each of its points.
-        varied: The keys that its grid varies.
-        layers: The layers that set the keys; nothing is told that a wrong key may have caused.
-        problems: Collects what is wrong.
-    """
-    for training in trainings:
-        for found in contradictions(training):
-            if layers.wrong_keys.isdisjoint({found.key, *found.others}):
-                key, others = found.key, found.others
-                error = layers.error(key, others, found.problem, found.allowed, found.advice)
-                problems.errors.append(error)
-    problems.errors += _idle_keys(trainings, varied, layers)
-
-
-def _idle_keys(
-    trainings: Sequence[Values], varied: Sequence[str], layers: EntryLayers
-) -> list[ConfigError]:
-    """Return the errors of training keys without effect, which would only rename runs.
-
-    Of a grid over other keys, a key with one value needs an effect at one point only. An entry may
-    set aside what a key of the whole study needs, such as its optimizer.
-    """
-    errors: list[ConfigError] = []
-    own_keys = layers.method.values.keys() | layers.entry.values.keys()
-    idle = [idle_keys(Training(**training)) for training in trainings]
-    for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
-        if not layers.wrong_keys.isdisjoint({key, *need.keys}):
-            continue
-        is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
-        if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
-            values = [t[key] for t, keys in zip(trainings, idle, strict=True) if key in keys]
-            problem = f"is {config_text(values[0])}, but has no effect without {need.text}"
-            advice = f"set {need.text}, or no {key}"
-            errors.append(layers.error(key, need.keys, problem, advice=advice))
-    return errors
-
-
-def check_titles(entries: Iterable[MethodEntry]) -> None:
-    """Add to the problems of entries that they have the title of an earlier one."""
-    label_of_title: dict[str, str] = {}
-    for entry in entries:
-        first = label_of_title.setdefault(entry.title, entry.label)
-        if first != entry.label:
-            problem = f"is {entry.title!r}, which is the title of {first} too"
-            advice = "a title of its own"
-            error = ConfigError(entry.location / "title", problem, advice=advice)
-            entry.problems.errors.append(error)
-
-
-def check_parents(entry: MethodEntry) -> None:
-    """Raise `ConfigError` for parents in a circle, and for weights of another precision."""
-    ancestors, child = [entry.label], entry
-    while child.parent:
-        if child.parent.label in ancestors:
-            circle = " <- ".join([*ancestors, child.parent.label])
-            raise child.error(child.parent_key, f"makes a circle: {circle}")
-        child = child.parent
-        ancestors.append(child.label)
-    if not (entry.parent and entry.is_right and entry.parent.is_right):
-        return
-    for point, parent_point in itertools.product(entry.points, entry.parent.points):
-        precision, stored = (
-            entry_point.training["precision"] for entry_point in (point, parent_point)
-        )
-        if WEIGHTS[precision] != WEIGHTS[stored]:
-            problem = f"is {precision}, but the model of {entry.parent.label!r}, from which it "
-            allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
-            problem += f"starts, has {stored}"
-            raise entry.error("precision", problem, ", ".join(allowed))
+            problems.errors.append(error)
 
 
 def check_entry(entry: MethodEntry, scenarios: Mapping[str, Scenario]) -> None:
@@ -377,15 +308,28 @@ def _located(location: Location) -> Iterator[None]:
         raise ConfigError(location, str(error)) from None
 
 
-def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> None:
+def check_resources(
+    executions: Mapping[str, Execution],
+    runs: Iterable[Run],
+    location: Location,
+    settings: Settings,
+    folder: Path,
+) -> None:
     """Raise `ConfigError` for a job that no node can hold, and for processes with nothing to do.
 
     The latter are more than the clients that take part in a round. Where only the data can tell how
     many clients there are, the job refuses.
+
+    Args:
+        executions: How the runs of each entry are computed, by label.
+        runs: The runs of a study.
+        location: Location of the study.
+        settings: The settings of all studies.
+        folder: The config folder.
     """
     config_file = Location(os.path.relpath(folder / "config.yaml"))
-    for run in expansion.runs:
-        execution = expansion.entries[run.method].execution
+    for run in runs:
+        execution = executions[run.method]
         clients = run.spec["partition"].get("clients")
         slurm_partition = execution.slurm_partition
         nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]
@@ -402,8 +346,8 @@ def check_resources(expansion: Expansion, settings: Settings, folder: Path) -> N
         participants = Training(**run.spec["training"]).participants(clients)
         if execution.processes > participants:
             is_general = settings.execution.processes == execution.processes
-            location = config_file if is_general else expansion.location
+            file_location = config_file if is_general else location
             problem = f"is {execution.processes}, but {participants} clients take part in a round "
             problem += f"of {run.title}"
-            location = location / "execution" / "processes"
-            raise ConfigError(location, problem, f"1 to {participants}")
+            processes_location = file_location / "execution" / "processes"
+            raise ConfigError(processes_location, problem, f"1 to {participants}")

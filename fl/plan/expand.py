@@ -31,7 +31,7 @@ from fl.plan.rehearsal import Findings, Rehearsal, check_traces, rehearse
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
 from fl.plan.study_plan import Setting
-from fl.plan.study_planning import ScenarioKey, StudySettings, scenario_key, study_settings
+from fl.plan.study_settings import ScenarioKey, StudySettings, scenario_key, study_settings
 from fl.store.run_record import PREDICTIONS, WEIGHTS
 
 CHOICE_KINDS = {
@@ -286,7 +286,6 @@ def expand(
             of_scenario = ExpandedScenario(study, scenario, components, location)
             expanded.append(of_scenario)
             if checked and model:
-                checks.check_modalities(of_scenario)
                 of_scenario.rehearse(findings)
             problems.errors += of_scenario.problems.errors
     problems.raise_all()
@@ -393,7 +392,8 @@ class ExpandedScenario:
 
     def rehearse(self, findings: Findings) -> None:
         """Try its models, and methods of which nothing is known to be wrong."""
-        entries = [(entry, self.scenarios[entry.label]) for entry in self.right_entries]
+        entries = {entry: self.scenarios[entry.label] for entry in self.right_entries}
+        checks.check_modalities(entries, self.distinct, self.analyses, self.problems)
         rehearsed = rehearse(self.distinct, entries, findings, self.problems)
         self.unstackable = {key: result.unstackable for key, result in rehearsed.items()}
         if not self.problems.errors and len(self.right_entries) == len(self.study.methods):

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl.api.training import Training, with_derived_defaults
+from fl.api.training import Training, contradictions, idle_keys, with_derived_defaults
 from fl.base import fields, registry, rng
 from fl.base.errors import ConfigError, ConfigProblems, Location
 from fl.base.fields import Field
 from fl.base.hashes import digest
 from fl.base.registry import ADDED_KINDS, Component, entry_key
 from fl.base.specs import ComponentSpec
-from fl.plan import checks
+from fl.base.units import config_text
 from fl.plan.config import Draft, Study, Values, second_occurrence, unknown_key
 from fl.plan.published_tables import published_values
 
@@ -325,8 +325,54 @@ def points(
                         grid={key: values[key] for key in varied},
                     )
                 )
-    checks.check_training_keys(trainings, varied, layers, problems)
+    _check_training_keys(trainings, varied, layers, problems)
     return entry_points
+
+
+def _check_training_keys(
+    trainings: Sequence[Values],
+    varied: Sequence[str],
+    layers: EntryLayers,
+    problems: ConfigProblems,
+) -> None:
+    """Collect training keys of an entry that contradict each other, or have no effect.
+
+    Args:
+        trainings: The keys of each of its points.
+        varied: The keys that its grid varies.
+        layers: The layers that set the keys; nothing is told that a wrong key may have caused.
+        problems: Collects what is wrong.
+    """
+    for training in trainings:
+        for found in contradictions(training):
+            if layers.wrong_keys.isdisjoint({found.key, *found.others}):
+                key, others = found.key, found.others
+                error = layers.error(key, others, found.problem, found.allowed, found.advice)
+                problems.errors.append(error)
+    problems.errors += _idle_keys(trainings, varied, layers)
+
+
+def _idle_keys(
+    trainings: Sequence[Values], varied: Sequence[str], layers: EntryLayers
+) -> list[ConfigError]:
+    """Return the errors of training keys without effect, which would only rename runs.
+
+    Of a grid over other keys, a key with one value needs an effect at one point only. An entry may
+    set aside what a key of the whole study needs, such as its optimizer.
+    """
+    errors: list[ConfigError] = []
+    own_keys = layers.method.values.keys() | layers.entry.values.keys()
+    idle = [idle_keys(Training(**training)) for training in trainings]
+    for key, need in {key: need for keys in idle for key, need in keys.items()}.items():
+        if not layers.wrong_keys.isdisjoint({key, *need.keys}):
+            continue
+        is_set_aside = key not in own_keys and not own_keys.isdisjoint(need.keys)
+        if key in varied or (not is_set_aside and all(key in keys for keys in idle)):
+            values = [t[key] for t, keys in zip(trainings, idle, strict=True) if key in keys]
+            problem = f"is {config_text(values[0])}, but has no effect without {need.text}"
+            advice = f"set {need.text}, or no {key}"
+            errors.append(layers.error(key, need.keys, problem, advice=advice))
+    return errors
 
 
 def _added_components(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from fl.api.training import Training
+from fl.api.training import WEIGHTS, Training
 from fl.base import fields, registry
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, ConfigProblems, unknown_name
 from fl.base.fields import Count
 from fl.base.registry import Component
-from fl.plan import checks, config
+from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Draft, Execution
 from fl.plan.grids import EntryLayers, Layer, checked_layer, checked_layers, points
@@ -240,10 +241,44 @@ def method_entries(
     for entry in entries.values():
         with entry.problems.collected():
             entry.link(entries)
-    checks.check_titles(entries.values())
+    _check_titles(entries.values())
     for entry in entries.values():
         with entry.problems.collected():
-            checks.check_parents(entry)
+            _check_parents(entry)
     for entry in entries.values():
         problems.errors += entry.problems.errors
     return list(entries.values())
+
+
+def _check_titles(entries: Iterable[MethodEntry]) -> None:
+    """Add to the problems of entries that they have the title of an earlier one."""
+    label_of_title: dict[str, str] = {}
+    for entry in entries:
+        first = label_of_title.setdefault(entry.title, entry.label)
+        if first != entry.label:
+            problem = f"is {entry.title!r}, which is the title of {first} too"
+            advice = "a title of its own"
+            error = ConfigError(entry.location / "title", problem, advice=advice)
+            entry.problems.errors.append(error)
+
+
+def _check_parents(entry: MethodEntry) -> None:
+    """Raise `ConfigError` for parents in a circle, and for weights of another precision."""
+    ancestors, child = [entry.label], entry
+    while child.parent:
+        if child.parent.label in ancestors:
+            circle = " <- ".join([*ancestors, child.parent.label])
+            raise child.error(child.parent_key, f"makes a circle: {circle}")
+        child = child.parent
+        ancestors.append(child.label)
+    if not (entry.parent and entry.is_right and entry.parent.is_right):
+        return
+    for point, parent_point in itertools.product(entry.points, entry.parent.points):
+        precision, stored = (
+            entry_point.training["precision"] for entry_point in (point, parent_point)
+        )
+        if WEIGHTS[precision] != WEIGHTS[stored]:
+            problem = f"is {precision}, but the model of {entry.parent.label!r}, from which it "
+            allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
+            problem += f"starts, has {stored}"
+            raise entry.error("precision", problem, ", ".join(allowed))

@@ -135,7 +135,8 @@ def _expand(
                 checked=checked,
             )
             expansions.append(expansion)
-            checks.check_resources(expansion, settings, folder)
+            executions = {label: entry.execution for label, entry in expansion.entries.items()}
+            checks.check_resources(executions, expansion.runs, expansion.location, settings, folder)
     problems.raise_all()
     return expansions
 

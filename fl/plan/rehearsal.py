@@ -74,7 +74,7 @@ class Findings:
 
 def rehearse(
     scenarios: Iterable[Scenario],
-    entries: Iterable[tuple[MethodEntry, Scenario]],
+    entries: Mapping[MethodEntry, Scenario],
     findings: Findings,
     problems: ConfigProblems,
 ) -> dict[tuple[str, str], Rehearsed]:
@@ -82,7 +82,7 @@ def rehearse(
 
     Args:
         scenarios: The different scenarios of a study's entries.
-        entries: The right entries, each with its scenario.
+        entries: The right entries, with the scenario of each.
         findings: Gets what is found out.
         problems: Collects what is wrong.
 
@@ -102,7 +102,7 @@ def rehearse(
                 if rehearsal.gives_probabilities:
                     findings.notes.append(_note_on_probabilities(scenario))
                 tried.append(scenario)
-        for entry, scenario in entries:
+        for entry, scenario in entries.items():
             if scenario in tried:
                 with problems.collected():
                     rehearsal = Rehearsal.of(scenario, findings.cache)

@@ -221,7 +221,7 @@ class _Stored:
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
             simulation = RunSpec(spec).assemble(bundle.folders, torch.device(self.device))
-            # Analyses need clients of one modality, see `fl.plan.expand.check_modalities`.
+            # Analyses need clients of one modality, see `fl.plan.checks.check_modalities`.
             assert isinstance(simulation, Simulation)
             self.shared[name] = simulation
         return self.shared[name]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fl.base.dataclass_json import as_json, from_json
-from fl.plan import plan, study_planning
+from fl.plan import plan, study_settings
 from fl.plan.study_plan import StudyPlan
 
 DIRICHLET = {"clients": 3, "val": 0.2, "test": 0.4}
@@ -129,4 +129,4 @@ def test_titles_that_end_in_numbers_are_not_cut(config: Path):
 def test_a_plan_of_a_study_is_read_as_it_was_written(config: Path):
     study = planned(config, departures=["none"])
     assert from_json(StudyPlan, as_json(study)) == study
-    assert study_planning.DRAWN == ("data set", "partition")
+    assert study_settings.DRAWN == ("data set", "partition")
