@@ -14,7 +14,7 @@ from fl.base import folders
 from fl.base.errors import ConfigError, FedloomError, FedloomWarning, Location
 from fl.base.files import disk_errors
 from fl.cli.commands import add_config_option, loading, say
-from fl.plan import config, yaml_text
+from fl.plan import config, study_files, yaml_text
 
 OPTION_BY_KEY = {
     "only": "--only TRACK",
@@ -47,8 +47,8 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 def _tracks() -> list[str]:
     """Return the names of the package's tracks, without importing `fl.report.tracks`."""
     prefix = "track-"
-    paths = (folders.CONFIG / "studies").glob(f"{prefix}*.yaml")
-    return sorted(path.stem.removeprefix(prefix) for path in paths)
+    names = study_files.files(folders.CONFIG)
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _compare(parsed: argparse.Namespace) -> None:

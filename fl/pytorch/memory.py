@@ -3,7 +3,7 @@
 A training step needs the same large tensors as the step before, and so does a model that is tried
 with one method after another. By default the C library returns freed memory to the kernel, which
 fills it with zeros when it is allocated again. On a CPU that can take longer than the arithmetic
-(docs/benchmarks.md).
+(docs/results/benchmarks.md).
 """
 
 from __future__ import annotations
