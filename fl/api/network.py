@@ -20,10 +20,11 @@ from fl.base.units import object_text
 from fl.pytorch import torch_internals
 from fl.pytorch.construction import check_tensors, seeded, tensor_slots
 from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
-from fl.pytorch.heads import HeadSearch
+from fl.pytorch.heads import find_heads
 from fl.pytorch.random_numbers import (
     RandomNumbers,
     draws_random_numbers,
+    no_random_numbers,
     outputs_by_keys,
     replace_functions,
     uses_replaced_functions,
@@ -442,9 +443,15 @@ class Network:
         self._probed = True
         variables, x = self.init(0), map_inputs(_example, x)
         draws = RandomNumbers(torch.arange(EXAMPLES))
-        run = partial(self._probe_outputs, variables, x)
-        evaluate = run if self._declared_head() else partial(self._find_head, variables, x)
-        outputs = outputs_by_keys(self._module, run, evaluate, draws)
+        outputs = outputs_by_keys(self._module, partial(self._train_outputs, variables, x), draws)
+        evaluate = partial(self._eval_outputs, variables, x)
+        with no_random_numbers(self._module, partial(evaluate, variables["params"])):
+            if self._declared_head():
+                evaluate(variables["params"])
+            elif names := find_heads(
+                self._module, {**self._frozen, **variables["params"]}, evaluate
+            ):
+                self._set_head_layers(names)
         if outputs.ndim < 2 or len(outputs) != EXAMPLES:
             raise FedloomError(
                 f"the model's outputs for {EXAMPLES} samples are {list(outputs.shape)}",
@@ -455,29 +462,20 @@ class Network:
         self._replace = self._replace or draws.has_drawn or draws.needs_replaced_functions
         return outputs
 
-    def _find_head(self, variables: Tree, x: Inputs) -> None:
-        """Find the layers that make the outputs, by a pass in evaluation mode."""
+    def _eval_outputs(self, variables: Tree, x: Inputs, params: Tree) -> Tensor:
+        """Return the outputs of a pass in evaluation mode."""
         self._mode(False)
-        search, buffers = HeadSearch(self._module), dict(variables["buffers"])
-        weights = {**self._frozen, **variables["params"]}
-        params = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-        with search.open():
-            call = _Call(UNALTERED, PLAIN)
-            outputs = self._run({**params, **buffers}, buffers, x, call).outputs
-            if names := search.names(outputs, params):
-                self._set_head_layers(names)
+        buffers = dict(variables["buffers"])
+        return self._run({**params, **buffers}, buffers, x, _Call(UNALTERED, PLAIN)).outputs
 
     @torch.no_grad()
-    def _probe_outputs(
-        self, variables: Tree, x: Inputs, draws: RandomNumbers | None = None
-    ) -> Tensor:
-        """Return the outputs of a pass without other effects; without draws, in evaluation mode."""
-        self._mode(draws is not None)
+    def _train_outputs(self, variables: Tree, x: Inputs, draws: RandomNumbers) -> Tensor:
+        """Return the outputs of a pass in training mode without other effects."""
+        self._mode(True)
         buffers = {name: b.clone() for name, b in variables["buffers"].items()}
-        with replace_functions(draws) if draws else nullcontext():
-            return self._run(
-                {**variables["params"], **buffers}, buffers, x, _Call(UNALTERED, PLAIN)
-            ).outputs
+        with replace_functions(draws):
+            variables = {**variables["params"], **buffers}
+            return self._run(variables, buffers, x, _Call(UNALTERED, PLAIN)).outputs
 
     def _mode(self, training: bool) -> None:
         # A compiled program must not depend on the mode that was set before.

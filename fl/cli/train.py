@@ -83,18 +83,15 @@ def _train_missing(
         from fl.runner import slurm
         from fl.runner.job import train_bundle  # imports torch, which takes seconds
         from fl.runner.job_processes import Interruption
-        from fl.runner.runs import describe_failures
+        from fl.runner.runs import Failure, describe_failures
 
     def count_missing() -> int:
         return sum(len(missing_runs(bundle, store)) for bundle in bundles)
 
-    missing_at_start = count_missing()
+    missing_at_start, failed = count_missing(), list[Failure]()
     try:
-        failed = [
-            failure
-            for bundle in training_order(bundles, store)
-            for failure in train_bundle(bundle, store, team, str(log or ""))
-        ]
+        for bundle in training_order(bundles, store):
+            failed += train_bundle(bundle, store, team, str(log or ""))
     except Interruption as error:
         say(f"stopped: {error}", file=sys.stderr)
         # Without progress the job is not queued again, as it would be for ever.

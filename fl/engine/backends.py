@@ -27,7 +27,6 @@ from fl.api.term import Batch
 from fl.api.training import Training, learning_rate
 from fl.api.trees import Rate, Tree
 from fl.base.errors import FedloomError
-from fl.engine import compiled
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches, add_reference_outputs
 from fl.engine.sample_arrays import Arrays
@@ -139,23 +138,37 @@ def stacked(pass_: Pass, cohort: Cohort) -> PassResult:
     # Only this variable refers to the trees, so that a step frees the trees that it replaces.
     active = _ActiveClients.from_cohort(pass_, cohort, rows)
     batches = Batches(pass_, schedule, cohort.arrays, active.models)
-    step = _stacked_step(pass_, replace(cohort, schedule=schedule))
+    objective = trees.vmap(pass_.loss, (*cohort.dims, 0))
+    reference = pass_.reference and trees.vmap(pass_.reference, (*cohort.dims, 0))
+    rates = _rates(replace(cohort, schedule=schedule))
     finished: list[Tree] = []
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for number, (count, batch) in enumerate(batches.iterate_steps()):
+    for step, (count, batch) in enumerate(batches.iterate_steps()):
         if count < active.count:
             finished.append(trees.take(active.work, slice(count, active.count)))
             active = active.first(count)
-        active, losses = step(active, batch, number)
-        active = _apply_refreshes(pass_, active, batches, number)
-        totals[:count].add_(losses)
-    work = trees.concatenate([active.work, *reversed(finished)])
+        active = replace(active, work=_differentiable(active.work))
+        inputs = add_reference_outputs(reference, active.server, active.work, batch)
+        losses, aux = objective(active.server, active.work, inputs)
+        grads = _gradients(active.work, losses, cohort.training.clip_norm)
+        if not step:
+            active = active.match_layout(grads)
+        lr = rates[step, :count] if isinstance(rates, Tensor) else rates
+        active = replace(active, work=_update(pass_, active.server, active.work, grads, aux, lr))
+        totals[:count].add_(losses.detach())
+        del inputs, losses, aux, grads  # Before the next step needs as much memory.
+        active = _apply_refreshes(pass_, active, batches, step)
     original_order = torch.argsort(rows)
-    client_states, uploads = trees.vmap(pass_.end, (*cohort.dims, 0))(
-        cohort.server, cohort.clients, trees.take(work, original_order)
-    )
-    losses = totals / torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
-    return PassResult(client_states, uploads, losses[original_order])
+    work = trees.take(trees.concatenate([active.work, *reversed(finished)]), original_order)
+    return _end_stack(pass_, cohort, work, totals[original_order])
+
+
+def _end_stack(pass_: Pass, cohort: Cohort, work: Tree, totals: Tensor) -> PassResult:
+    """Return the result of a pass from the clients' last work trees and their summed losses."""
+    end = trees.vmap(pass_.end, (*cohort.dims, 0))
+    client_states, uploads = end(cohort.server, cohort.clients, work)
+    steps = torch.from_numpy(cohort.schedule.steps.clip(min=1)).to(totals.device)
+    return PassResult(client_states, uploads, totals / steps)
 
 
 @dataclass(frozen=True)
@@ -205,31 +218,6 @@ class _ActiveClients:
         server = trees.take(self.server, rows) if self.server_is_stacked else self.server
         work = trees.take(self.work, rows)
         return _ActiveClients(server, self.server_is_stacked, work, count)
-
-
-def _stacked_step(
-    pass_: Pass, cohort: Cohort
-) -> Callable[[_ActiveClients, Batch, int], tuple[_ActiveClients, Tensor]]:
-    """Return the function that makes one step for all active clients and returns their losses.
-
-    The schedule of the cohort must be in the order of the stack.
-    """
-    objective = trees.vmap(pass_.loss, (*cohort.dims, 0))
-    reference = pass_.reference and trees.vmap(pass_.reference, (*cohort.dims, 0))
-    rates = _rates(cohort)
-
-    def step(active: _ActiveClients, batch: Batch, number: int) -> tuple[_ActiveClients, Tensor]:
-        active = replace(active, work=_differentiable(active.work))
-        batch = add_reference_outputs(reference, active.server, active.work, batch)
-        losses, aux = objective(active.server, active.work, batch)
-        grads = _gradients(active.work, losses, cohort.training.clip_norm)
-        if not number:
-            active = active.match_layout(grads)
-        lr = rates[number, : active.count] if isinstance(rates, Tensor) else rates
-        work = _update(pass_, active.server, active.work, grads, aux, lr)
-        return replace(active, work=work), losses.detach()
-
-    return step
 
 
 def _rates(cohort: Cohort) -> Rate:
@@ -285,24 +273,22 @@ def compiled_stack(pass_: Pass, cohort: Cohort) -> PassResult:
     device = cohort.arrays.device
     if resolve_backend("compiled", [pass_], cohort.training, device) != "compiled":
         return stacked(pass_, cohort)
-    schedule, server = cohort.schedule, cohort.server
-    work = trees.vmap(pass_.begin, cohort.dims)(server, cohort.clients)
-    width = compiled.stack_width(len(schedule.steps), cohort.steps_by_participant)
+    from fl.engine import compiled
+
+    work = trees.vmap(pass_.begin, cohort.dims)(cohort.server, cohort.clients)
+    width = compiled.stack_width(len(cohort.ids), cohort.steps_by_participant)
     work, totals = compiled.train(
         pass_,
-        server,
+        cohort.server,
         cohort.server_is_stacked,
         work,
         cohort.arrays,
-        schedule,
+        cohort.schedule,
         cohort.lr(0, 1),
         width,
         cohort.training.clip_norm,
     )
-    end = trees.vmap(pass_.end, (*cohort.dims, 0))
-    client_states, uploads = end(server, cohort.clients, work)
-    steps = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
-    return PassResult(client_states, uploads, totals / steps)
+    return _end_stack(pass_, cohort, work, totals)
 
 
 def resolve_backend(
@@ -321,6 +307,8 @@ def resolve_backend(
     """
     if backend != "compiled":
         return backend
+    from fl.engine import compiled  # Few runs take so many steps that they need it.
+
     plain_passes = [pass_ for pass_ in passes if isinstance(pass_, Pass) and not pass_.refreshes]
     has_one_rate = training.schedule_by == "rounds"
     can_compile = bool(plain_passes) and has_one_rate and compiled.is_available(device)

@@ -2,94 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+Cuts = dict[str, list[Tensor]]
+"""Outputs of layers by name, cut from what was computed before."""
 
-class HeadSearch:
-    """The layers whose outputs reach the model's without passing another layer of weights.
 
-    Within `open`, the output of every such layer is cut from what was computed before. What then
-    gets a gradient from the model's outputs is a head.
+def find_heads(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    run: Callable[[Mapping[str, Tensor]], Tensor],
+) -> list[str]:
+    """Return the layers whose outputs reach the model's without passing another layer of weights.
+
+    The output of every such layer is cut from what was computed before. What then gets a gradient
+    from the model's outputs is a head. A convolution that makes outputs for each pixel is none.
 
     Args:
         module: The model.
+        weights: Its weights by name.
+        run: Function from weights that require gradients to the outputs of a pass, [b, ...].
+
+    Returns:
+        Names of layers, in the order of calls; names of weights if the outputs are made by weights
+        that belong to no single layer.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._layers = {
-            name: layer
-            for name, layer in module.named_modules()
-            if name and _has_matrix(layer) and not any(map(_has_matrix, _below(layer)))
-        }
-        self._matrices = [
-            f"{prefix}.{name}" if prefix else name
-            for prefix, layer in module.named_modules()
-            for name, parameter in layer.named_parameters(recurse=False)
-            if prefix not in self._layers and parameter.dim() > 1
-        ]
-        self._cuts: dict[str, list[Tensor]] = {}
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Follow one pass; gradients are computed within."""
-        hooks = [
-            layer.register_forward_hook(self._cutter(name)) for name, layer in self._layers.items()
-        ]
-        try:
-            with torch.enable_grad():
-                yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _cutter(self, name: str) -> Callable[[nn.Module, object, object], object]:
-        def cut(layer: nn.Module, inputs: object, output: object) -> object:
-            return _map_tensors(self._cut, output, self._cuts.setdefault(name, []))
-
-        return cut
-
-    @staticmethod
-    def _cut(output: Tensor, cuts: list[Tensor]) -> Tensor:
-        if not output.is_floating_point():
-            return output
-        cuts.append(output.detach().requires_grad_())
-        # A copy, because the next layer may change it in place.
-        return cuts[-1].clone()
-
-    def names(self, outputs: Tensor, params: Mapping[str, Tensor]) -> list[str]:
-        """Return the names of the layers that make the outputs, in the order of calls.
-
-        They are names of weights if the outputs are made by weights that belong to no single layer.
-        A convolution that makes outputs for each pixel is no head.
-
-        Args:
-            outputs: Outputs of the pass that `open` followed, [b, ...].
-            params: The weights of that pass by name, which require gradients.
-        """
-        if not outputs.requires_grad:
-            return []
-        tensors = {name: params[name] for name in self._matrices if name in params}
-        cuts = [(name, cut) for name, cuts in self._cuts.items() for cut in cuts]
-        candidates = [*tensors.items(), *cuts]
-        if not candidates:
-            return []
-        gradients = torch.autograd.grad(
-            outputs.sum(), [tensor for _, tensor in candidates], allow_unused=True
-        )
-        pairs = zip(candidates, gradients, strict=True)
-        reached = list(dict.fromkeys(name for (name, _), slope in pairs if slope is not None))
-        if weights := [name for name in reached if name in tensors]:
-            return weights
-        return [
-            name
-            for name in reached
-            if outputs.dim() == 2 or isinstance(self._layers[name], nn.Linear)
-        ]
+    layers = {
+        name: layer
+        for name, layer in module.named_modules()
+        if name and _has_matrix(layer) and not any(map(_has_matrix, [*layer.modules()][1:]))
+    }
+    params = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    # Weights of more than one dimension that belong to none of these layers.
+    free = {
+        name: weight
+        for name, weight in params.items()
+        if weight.dim() > 1 and name.rpartition(".")[0] not in layers
+    }
+    cuts: Cuts = {}
+    hooks = [
+        layer.register_forward_hook(partial(_cut_output, cuts, name))
+        for name, layer in layers.items()
+    ]
+    try:
+        with torch.enable_grad():
+            outputs = run(params)
+            total = outputs.sum()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    candidates = [*free.items(), *((name, cut) for name in cuts for cut in cuts[name])]
+    if not outputs.requires_grad or not candidates:
+        return []
+    gradients = torch.autograd.grad(total, [tensor for _, tensor in candidates], allow_unused=True)
+    pairs = zip(candidates, gradients, strict=True)
+    reached = list(dict.fromkeys(name for (name, _), slope in pairs if slope is not None))
+    if names := [name for name in reached if name in free]:
+        return names
+    is_per_sample = outputs.dim() == 2
+    return [name for name in reached if is_per_sample or isinstance(layers[name], nn.Linear)]
 
 
 def _has_matrix(layer: nn.Module) -> bool:
@@ -97,19 +73,15 @@ def _has_matrix(layer: nn.Module) -> bool:
     return any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
 
 
-def _below(layer: nn.Module) -> Iterator[nn.Module]:
-    """The layers inside a layer."""
-    return (inner for inner in layer.modules() if inner is not layer)
-
-
-def _map_tensors(
-    function: Callable[[Tensor, list[Tensor]], Tensor], value: Any, cuts: list[Tensor]
-) -> Any:
-    """Return an output of a layer with other tensors."""
-    if isinstance(value, Tensor):
-        return function(value, cuts)
-    if isinstance(value, dict):
-        return {key: _map_tensors(function, item, cuts) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_map_tensors(function, item, cuts) for item in value)
-    return value
+def _cut_output(cuts: Cuts, name: str, layer: nn.Module, inputs: object, output: Any) -> Any:
+    """Return the output of a layer with tensors that are cut, which ``cuts`` get."""
+    if isinstance(output, Tensor) and output.is_floating_point():
+        cuts.setdefault(name, []).append(output.detach().requires_grad_())
+        # A copy, because the next layer may change it in place.
+        return cuts[name][-1].clone()
+    cut = partial(_cut_output, cuts, name, layer, inputs)
+    if isinstance(output, dict):
+        return {key: cut(item) for key, item in output.items()}
+    if type(output) in (list, tuple):
+        return type(output)(map(cut, output))
+    return output

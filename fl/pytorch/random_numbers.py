@@ -120,21 +120,17 @@ def have_generators_changed(initial_states: list[Tensor]) -> bool:
 
 
 def outputs_by_keys(
-    module: nn.Module,
-    train: Callable[[RandomNumbers], Tensor],
-    evaluate: Callable[[], object],
-    draws: RandomNumbers,
+    module: nn.Module, train: Callable[[RandomNumbers], Tensor], draws: RandomNumbers
 ) -> Tensor:
     """Return the outputs of a pass in training mode, if keys alone decide its random numbers.
 
     Args:
         module: The model.
         train: Function that makes a pass in training mode.
-        evaluate: Function that makes a pass in evaluation mode.
         draws: The random numbers of the pass; records what it needs of them.
 
     Raises:
-        FedloomError: If a pass draws other random numbers. A run would then depend on the runs
+        FedloomError: If the pass draws other random numbers. A run would then depend on the runs
             before it.
     """
 
@@ -148,17 +144,31 @@ def outputs_by_keys(
         raise FedloomError(
             f"{layer} draws random numbers that do not depend on the batch's keys", advice=ADVICE
         )
-    evaluate()
-    if have_generators_changed(initial_states):
-        raise FedloomError(
-            f"{describe_drawing_layer(module, evaluate)} draws random numbers in evaluation mode",
-            advice="draw random numbers in training mode only",
-        )
     if not torch.equal(outputs.nan_to_num(), second_outputs.nan_to_num()):
         raise FedloomError(
             "the model has two different outputs for the same input and keys", advice=ADVICE
         )
     return outputs
+
+
+@contextmanager
+def no_random_numbers(module: nn.Module, evaluate: Callable[[], object]) -> Iterator[None]:
+    """Refuse random numbers that a model draws in a pass in evaluation mode within the context.
+
+    Args:
+        module: The model.
+        evaluate: Function that makes such a pass again, to find the layer that draws.
+
+    Raises:
+        FedloomError: If numbers were drawn.
+    """
+    initial_states = generator_states()
+    yield
+    if have_generators_changed(initial_states):
+        raise FedloomError(
+            f"{describe_drawing_layer(module, evaluate)} draws random numbers in evaluation mode",
+            advice="draw random numbers in training mode only",
+        )
 
 
 def describe_drawing_layer(module: nn.Module, run: Callable[[], object]) -> str:
